@@ -1,0 +1,91 @@
+"""Virtual clusters, their virtual nodes, and what a cluster asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vctl.core.labels import Labels, Selector
+from vctl.core.resources import Amounts, Holding
+
+PRIMARY = "kPrimaryClusterID"
+PRIMARY_ALIAS = "primary"
+ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+# kinds of a cluster
+PRIMARY_KIND, LOGICAL, JOB, SUB = "primary", "logical", "job", "sub"
+# kinds of a virtual node
+PHYSICAL, FIXED, FLEXIBLE = "physical", "fixed", "flexible"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedNode:
+    """One fixed-size virtual node that a cluster wants."""
+
+    resources: Amounts
+    labels: Labels = field(default_factory=dict)
+    selector: Selector = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Fixed nodes that are placed together under one policy, all or nothing."""
+
+    nodes: tuple[FixedNode, ...]
+    policy: str = "PACK"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """What a cluster needs (the gang) and how far it may grow.
+
+    ``flexible`` says whether the cluster has a flexible part at all; ``flexible_max`` is None for infinite,
+    a name missing in it is infinite too.
+    """
+
+    flexible_min: Amounts = field(default_factory=dict)
+    flexible_max: Mapping[str, int] | None = None
+    groups: tuple[Group, ...] = ()
+    replica_sets: Mapping[str, int] = field(default_factory=dict)
+    flexible: bool = True
+
+    @property
+    def has_gang(self) -> bool:
+        """Whether anything must be reserved before the cluster may start."""
+        return bool(self.groups or any(self.replica_sets.values()) or any(self.flexible_min.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class VNode:
+    """A slice of exactly one physical node that belongs to one cluster.
+
+    ``parent_id`` is the virtual node of the parent cluster in which it lies (None for a physical node, which
+    is the virtual node of the primary cluster with the same id). ``whole`` marks a whole node by template.
+    ``rank`` follows the order of the spec; flexible parts come last.
+    """
+
+    vnode_id: str
+    cluster_id: str
+    node_id: str
+    parent_id: str | None
+    kind: str
+    holding: Holding
+    labels: Labels = field(default_factory=dict)
+    whole: bool = False
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One row of the tree. ``state``: ACTIVE, STOPPED (admits nothing) or REMOVING (deleted when empty)."""
+
+    cluster_id: str
+    parent_id: str | None
+    kind: str
+    spec: ClusterSpec
+    divisible: bool = True
+    revision: int = 0
+    state: str = "ACTIVE"
+    job: str | None = None

@@ -1,0 +1,38 @@
+"""Physical nodes and their states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vctl.core.labels import Labels
+from vctl.core.resources import Holding
+
+ALIVE, DRAINING, DRAINED, DEAD = "ALIVE", "DRAINING", "DRAINED", "DEAD"
+LOCAL, SIMULATED, RAY = "local", "simulated", "ray"
+
+TRANSITIONS = {
+    ALIVE: {"drain": DRAINING, "die": DEAD},
+    DRAINING: {"empty": DRAINED, "undrain": ALIVE, "die": DEAD},
+    DRAINED: {"undrain": ALIVE, "die": DEAD},
+    DEAD: {},
+}
+"""state -> event -> next state. A machine that restarts is a new node id, so DEAD is final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine: totals (with instances and core ids), labels and state."""
+
+    node_id: str
+    template_id: str
+    total: Holding
+    hostname: str = ""
+    labels: Labels = field(default_factory=dict)
+    source: str = SIMULATED
+    state: str = ALIVE
+    boot_id: str | None = None
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether new work may be placed here."""
+        return self.state == ALIVE

@@ -1,0 +1,240 @@
+"""Exact resource amounts, numbered unit instances, and the room left on a virtual node.
+
+Amounts are integers of 1/10000 (as in Ray's fixed-point resources); floats never reach a comparison.
+Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "which instances?".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+SCALE = 10_000
+"""Internal units per whole resource: 1 CPU is 10000."""
+
+Amounts = Mapping[str, int]
+"""Resource name -> amount in 1/10000; a missing name means 0."""
+
+CPU, GPU, MEMORY, OBJECT_STORE_MEMORY = "CPU", "GPU", "memory", "object_store_memory"
+DEFAULT_UNITS = frozenset({GPU})
+"""Resources that consist of numbered instances, unless the configuration lists more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one holder has on one virtual node: amounts, and which instances and cores they are.
+
+    ``instances[name][index]`` is the share of that instance in 1/10000 (10000 is the whole of it); for a unit
+    resource the shares sum to ``amounts[name]``. ``cores`` are core ids, booked when the CPU amount is whole.
+    """
+
+    amounts: Amounts
+    instances: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((tuple(sorted(self.amounts.items())), self.cores))
+
+
+EMPTY = Holding({})
+
+
+def add(left: Amounts, right: Amounts) -> dict[str, int]:
+    """Sum per resource."""
+    total = dict(left)
+    for name, amount in right.items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
+    """Difference per resource; may be negative, the caller knows what that means."""
+    rest = dict(left)
+    for name, amount in right.items():
+        rest[name] = rest.get(name, 0) - amount
+    return rest
+
+
+def maximum(left: Amounts, right: Amounts) -> dict[str, int]:
+    """The larger amount per resource."""
+    most = dict(left)
+    for name, amount in right.items():
+        if amount > most.get(name, 0):
+            most[name] = amount
+    return most
+
+
+def total(many: Iterable[Amounts]) -> dict[str, int]:
+    """Sum of many amounts per resource."""
+    result: dict[str, int] = {}
+    for amounts in many:
+        for name, amount in amounts.items():
+            result[name] = result.get(name, 0) + amount
+    return result
+
+
+def within(small: Amounts, large: Amounts) -> bool:
+    """True when every amount of ``small`` is at most that of ``large``."""
+    return all(amount <= large.get(name, 0) for name, amount in small.items())
+
+
+def shape_of(amounts: Amounts) -> tuple[tuple[str, int], ...]:
+    """A canonical, hashable form without zeros: equal shapes fit the same places."""
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+
+
+def is_unit_request(amount: int) -> bool:
+    """Whether a unit resource can be asked for in this amount: whole, or a share of one instance."""
+    return amount < SCALE or amount % SCALE == 0
+
+
+class Room:
+    """What is free on one virtual node; the single predicate ``fits`` serves deciding and committing.
+
+    Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
+    shared instance that has room, and only then splits a whole one. What is given back heals to whole.
+    """
+
+    __slots__ = ("cores", "free", "instances", "total")
+
+    def __init__(self, holding: Holding) -> None:
+        self.total = holding
+        self.free: dict[str, int] = dict(holding.amounts)
+        self.instances: dict[str, dict[int, int]] = {n: dict(i) for n, i in holding.instances.items()}
+        self.cores: set[int] = set(holding.cores)
+
+    def copy(self) -> Room:
+        """An independent copy, for trials."""
+        twin = Room.__new__(Room)
+        twin.total, twin.free = self.total, dict(self.free)
+        twin.instances = {name: dict(shares) for name, shares in self.instances.items()}
+        twin.cores = set(self.cores)
+        return twin
+
+    def fits(self, request: Amounts) -> bool:
+        """Whether the request could be taken now, instances included."""
+        free = self.free
+        for name, amount in request.items():
+            if amount and amount > free.get(name, 0):
+                return False
+        if self.instances:
+            for name, amount in request.items():
+                if amount and name in self.instances and self.pick(name, amount) is None:
+                    return False
+        return True
+
+    def pick(self, name: str, amount: int) -> dict[int, int] | None:
+        """The instances of a unit resource that a request would get, or None when they do not fit."""
+        shares = self.instances[name]
+        if amount >= SCALE:
+            if amount % SCALE:
+                return None
+            whole = [index for index in sorted(shares) if shares[index] == SCALE][: amount // SCALE]
+            return {index: SCALE for index in whole} if len(whole) * SCALE == amount else None
+        fitting = [(free, index) for index, free in shares.items() if free >= amount]
+        return {min(fitting)[1]: amount} if fitting else None
+
+    def whole_units(self, name: str) -> int:
+        """How many whole units of a resource one flexible part could take here."""
+        if name in self.instances:
+            return sum(1 for share in self.instances[name].values() if share == SCALE)
+        return max(self.free.get(name, 0), 0) // SCALE
+
+    def take(self, request: Amounts) -> Holding:
+        """Take a request that fits; returns exactly what was taken."""
+        assert self.fits(request), (request, self.free)
+        instances = {
+            name: self.pick(name, amount) or {}
+            for name, amount in request.items()
+            if amount and name in self.instances
+        }
+        cpu = request.get(CPU, 0)
+        cores: tuple[int, ...] = ()
+        if cpu and cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu:
+            cores = tuple(sorted(self.cores)[: cpu // SCALE])
+        holding = Holding(dict(request), instances, cores)
+        self.take_exactly(holding)
+        return holding
+
+    def fits_exactly(self, holding: Holding) -> bool:
+        """Whether this very holding, with its instances and cores, is free."""
+        if any(amount > self.free.get(name, 0) for name, amount in holding.amounts.items() if amount):
+            return False
+        for name, shares in holding.instances.items():
+            have = self.instances.get(name, {})
+            if any(share > have.get(index, 0) for index, share in shares.items()):
+                return False
+        return self.cores.issuperset(holding.cores)
+
+    def take_exactly(self, holding: Holding) -> None:
+        """Take named instances and cores; the caller has checked ``fits_exactly``."""
+        for name, amount in holding.amounts.items():
+            self.free[name] = self.free.get(name, 0) - amount
+            assert self.free[name] >= 0, (name, self.free[name], holding)
+        for name, shares in holding.instances.items():
+            have = self.instances[name]
+            for index, share in shares.items():
+                have[index] -= share
+                assert have[index] >= 0, (name, index, holding)
+        assert self.cores.issuperset(holding.cores), (self.cores, holding)
+        self.cores.difference_update(holding.cores)
+
+    def give_back(self, holding: Holding) -> None:
+        """Return what ``take`` or ``take_exactly`` took."""
+        for name, amount in holding.amounts.items():
+            self.free[name] = self.free.get(name, 0) + amount
+            assert self.free[name] <= self.total.amounts.get(name, 0), (name, holding)
+        for name, shares in holding.instances.items():
+            have, whole = self.instances[name], self.total.instances[name]
+            for index, share in shares.items():
+                have[index] += share
+                assert have[index] <= whole[index], (name, index, holding)
+        self.cores.update(holding.cores)
+
+    def resize(self, holding: Holding) -> None:
+        """Change the total in place (a flexible vnode or a node whose totals changed); use stays as it is.
+
+        The free amounts move by the difference; they may become negative when a node shrinks below its use,
+        and nothing fits again until that use has ended.
+        """
+        old = self.total
+        for name in {*old.amounts, *holding.amounts}:
+            delta = holding.amounts.get(name, 0) - old.amounts.get(name, 0)
+            self.free[name] = self.free.get(name, 0) + delta
+        for name in {*old.instances, *holding.instances}:
+            before, after = old.instances.get(name, {}), holding.instances.get(name, {})
+            have = self.instances.setdefault(name, {})
+            for index in {*before, *after}:
+                have[index] = have.get(index, 0) + after.get(index, 0) - before.get(index, 0)
+                if index not in after and have[index] == 0:
+                    del have[index]
+        self.cores = (self.cores - set(old.cores)) | (set(holding.cores) - (set(old.cores) - self.cores))
+        self.total = holding
+
+    def is_untouched(self) -> bool:
+        """Whether nobody holds any of it."""
+        return all(self.free.get(name, 0) == amount for name, amount in self.total.amounts.items())
+
+
+def whole_node(amounts: Amounts, units: Iterable[str] = DEFAULT_UNITS, cores: Iterable[int] | None = None) -> Holding:
+    """The holding of a whole machine: unit resources get instances 0..n-1, CPUs get core ids.
+
+    Core ids default to 0..floor(CPU)-1 (a simulated node).
+    """
+    instances = {
+        name: {index: SCALE for index in range(amounts[name] // SCALE)} for name in units if amounts.get(name)
+    }
+    ids = tuple(range(amounts.get(CPU, 0) // SCALE)) if cores is None else tuple(sorted(cores))
+    return Holding(dict(amounts), instances, ids)
+
+
+def verdict(request: Amounts, total_amounts: Amounts, available: Amounts, load: Amounts | None = None) -> str:
+    """The documented words for one node: infeasible, feasible but not available, available.
+
+    Feasible: fits the total. Available: fits available minus load (the demand already queued for the node).
+    """
+    if not within(request, total_amounts):
+        return "infeasible"
+    if not within(request, subtract(available, load) if load else available):
+        return "feasible but not available"
+    return "available"

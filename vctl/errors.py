@@ -1,0 +1,66 @@
+"""Errors a user can act on: what is wrong, how to fix it, and the code that scripts see.
+
+Only the borders (``cli``, ``http``, ``client``) catch these. A broken invariant of our own is a plain
+``AssertionError`` and crashes with its story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class VctlError(Exception):
+    """A problem with its fix. Subclasses set the exit code, the HTTP status and the code word."""
+
+    code = "Error"
+    exit_code = 1
+    http_status = 500
+
+    def __init__(self, problem: str, *, fix: str = "", details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.fix = fix
+        self.details: dict[str, Any] = dict(details or {})
+
+
+class BadSpec(VctlError):
+    """Wrong usage or a value that cannot be read; ``details['path']`` names the field when there is one."""
+
+    code, exit_code, http_status = "BadRequest", 2, 400
+
+
+class Infeasible(VctlError):
+    """Could never run here, even with every node empty."""
+
+    code, exit_code, http_status = "Infeasible", 3, 409
+
+
+class NotFound(VctlError):
+    """No such object; the fix names the nearest ones."""
+
+    code, exit_code, http_status = "NotFound", 4, 404
+
+
+class Conflict(VctlError):
+    """Exists already, in use, stale revision, or no room for a logical cluster."""
+
+    code, exit_code, http_status = "Conflict", 5, 409
+
+
+class Unreachable(VctlError):
+    """The scheduler, the server or the write lock cannot be had."""
+
+    code, exit_code, http_status = "Unreachable", 6, 503
+
+
+class TimedOut(VctlError):
+    """The wait ended before what was waited for happened."""
+
+    code, exit_code, http_status = "Timeout", 7, 504
+
+
+class NotPermitted(VctlError):
+    """The caller may not do this."""
+
+    code, exit_code, http_status = "NotPermitted", 8, 403
