@@ -1,0 +1,231 @@
+"""The tree of virtual nodes with the room left on each: what decisions work on and commits re-check.
+
+One rule at every level: total of a virtual node = free + its child virtual nodes + what processes of its own
+cluster hold. ``Ledger`` keeps it by construction; ``Room.fits`` is the one predicate for deciding and committing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from vctl.core import labels as lb
+from vctl.core import resources as rs
+from vctl.core.clusters import PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
+from vctl.core.labels import Labels
+from vctl.core.nodes import Node
+from vctl.core.resources import Amounts, Holding, Room
+
+ClassKey = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class SlotClass:
+    """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
+
+    ``room`` is that of one member; which instance indexes are free may differ between members, how many may not.
+    """
+
+    labels: Labels
+    template_id: str
+    room: Room
+    untouched: bool
+    ids: list[str] = field(default_factory=list)
+
+
+class SlotIndex:
+    """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes."""
+
+    def __init__(self) -> None:
+        self.classes: dict[ClassKey, SlotClass] = {}
+        self._key_of: dict[str, ClassKey] = {}
+
+    def put(self, vnode_id: str, labels: Labels, static: ClassKey, template_id: str, room: Room) -> None:
+        """File a virtual node under the class of its present state."""
+        shares = tuple(sorted((n, tuple(sorted(s.values()))) for n, s in room.instances.items()))
+        key = (static, tuple(sorted(room.free.items())), shares, room.is_untouched())
+        old = self._key_of.get(vnode_id)
+        if old == key:
+            return
+        if old is not None:
+            self.drop(vnode_id)
+        group = self.classes.get(key)
+        if group is None:
+            group = self.classes[key] = SlotClass(labels, template_id, room.copy(), room.is_untouched())
+        insort(group.ids, vnode_id)
+        self._key_of[vnode_id] = key
+
+    def drop(self, vnode_id: str) -> None:
+        """Take a virtual node out (gone, or its node takes no work)."""
+        key = self._key_of.pop(vnode_id, None)
+        if key is None:
+            return
+        group = self.classes[key]
+        del group.ids[bisect_left(group.ids, vnode_id)]
+        if not group.ids:
+            del self.classes[key]
+
+
+class Ledger:
+    """Nodes, clusters and virtual nodes with their rooms. Mutable, in memory, without any I/O."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.clusters: dict[str, Cluster] = {
+            PRIMARY: Cluster(PRIMARY, None, PRIMARY_KIND, ClusterSpec(flexible=False))
+        }
+        self.vnodes: dict[str, VNode] = {}
+        self.rooms: dict[str, Room] = {}
+        self.members: dict[str, dict[str, None]] = {PRIMARY: {}}
+        self.children: dict[str, dict[str, None]] = {}
+        """vnode id -> ids of the virtual nodes that lie in it."""
+        self.subclusters: dict[str, dict[str, None]] = {}
+        self.charges: dict[str, tuple[str, Holding]] = {}
+        """run id -> (vnode id, what the process holds there)."""
+        self._indexes: dict[str, SlotIndex] = {}
+
+    # ---- nodes ----
+
+    def put_node(self, node: Node) -> None:
+        """Add a node, or take over its new totals, labels or state."""
+        vnode = VNode(
+            node.node_id, PRIMARY, node.node_id, None, PHYSICAL, node.total, primary_labels(node), whole=True
+        )
+        if node.node_id in self.rooms:
+            if self.nodes[node.node_id].total != node.total:
+                self.rooms[node.node_id].resize(node.total)
+        else:
+            self.rooms[node.node_id] = Room(node.total)
+            self.members[PRIMARY][node.node_id] = None
+            self.children[node.node_id] = {}
+        self.nodes[node.node_id] = node
+        self.vnodes[node.node_id] = vnode
+        self._refile(node.node_id)
+        for cluster_id in self._indexes:
+            for vnode_id in self.members.get(cluster_id, ()):
+                if vnode_id != node.node_id and self.vnodes[vnode_id].node_id == node.node_id:
+                    self._refile(vnode_id)
+
+    def remove_node(self, node_id: str) -> None:
+        """Forget a node that nothing lies on."""
+        assert not self.children[node_id], node_id
+        for index in self._indexes.values():
+            index.drop(node_id)
+        del self.nodes[node_id], self.vnodes[node_id], self.rooms[node_id]
+        del self.members[PRIMARY][node_id], self.children[node_id]
+
+    # ---- clusters and their virtual nodes ----
+
+    def put_cluster(self, cluster: Cluster) -> None:
+        """Add a cluster or take over its new row."""
+        self.clusters[cluster.cluster_id] = cluster
+        self.members.setdefault(cluster.cluster_id, {})
+        if cluster.parent_id is not None:
+            self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
+
+    def remove_cluster(self, cluster_id: str) -> None:
+        """Destroy a cluster with its virtual nodes; children and processes must be gone."""
+        assert not self.subclusters.get(cluster_id), cluster_id
+        for vnode_id in list(self.members[cluster_id]):
+            self.release(vnode_id)
+        cluster = self.clusters.pop(cluster_id)
+        del self.members[cluster_id]
+        self._indexes.pop(cluster_id, None)
+        self.subclusters.pop(cluster_id, None)
+        if cluster.parent_id is not None:
+            self.subclusters[cluster.parent_id].pop(cluster_id, None)
+
+    def can_carve(self, vnode: VNode) -> bool:
+        """Whether this very slice is free in its parent virtual node."""
+        room = self.rooms.get(vnode.parent_id or "")
+        return room is not None and room.fits_exactly(vnode.holding)
+
+    def carve(self, vnode: VNode) -> None:
+        """Put a child virtual node into its parent's."""
+        assert vnode.parent_id is not None
+        self.rooms[vnode.parent_id].take_exactly(vnode.holding)
+        self.vnodes[vnode.vnode_id] = vnode
+        self.rooms[vnode.vnode_id] = Room(vnode.holding)
+        self.members[vnode.cluster_id][vnode.vnode_id] = None
+        self.children[vnode.vnode_id] = {}
+        self.children[vnode.parent_id][vnode.vnode_id] = None
+        self._refile(vnode.parent_id)
+        self._refile(vnode.vnode_id)
+
+    def release(self, vnode_id: str) -> None:
+        """Give a virtual node back to its parent; nothing may lie in it any more."""
+        vnode = self.vnodes[vnode_id]
+        assert vnode.parent_id is not None and not self.children[vnode_id], vnode
+        assert self.rooms[vnode_id].is_untouched(), (vnode, self.rooms[vnode_id].free)
+        if index := self._indexes.get(vnode.cluster_id):
+            index.drop(vnode_id)
+        self.rooms[vnode.parent_id].give_back(vnode.holding)
+        del self.vnodes[vnode_id], self.rooms[vnode_id], self.children[vnode_id]
+        del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
+        self._refile(vnode.parent_id)
+
+    # ---- processes ----
+
+    def charge(self, run_id: str, vnode_id: str, holding: Holding) -> None:
+        """Count what a process of the cluster holds on one of its virtual nodes."""
+        self.rooms[vnode_id].take_exactly(holding)
+        self.charges[run_id] = (vnode_id, holding)
+        self._refile(vnode_id)
+
+    def discharge(self, run_id: str) -> None:
+        """Return what a process held; unknown runs held nothing."""
+        if charge := self.charges.pop(run_id, None):
+            vnode_id, holding = charge
+            self.rooms[vnode_id].give_back(holding)
+            self._refile(vnode_id)
+
+    # ---- views ----
+
+    def index(self, cluster_id: str) -> SlotIndex:
+        """The schedulable virtual nodes of a cluster by class; kept up to date from the first call on."""
+        index = self._indexes.get(cluster_id)
+        if index is None:
+            index = self._indexes[cluster_id] = SlotIndex()
+            for vnode_id in self.members.get(cluster_id, ()):
+                self._file(index, vnode_id)
+        return index
+
+    def slots(self, cluster_id: str) -> Iterator[VNode]:
+        """All virtual nodes of a cluster, by id."""
+        return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
+
+    def total(self, cluster_id: str) -> dict[str, int]:
+        """What a cluster has on nodes that are not dead."""
+        return rs.total(self._counted(cluster_id))
+
+    def available(self, cluster_id: str) -> dict[str, int]:
+        """What is free in a cluster."""
+        return rs.total(
+            self.rooms[v].free for v in self.members.get(cluster_id, ()) if self.nodes[self.vnodes[v].node_id].schedulable
+        )
+
+    def _counted(self, cluster_id: str) -> Iterable[Amounts]:
+        for vnode_id in self.members.get(cluster_id, ()):
+            vnode = self.vnodes[vnode_id]
+            if self.nodes[vnode.node_id].state != "DEAD":
+                yield vnode.holding.amounts
+
+    def _refile(self, vnode_id: str) -> None:
+        if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
+            self._file(index, vnode_id)
+
+    def _file(self, index: SlotIndex, vnode_id: str) -> None:
+        vnode = self.vnodes[vnode_id]
+        node = self.nodes[vnode.node_id]
+        if not node.schedulable:
+            index.drop(vnode_id)
+            return
+        own = {k: v for k, v in vnode.labels.items() if k not in (lb.VNODE_ID,)}
+        static = (tuple(sorted(own.items())), node.template_id if vnode.whole else "", vnode.cluster_id)
+        index.put(vnode_id, vnode.labels, static, node.template_id if vnode.whole else "", self.rooms[vnode_id])
+
+
+def primary_labels(node: Node) -> dict[str, str]:
+    """Labels of a physical node as a virtual node of the primary cluster."""
+    return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY}
