@@ -1,0 +1,132 @@
+"""Rows to core values and back; the only place that knows the JSON inside a column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from sqlite3 import Row
+from typing import Any
+
+from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.jobs import PendingJob, Run
+from vctl.core.labels import Condition
+from vctl.core.nodes import Node
+from vctl.core.resources import Holding
+
+
+def dumps(value: object) -> str:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+loads = json.loads
+
+
+def holding(row: Row) -> Holding:
+    """The amounts, instances and cores columns of a node, vnode or run."""
+    instances: dict[str, dict[int, int]] = {}
+    if row["instances"] != "{}":
+        for name, shares in loads(row["instances"]).items():
+            instances[name] = {int(index): share for index, share in shares.items()}
+    return Holding(loads(row["amounts"]), instances, tuple(loads(row["cores"])))
+
+
+def holding_columns(value: Holding) -> tuple[str, str, str]:
+    """Amounts, instances, cores as column values."""
+    instances = dumps({n: {str(i): s for i, s in shares.items()} for n, shares in value.instances.items()})
+    return dumps(dict(value.amounts)), instances, dumps(list(value.cores))
+
+
+def spec_text(spec: ClusterSpec) -> str:
+    """A cluster spec as a column value."""
+    return dumps(
+        {
+            "flexible": spec.flexible,
+            "min": dict(spec.flexible_min),
+            "max": None if spec.flexible_max is None else dict(spec.flexible_max),
+            "replica_sets": dict(spec.replica_sets),
+            "groups": [
+                {
+                    "policy": group.policy,
+                    "nodes": [
+                        {
+                            "resources": dict(node.resources),
+                            "labels": dict(node.labels),
+                            "selector": [[c.key, c.operator, list(c.values)] for c in node.selector],
+                        }
+                        for node in group.nodes
+                    ],
+                }
+                for group in spec.groups
+            ],
+        }
+    )
+
+
+_specs: dict[str, ClusterSpec] = {}
+
+
+def spec(text: str) -> ClusterSpec:
+    """The spec of a column; equal texts share one value (a queue has few distinct shapes)."""
+    value = _specs.get(text)
+    if value is None:
+        if len(_specs) > 10_000:
+            _specs.clear()
+        value = _specs[text] = _spec_of(loads(text))
+    return value
+
+
+def _spec_of(data: Mapping[str, Any]) -> ClusterSpec:
+    groups = tuple(
+        Group(
+            tuple(
+                FixedNode(n["resources"], n["labels"], tuple(Condition(k, op, tuple(v)) for k, op, v in n["selector"]))
+                for n in group["nodes"]
+            ),
+            group["policy"],
+        )
+        for group in data["groups"]
+    )
+    return ClusterSpec(data["min"], data["max"], groups, data["replica_sets"], data["flexible"])
+
+
+def node(row: Row) -> Node:
+    """A row of ``nodes``."""
+    return Node(
+        row["node_id"], row["template_id"], holding(row), row["hostname"], loads(row["labels"]), row["source"],
+        row["state"], row["boot_id"],
+    )  # fmt: skip
+
+
+def cluster(row: Row) -> Cluster:
+    """A row of ``clusters``; ``job`` is the submission's number as text."""
+    job = None if row["job_id"] is None else str(row["job_id"])
+    return Cluster(
+        row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
+        row["state"], job,
+    )  # fmt: skip
+
+
+def vnode(row: Row) -> VNode:
+    """A row of ``vnodes``."""
+    return VNode(
+        row["vnode_id"], row["cluster_id"], row["node_id"], row["parent_vnode_id"], row["kind"], holding(row),
+        loads(row["labels"]), bool(row["whole"]), row["rank"],
+    )  # fmt: skip
+
+
+def pending(row: Row) -> PendingJob:
+    """A queued row of ``jobs``."""
+    return PendingJob(
+        row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
+        loads(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
+    )  # fmt: skip
+
+
+def run(row: Row) -> Run:
+    """A row of ``runs``."""
+    return Run(
+        row["run_id"], row["job_id"], row["attempt"], row["rank"], row["cluster_id"], row["vnode_id"], row["node_id"],
+        holding(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],
+        row["stop_reason"],
+    )  # fmt: skip

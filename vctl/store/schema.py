@@ -1,0 +1,100 @@
+"""The schema, forward only: one migration per released change, each a list of statements.
+
+Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is both the
+history people read and the feed the scheduler follows, so every change writes one row in its transaction.
+"""
+
+from __future__ import annotations
+
+MIGRATIONS: list[tuple[str, str]] = [
+    (
+        "0001_foundation",
+        """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE nodes (
+    node_id TEXT PRIMARY KEY, hostname TEXT NOT NULL, template_id TEXT NOT NULL, source TEXT NOT NULL,
+    state TEXT NOT NULL, reason TEXT, author TEXT, state_since INTEGER NOT NULL,
+    amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL, labels TEXT NOT NULL,
+    boot_id TEXT, heartbeat_timeout_s REAL, last_heartbeat INTEGER, created_at INTEGER NOT NULL,
+    devices TEXT NOT NULL DEFAULT '{}'
+);
+CREATE TABLE clusters (
+    cluster_id TEXT PRIMARY KEY, parent_id TEXT NOT NULL, kind TEXT NOT NULL, divisible INTEGER NOT NULL,
+    revision INTEGER NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL, job_id INTEGER,
+    detached INTEGER NOT NULL DEFAULT 0, settings TEXT NOT NULL DEFAULT '{}',
+    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, owner TEXT
+);
+CREATE INDEX clusters_by_parent ON clusters (parent_id);
+CREATE TABLE vnodes (
+    vnode_id TEXT PRIMARY KEY, cluster_id TEXT NOT NULL, node_id TEXT NOT NULL, parent_vnode_id TEXT NOT NULL,
+    kind TEXT NOT NULL, whole INTEGER NOT NULL, rank INTEGER NOT NULL,
+    amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL, labels TEXT NOT NULL
+);
+CREATE INDEX vnodes_by_cluster ON vnodes (cluster_id);
+CREATE INDEX vnodes_by_parent ON vnodes (parent_vnode_id);
+CREATE TABLE jobs (
+    job_id INTEGER PRIMARY KEY AUTOINCREMENT, submission_id TEXT NOT NULL UNIQUE, name TEXT,
+    parent_cluster_id TEXT NOT NULL, cluster_id TEXT NOT NULL, shares_parent INTEGER NOT NULL DEFAULT 0,
+    status TEXT NOT NULL, state_reason TEXT, message TEXT, exit_code INTEGER,
+    priority INTEGER NOT NULL, shape TEXT NOT NULL, spec TEXT NOT NULL, given_spec TEXT, entry TEXT NOT NULL,
+    entrypoint TEXT NOT NULL, user TEXT NOT NULL, metadata TEXT NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
+    held INTEGER NOT NULL DEFAULT 0, begin_at INTEGER, time_limit_s REAL, grace_s REAL NOT NULL,
+    stop_requested_at INTEGER, stop_reason TEXT, stop_grace_s REAL,
+    submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER,
+    resources TEXT, node_ids TEXT
+);
+CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
+CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
+CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE job_launches (
+    job_id INTEGER PRIMARY KEY REFERENCES jobs (job_id) ON DELETE CASCADE,
+    argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL, options TEXT NOT NULL DEFAULT '{}'
+);
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL, task_id TEXT, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+    cluster_id TEXT NOT NULL, vnode_id TEXT NOT NULL, node_id TEXT NOT NULL, state TEXT NOT NULL,
+    amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL,
+    pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT, exit_code INTEGER, message TEXT,
+    assigned_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER
+);
+CREATE INDEX runs_live ON runs (run_id) WHERE state <> 'ENDED';
+CREATE INDEX runs_by_job ON runs (job_id);
+CREATE TABLE waits (
+    parent_cluster_id TEXT NOT NULL, shape TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
+    since INTEGER NOT NULL, PRIMARY KEY (parent_cluster_id, shape)
+) WITHOUT ROWID;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL, object TEXT NOT NULL,
+    object_id TEXT NOT NULL, cluster_id TEXT, job_id INTEGER, data TEXT NOT NULL
+);
+CREATE INDEX events_by_object ON events (object, object_id);
+CREATE TABLE set_aside (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, row_key TEXT NOT NULL, content TEXT NOT NULL, problem TEXT NOT NULL,
+    at INTEGER NOT NULL
+);
+CREATE TABLE reigns (
+    epoch INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, kind TEXT NOT NULL, started_at INTEGER NOT NULL,
+    ended_at INTEGER
+);
+CREATE VIEW v_jobs AS
+    SELECT j.job_id, j.submission_id, j.name, j.status,
+           CASE WHEN j.status = 'PENDING' THEN coalesce(j.state_reason, w.reason, 'PendingEvaluation')
+                ELSE j.state_reason END AS state_reason,
+           CASE WHEN j.status = 'PENDING' THEN coalesce(j.message, w.message) ELSE j.message END AS message,
+           j.exit_code, j.cluster_id, j.parent_cluster_id, j.priority, j.entrypoint, j.attempt, j.user,
+           j.submitted_at, j.started_at, j.ended_at, j.metadata
+    FROM jobs j LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id
+        AND w.shape = j.shape;
+CREATE VIEW v_nodes AS
+    SELECT node_id, hostname, template_id, source, state, reason, author, amounts, labels, created_at FROM nodes;
+CREATE VIEW v_clusters AS
+    SELECT cluster_id, parent_id, kind, divisible, revision, state, job_id, created_at, updated_at FROM clusters;
+CREATE VIEW v_vnodes AS
+    SELECT vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, labels FROM vnodes;
+CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events;
+""",
+    ),
+]
+
+VERSION = len(MIGRATIONS)
+"""``PRAGMA user_version`` of a database that this code writes."""
