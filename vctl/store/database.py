@@ -1,0 +1,199 @@
+"""Opening the state database: location checks, migrations, pragmas, and who holds the write lock."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError
+from vctl.store.schema import MIGRATIONS, VERSION
+
+BUSY_TIMEOUT_S = 30.0
+NETWORK_FILESYSTEMS = frozenset(
+    "nfs nfs4 cifs smb3 smbfs ncpfs afs 9p ceph glusterfs lustre gpfs beegfs orangefs ocfs2 gfs2 "
+    "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse davfs fuse.rclone".split()
+)
+_WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
+
+
+def database_path(home: Path) -> Path:
+    """Where the tables of a state directory are."""
+    return home / "cluster.db"
+
+
+def prepare_home(home: Path) -> None:
+    """Make the state directory (mode 0700), refusing a network filesystem and a directory of somebody else."""
+    try:
+        home.mkdir(parents=True, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise VctlError(f"{home} is a file", fix="point VCTL_HOME at a directory") from None
+    except OSError as error:
+        raise NotPermitted(
+            f"cannot make the state directory {home}: {error.strerror}", fix="set VCTL_HOME to a directory you can write"
+        ) from None
+    info = home.stat()
+    if info.st_uid != os.getuid():
+        raise NotPermitted(
+            f"the state directory {home} belongs to user {info.st_uid}", fix="set VCTL_HOME to a directory of your own"
+        )
+    if info.st_mode & 0o077:
+        home.chmod(0o700)
+    kind = filesystem_of(home)
+    if kind in NETWORK_FILESYSTEMS:
+        raise VctlError(
+            f"the state directory {home} is on a network filesystem ({kind}), where file locks do not protect it",
+            fix="set VCTL_HOME to a directory on a local disk",
+        )
+
+
+def filesystem_of(path: Path) -> str:
+    """Type of the filesystem that holds a path, from the mount table; empty when it cannot be told."""
+    target = os.path.realpath(path)
+    best, kind = -1, ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].encode().decode("unicode_escape")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:
+            best, kind = len(mount), right.split()[0]
+    return kind
+
+
+def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
+    """Open the tables, making or migrating them when needed. Never migrates under a running scheduler."""
+    path = database_path(home)
+    if not path.exists():
+        if not create:
+            raise VctlError(f"there is no vctl state in {home}", fix="submit a job first, or set VCTL_HOME")
+        prepare_home(home)
+        _migrate(home, path)
+    try:
+        db = _open(path)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise _unreadable(path, error) from None
+    if version < VERSION:
+        db.close()
+        _migrate(home, path)
+        db = _open(path)
+    elif version > VERSION:
+        db.close()
+        raise Conflict(
+            f"{path} was written by a newer vctl (schema {version}, this one knows {VERSION})",
+            fix="use the newer vctl, or another VCTL_HOME",
+        )
+    return db
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
+    except sqlite3.OperationalError as error:
+        raise NotPermitted(f"cannot open {path}: {error}", fix="check owner and mode of the state directory") from None
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+    return db
+
+
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> VctlError:
+    if "locked" in str(error):
+        return Unreachable(f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process")
+    return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
+
+
+def _migrate(home: Path, path: Path) -> None:
+    """Bring the tables to this code's schema, one process at a time, with a backup before a change."""
+    from vctl.store.locks import exclusive, scheduler_is_running
+
+    with exclusive(home / "migrate.lock"):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.chmod(path, 0o600)
+        db = _open(path)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == VERSION:
+            db.close()
+            return
+        if version and scheduler_is_running(home):
+            db.close()
+            raise Conflict(
+                f"{path} needs a migration from schema {version} to {VERSION}, but an older scheduler is running",
+                fix="stop the running `vctl daemon`, then try again",
+            )
+        if version:
+            _backup_before_migration(db, path, version)
+        db.execute("PRAGMA journal_mode = WAL")
+        _apply(db, version)
+        db.close()
+
+
+def _apply(db: sqlite3.Connection, version: int) -> None:
+    import sqlite_utils
+    from sqlite_utils.migrations import Migrations
+
+    migrations = Migrations("vctl")
+    for name, script in MIGRATIONS:
+        migrations(name=name)(_step(script))
+    target = sqlite_utils.Database(db)
+    migrations.apply(target)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _step(script: str):  # type: ignore[no-untyped-def]  # sqlite_utils wants a plain function of its Database
+    def step(target):  # type: ignore[no-untyped-def]
+        for statement in _statements(script):
+            target.conn.execute(statement)
+
+    return step
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script at semicolons that end a statement (``executescript`` would commit in between)."""
+    found, part = [], ""
+    for piece in script.split(";"):
+        part += piece + ";"
+        if sqlite3.complete_statement(part):
+            if part.strip(" \n;"):
+                found.append(part)
+            part = ""
+    return found
+
+
+def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -> None:
+    target = path.with_name(f"cluster.db.schema-{version}.bak")
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
+    copy = sqlite3.connect(target)
+    with copy:
+        db.backup(copy)
+    copy.close()
+
+
+def write_lock_holder(path: Path) -> str:
+    """Who holds SQLite's write lock, from the kernel's lock table: ``pid 123 (python)`` or ``another process``."""
+    try:
+        inode = os.stat(f"{path}-shm").st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return "another process"
+    for line in lines:
+        fields = line.split()
+        if "->" in fields or len(fields) < 8 or not fields[5].endswith(f":{inode}"):
+            continue
+        first, last = int(fields[6]), float("inf") if fields[7] == "EOF" else int(fields[7])
+        if fields[3] == "WRITE" and first <= _WAL_WRITE_LOCK_BYTE <= last:
+            return f"pid {fields[4]} ({command_name(int(fields[4]))})"
+    return "another process"
+
+
+def command_name(pid: int) -> str:
+    """The command line of a process, shortened; ``gone`` when it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "gone"
+    return " ".join(word.decode(errors="replace") for word in words if word)[:120] or "gone"

@@ -1,0 +1,174 @@
+"""One open state directory: transactions, events, revisions, the scheduler's reign and beat."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vctl.errors import Unreachable, VctlError
+from vctl.store import database
+from vctl.store.rows import dumps
+
+BEAT = "scheduler.beat"
+BEAT_EVERY_S = 5.0
+
+
+class Fenced(VctlError):
+    """A newer scheduler rules this state directory; the old one must write nothing more."""
+
+    code, exit_code = "Fenced", 5
+
+
+class Store:
+    """A connection to the tables of one state directory. Not shared between threads."""
+
+    def __init__(self, home: Path, db: sqlite3.Connection, clock: Callable[[], int] = time.time_ns) -> None:
+        self.home = home
+        self.db = db
+        self.clock = clock
+        self.epoch: int | None = None
+
+    @classmethod
+    def open(cls, home: Path, *, create: bool = True) -> Store:
+        """Open (and make, when wanted) the state in a directory."""
+        return cls(home, database.connect(home, create=create))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reading ----
+
+    def rows(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        """All rows of a query."""
+        return self.db.execute(sql, values).fetchall()
+
+    def row(self, sql: str, *values: object) -> sqlite3.Row | None:
+        """The first row of a query, or None."""
+        found: sqlite3.Row | None = self.db.execute(sql, values).fetchone()
+        return found
+
+    def value(self, sql: str, *values: object) -> Any:
+        """The first column of the first row, or None."""
+        found = self.db.execute(sql, values).fetchone()
+        return None if found is None else found[0]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Several reads of one moment. Nested uses join the outer one."""
+        if self.db.in_transaction:
+            yield
+            return
+        self.db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.db.execute("COMMIT")
+
+    # ---- writing ----
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One decision: all of it is on disk when this returns, or none of it is."""
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            holder = database.write_lock_holder(database.database_path(self.home))
+            raise Unreachable(
+                f"the state is being written by {holder} for longer than {database.BUSY_TIMEOUT_S:g} s",
+                fix="try again, or end that process",
+            ) from None
+        try:
+            if self.epoch is not None:
+                self._check_epoch()
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    def event(
+        self,
+        kind: str,
+        object_: str,
+        object_id: str,
+        *,
+        cluster_id: str | None = None,
+        job_id: int | None = None,
+        data: Mapping[str, object] | None = None,
+    ) -> None:
+        """Record a change, in the transaction of the change. ``kind`` reads ``job.submitted``."""
+        self.db.execute(
+            "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self.clock(), kind, object_, object_id, cluster_id, job_id, dumps(data) if data else "{}"),
+        )
+
+    def next_revision(self) -> int:
+        """A nanosecond stamp greater than every one before it; inside a transaction."""
+        last = self.value("SELECT value FROM meta WHERE key = 'revision'") or 0
+        revision = max(self.clock(), last + 1)
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('revision', ?)", (revision,))
+        return revision
+
+    # ---- the scheduler's reign ----
+
+    def begin_reign(self, kind: str) -> int:
+        """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: daemon or embedded."""
+        with self.transaction():
+            cursor = self.db.execute(
+                "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)", (os.getpid(), kind, self.clock())
+            )
+        self.epoch = cursor.lastrowid
+        assert self.epoch is not None
+        return self.epoch
+
+    def end_reign(self) -> None:
+        """Stop ruling, in good order."""
+        if self.epoch is None:
+            return
+        with self.transaction():
+            self.db.execute("UPDATE reigns SET ended_at = ? WHERE epoch = ?", (self.clock(), self.epoch))
+            self.db.execute(
+                "DELETE FROM reigns WHERE ended_at IS NOT NULL AND epoch < ? - 100", (self.epoch,)
+            )
+        self.epoch = None
+
+    def _check_epoch(self) -> None:
+        newest = self.value("SELECT max(epoch) FROM reigns")
+        if newest != self.epoch:
+            raise Fenced(f"scheduler {newest} has taken over from {self.epoch}", fix="nothing to do: the newer one rules")
+
+    def last_reign(self) -> sqlite3.Row | None:
+        """The newest reign, ended or not."""
+        return self.row("SELECT epoch, pid, kind, started_at, ended_at FROM reigns ORDER BY epoch DESC LIMIT 1")
+
+    # ---- the scheduler's beat: a file, because it must not cost a commit ----
+
+    def write_beat(self, beat: Mapping[str, object]) -> None:
+        """Leave a sign of life for readers."""
+        path = self.home / BEAT
+        fresh = self.home / f".{BEAT}.{os.getpid()}"
+        fresh.write_text(dumps(beat))
+        os.replace(fresh, path)
+
+    def read_beat(self) -> dict[str, Any] | None:
+        """The last sign of life of a scheduler, or None when there never was one."""
+        try:
+            beat: dict[str, Any] = json.loads((self.home / BEAT).read_text())
+        except (OSError, ValueError):
+            return None
+        return beat
