@@ -1,0 +1,176 @@
+"""SQL about virtual clusters and their virtual nodes."""
+
+from __future__ import annotations
+
+from sqlite3 import Row
+
+from vctl.core.clusters import Cluster, ClusterSpec, VNode
+from vctl.core.ledger import Ledger
+from vctl.store import nodes, rows
+from vctl.store.store import Store
+
+
+def insert(store: Store, cluster: Cluster, *, owner: str | None = None, quiet: bool = False) -> None:
+    """Add a cluster; ``quiet`` when the event of a job says it already."""
+    now = store.clock()
+    store.db.execute(
+        "INSERT INTO clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at,"
+        " updated_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            cluster.cluster_id, cluster.parent_id, cluster.kind, cluster.divisible, cluster.revision,
+            rows.spec_text(cluster.spec), cluster.state, cluster.job, now, now, owner,
+        ),
+    )  # fmt: skip
+    if not quiet:
+        store.event("cluster.created", "cluster", cluster.cluster_id, cluster_id=cluster.cluster_id)
+
+
+def update(store: Store, cluster_id: str, *, spec: ClusterSpec, revision: int) -> None:
+    """Write a cluster's new wanted state."""
+    store.db.execute(
+        "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
+        (rows.spec_text(spec), revision, store.clock(), cluster_id),
+    )
+    store.event("cluster.updated", "cluster", cluster_id, cluster_id=cluster_id, data={"revision": str(revision)})
+
+
+def set_state(store: Store, cluster_id: str, state: str) -> None:
+    """ACTIVE, STOPPED or REMOVING."""
+    store.db.execute("UPDATE clusters SET state = ?, updated_at = ? WHERE cluster_id = ?", (state, store.clock(), cluster_id))
+    store.event(f"cluster.{state.lower()}", "cluster", cluster_id, cluster_id=cluster_id)
+
+
+def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
+    """Remove a cluster and its virtual nodes."""
+    store.db.execute("DELETE FROM vnodes WHERE cluster_id = ?", (cluster_id,))
+    store.db.execute("DELETE FROM clusters WHERE cluster_id = ?", (cluster_id,))
+    if not quiet:
+        store.event("cluster.removed", "cluster", cluster_id, cluster_id=cluster_id)
+
+
+def insert_vnode(store: Store, vnode: VNode) -> None:
+    """Add a virtual node; the event is its cluster's."""
+    amounts, instances, cores = rows.holding_columns(vnode.holding)
+    store.db.execute(
+        "INSERT INTO vnodes (vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, instances,"
+        " cores, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, vnode.kind, vnode.whole, vnode.rank,
+            amounts, instances, cores, rows.dumps(dict(vnode.labels)),
+        ),
+    )  # fmt: skip
+
+
+def delete_vnode(store: Store, vnode_id: str) -> None:
+    """Remove one virtual node; the event is its cluster's."""
+    store.db.execute("DELETE FROM vnodes WHERE vnode_id = ?", (vnode_id,))
+
+
+def get(store: Store, cluster_id: str) -> Row | None:
+    """One cluster; the primary has no row."""
+    return store.row("SELECT * FROM clusters WHERE cluster_id = ?", cluster_id)
+
+
+def all_rows(store: Store) -> list[Row]:
+    """Every cluster but the primary, by id."""
+    return store.rows("SELECT * FROM clusters ORDER BY cluster_id")
+
+
+def children(store: Store, cluster_id: str) -> list[Row]:
+    """Direct children, by id."""
+    return store.rows("SELECT * FROM clusters WHERE parent_id = ? ORDER BY cluster_id", cluster_id)
+
+
+def vnode_rows(store: Store, cluster_id: str) -> list[Row]:
+    """The virtual nodes of a cluster, by rank."""
+    return store.rows("SELECT * FROM vnodes WHERE cluster_id = ? ORDER BY rank, vnode_id", cluster_id)
+
+
+def all_vnode_rows(store: Store) -> list[Row]:
+    """The virtual nodes of all clusters but the primary."""
+    return store.rows("SELECT * FROM vnodes ORDER BY cluster_id, rank, vnode_id")
+
+
+def get_vnode(store: Store, vnode_id: str) -> Row | None:
+    """One virtual node (not a physical one)."""
+    return store.row("SELECT * FROM vnodes WHERE vnode_id = ?", vnode_id)
+
+
+def child_holdings(store: Store, cluster_id: str) -> list[Row]:
+    """What lies in the virtual nodes of a cluster: rows of ``parent_vnode_id, amounts, whole, kind`` of children."""
+    return store.rows(
+        "SELECT v.parent_vnode_id, v.amounts, v.whole, c.kind, c.cluster_id FROM clusters c JOIN vnodes v USING (cluster_id)"
+        " WHERE c.parent_id = ?",
+        cluster_id,
+    )
+
+
+def run_holdings(store: Store, cluster_id: str) -> list[Row]:
+    """What processes of a cluster itself hold: rows of ``vnode_id, amounts``."""
+    return store.rows(
+        "SELECT vnode_id, amounts FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id
+    )
+
+
+def ids_like(store: Store, prefix: str) -> list[str]:
+    """Cluster ids that start with a prefix."""
+    return [
+        row[0]
+        for row in store.rows("SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix)
+    ]
+
+
+def node_ids_of(store: Store, cluster_id: str) -> list[str]:
+    """Physical nodes on which a cluster has something."""
+    return [
+        row[0] for row in store.rows("SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id)
+    ]
+
+
+def subtree(store: Store, cluster_id: str) -> list[str]:
+    """Ids of all clusters below one, parents first."""
+    return [
+        row[0]
+        for row in store.rows(
+            "WITH RECURSIVE below (cluster_id, depth) AS ("
+            " SELECT cluster_id, 1 FROM clusters WHERE parent_id = ?"
+            " UNION ALL SELECT c.cluster_id, depth + 1 FROM clusters c JOIN below b ON c.parent_id = b.cluster_id)"
+            " SELECT cluster_id FROM below ORDER BY depth, cluster_id",
+            cluster_id,
+        )
+    ]
+
+
+def parents_first(found: list[Row]) -> list[Row]:
+    """Order cluster rows so that each comes after its parent; rows without a way to the root come last."""
+    by_parent: dict[str, list[Row]] = {}
+    for row in found:
+        by_parent.setdefault(row["parent_id"], []).append(row)
+    from vctl.core.clusters import PRIMARY
+
+    ordered: list[Row] = []
+    frontier = [PRIMARY]
+    while frontier:
+        frontier = [row["cluster_id"] for parent in frontier for row in by_parent.pop(parent, ()) if not ordered.append(row)]
+    for rest in by_parent.values():
+        ordered.extend(rest)
+    return ordered
+
+
+def load_ledger(store: Store) -> Ledger:
+    """The whole tree from the tables. A row that breaks the rules raises; replay sets such rows aside first."""
+    ledger = Ledger()
+    with store.snapshot():
+        for row in nodes.all_rows(store):
+            ledger.put_node(rows.node(row))
+        vnodes: dict[str, list[Row]] = {}
+        for row in all_vnode_rows(store):
+            vnodes.setdefault(row["cluster_id"], []).append(row)
+        for row in parents_first(all_rows(store)):
+            ledger.put_cluster(rows.cluster(row))
+            for vnode in vnodes.get(row["cluster_id"], ()):
+                ledger.carve(rows.vnode(vnode))
+        for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
+            run = rows.run(row)
+            ledger.charge(run.run_id, run.vnode_id, run.holding)
+    return ledger

@@ -1,0 +1,101 @@
+"""SQL about physical nodes."""
+
+from __future__ import annotations
+
+from sqlite3 import Row
+
+from vctl.core.nodes import DEAD, LOCAL, Node
+from vctl.store import rows
+from vctl.store.store import Store
+
+
+def insert(store: Store, node: Node, *, devices: object = None, heartbeat_timeout_s: float | None = None) -> None:
+    """Add a node, with its event."""
+    amounts, instances, cores = rows.holding_columns(node.total)
+    now = store.clock()
+    store.db.execute(
+        "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
+        " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            node.node_id, node.hostname, node.template_id, node.source, node.state, now, amounts, instances, cores,
+            rows.dumps(dict(node.labels)), node.boot_id, heartbeat_timeout_s,
+            now if heartbeat_timeout_s is not None else None, now, rows.dumps(devices or {}),
+        ),
+    )  # fmt: skip
+    store.event("node.added", "node", node.node_id, data={"template": node.template_id, "source": node.source})
+
+
+def set_state(store: Store, node_id: str, state: str, *, reason: str | None = None, author: str | None = None) -> None:
+    """Move a node to another state, keeping who, why and when."""
+    store.db.execute(
+        "UPDATE nodes SET state = ?, reason = ?, author = ?, state_since = ? WHERE node_id = ?",
+        (state, reason, author, store.clock(), node_id),
+    )
+    store.event(f"node.{state.lower()}", "node", node_id, data={"reason": reason, "author": author})
+
+
+def set_total(store: Store, node: Node) -> None:
+    """Write a node's totals and labels."""
+    amounts, instances, cores = rows.holding_columns(node.total)
+    store.db.execute(
+        "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ? WHERE node_id = ?",
+        (amounts, instances, cores, rows.dumps(dict(node.labels)), node.template_id, node.node_id),
+    )
+    store.event("node.updated", "node", node.node_id)
+
+
+def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
+    """Record a heartbeat; a timeout given with it opts the node into the lease."""
+    store.db.execute(
+        "UPDATE nodes SET last_heartbeat = ?, heartbeat_timeout_s = coalesce(?, heartbeat_timeout_s) WHERE node_id = ?",
+        (store.clock(), timeout_s, node_id),
+    )
+
+
+def delete(store: Store, node_id: str) -> None:
+    """Forget a node."""
+    store.db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
+    store.event("node.removed", "node", node_id)
+
+
+def all_rows(store: Store) -> list[Row]:
+    """Every node, by id."""
+    return store.rows("SELECT * FROM nodes ORDER BY node_id")
+
+
+def get(store: Store, node_id: str) -> Row | None:
+    """One node."""
+    return store.row("SELECT * FROM nodes WHERE node_id = ?", node_id)
+
+
+def ids_like(store: Store, prefix: str) -> list[str]:
+    """Node ids that start with a prefix."""
+    return [
+        row[0]
+        for row in store.rows("SELECT node_id FROM nodes WHERE substr(node_id, 1, ?) = ?", len(prefix), prefix)
+    ]
+
+
+def local(store: Store) -> list[Row]:
+    """Rows of this machine that are not dead: one per boot."""
+    return store.rows("SELECT * FROM nodes WHERE source = ? AND state <> ?", LOCAL, DEAD)
+
+
+def samples(store: Store, per_class: int) -> list[Row]:
+    """Alive or draining nodes that no logical cluster owns whole, at most ``per_class`` of each distinct kind.
+
+    Enough to answer "could it ever fit" without reading thousands of equal machines.
+    """
+    return store.rows(
+        "SELECT * FROM (SELECT n.*, row_number() OVER (PARTITION BY amounts, labels, template_id ORDER BY node_id) AS nth"
+        " FROM nodes n WHERE state <> 'DEAD' AND NOT EXISTS"
+        " (SELECT 1 FROM vnodes v JOIN clusters c USING (cluster_id)"
+        "  WHERE v.parent_vnode_id = n.node_id AND v.whole AND c.kind = 'logical')) WHERE nth <= ?",
+        per_class,
+    )
+
+
+def states(store: Store) -> dict[str, int]:
+    """How many nodes are in each state."""
+    return {row[0]: row[1] for row in store.rows("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")}
