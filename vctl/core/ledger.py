@@ -83,6 +83,8 @@ class Ledger:
         self.subclusters: dict[str, dict[str, None]] = {}
         self.charges: dict[str, tuple[str, Holding]] = {}
         """run id -> (vnode id, what the process holds there)."""
+        self.grown: dict[str, set[str]] = {}
+        """cluster id -> virtual nodes that got more room since somebody last cleared this."""
         self._indexes: dict[str, SlotIndex] = {}
 
     # ---- nodes ----
@@ -102,10 +104,12 @@ class Ledger:
         self.nodes[node.node_id] = node
         self.vnodes[node.node_id] = vnode
         self._refile(node.node_id)
+        self._note_growth(node.node_id)
         for cluster_id in self._indexes:
             for vnode_id in self.members.get(cluster_id, ()):
                 if vnode_id != node.node_id and self.vnodes[vnode_id].node_id == node.node_id:
                     self._refile(vnode_id)
+                    self._note_growth(vnode_id)
 
     def remove_node(self, node_id: str) -> None:
         """Forget a node that nothing lies on."""
@@ -152,6 +156,7 @@ class Ledger:
         self.children[vnode.parent_id][vnode.vnode_id] = None
         self._refile(vnode.parent_id)
         self._refile(vnode.vnode_id)
+        self._note_growth(vnode.vnode_id)
 
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
@@ -164,6 +169,7 @@ class Ledger:
         del self.vnodes[vnode_id], self.rooms[vnode_id], self.children[vnode_id]
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
         self._refile(vnode.parent_id)
+        self._note_growth(vnode.parent_id)
 
     # ---- processes ----
 
@@ -179,6 +185,7 @@ class Ledger:
             vnode_id, holding = charge
             self.rooms[vnode_id].give_back(holding)
             self._refile(vnode_id)
+            self._note_growth(vnode_id)
 
     # ---- views ----
 
@@ -210,6 +217,9 @@ class Ledger:
             vnode = self.vnodes[vnode_id]
             if self.nodes[vnode.node_id].state != "DEAD":
                 yield vnode.holding.amounts
+
+    def _note_growth(self, vnode_id: str) -> None:
+        self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
     def _refile(self, vnode_id: str) -> None:
         if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):

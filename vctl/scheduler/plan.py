@@ -1,0 +1,125 @@
+"""What a round proposes: gangs to start and shapes that wait, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vctl.core import labels as lb
+from vctl.core.clusters import JOB, Cluster, VNode
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import EMPTY, Holding
+from vctl.scheduler.placement import Piece, Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One job with everything it needs, or nothing: its cluster, virtual nodes and the entrypoint's place.
+
+    ``cluster`` is None when the job shares an indivisible parent; its process is then charged on the parent's
+    virtual node. ``run_id`` is the trial name of the process; the commit gives it its real one.
+    """
+
+    job: PendingJob
+    cluster: Cluster | None
+    vnodes: tuple[VNode, ...]
+    vnode_id: str
+    node_id: str
+    holding: Holding
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster in which the job runs."""
+        return self.job.parent_id if self.cluster is None else self.cluster.cluster_id
+
+    @property
+    def run_id(self) -> str:
+        """A name for the trial charge; the commit replaces it."""
+        return f"trial:{self.job.job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why the jobs of one shape below one parent do not start."""
+
+    parent_id: str
+    shape: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Proposals of one round; a commit re-checks each start with the ledger's own predicate."""
+
+    starts: tuple[Start, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    cleared: tuple[tuple[str, str], ...] = ()
+    """(parent id, shape) pairs of which no job waits any more."""
+
+
+def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
+    """The virtual nodes that placed pieces become: parent's labels, own labels, system labels."""
+    made = []
+    for piece in pieces:
+        vnode_id = f"{cluster_id}/{piece.rank}"
+        inherited = ledger.vnodes[piece.parent_vnode_id].labels
+        labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+        made.append(
+            VNode(
+                vnode_id, cluster_id, piece.node_id, piece.parent_vnode_id, piece.kind, piece.holding, labels,
+                piece.whole, piece.rank,
+            )  # fmt: skip
+        )
+    return tuple(made)
+
+
+def start_of(ledger: Ledger, job: PendingJob, placed: Placed) -> Start:
+    """Turn a placement into the job's start."""
+    piece = placed.pieces[placed.entry_rank]
+    if job.shares_parent:
+        return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.holding)
+    cluster_id = f"{job.parent_id}##{job.submission_id}"
+    cluster = Cluster(cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id))
+    return Start(
+        job, cluster, vnodes_of(ledger, cluster_id, placed.pieces), f"{cluster_id}/{piece.rank}", piece.node_id,
+        placed.entry or EMPTY,
+    )  # fmt: skip
+
+
+def still_fits(ledger: Ledger, start: Start) -> bool:
+    """Whether the whole gang can still be taken; the re-check of a commit."""
+    parent = ledger.clusters.get(start.job.parent_id)
+    if parent is None or parent.state != "ACTIVE":
+        return False
+    if start.cluster is None:
+        room = ledger.rooms.get(start.vnode_id)
+        return room is not None and room.fits_exactly(start.holding)
+    taken: list[VNode] = []
+    try:
+        for vnode in start.vnodes:
+            if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
+                return False
+            ledger.rooms[vnode.parent_id or ""].take_exactly(vnode.holding)
+            taken.append(vnode)
+        return True
+    finally:
+        for vnode in taken:
+            ledger.rooms[vnode.parent_id or ""].give_back(vnode.holding)
+
+
+def apply(ledger: Ledger, start: Start, run_id: str | None = None) -> None:
+    """Take the gang in a ledger."""
+    if start.cluster is not None:
+        ledger.put_cluster(start.cluster)
+        for vnode in start.vnodes:
+            ledger.carve(vnode)
+    ledger.charge(run_id or start.run_id, start.vnode_id, start.holding)
+
+
+def revert(ledger: Ledger, start: Start) -> None:
+    """Undo ``apply``."""
+    ledger.discharge(start.run_id)
+    if start.cluster is not None:
+        ledger.remove_cluster(start.cluster.cluster_id)

@@ -1,0 +1,85 @@
+"""Queues: one per cluster that jobs are sent to, grouped by shape so that equal jobs are judged once.
+
+A shape that did not fit is not looked at again until something grew that could help it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.scheduler.feasibility import could_help
+
+OrderKey = tuple[int, int]
+
+
+def by_priority(job: PendingJob) -> OrderKey:
+    """Higher priority first, equals by arrival."""
+    return (-job.priority, job.job_id)
+
+
+@dataclass(slots=True)
+class Shape:
+    """The queued jobs of one shape, in order, and the verdict on them (None: not judged yet)."""
+
+    example: PendingJob
+    order: list[OrderKey] = field(default_factory=list)
+    blocked: tuple[str, str] | None = None
+    """(reason, message) of the last look."""
+
+
+class Queue:
+    """Pending jobs of one parent cluster."""
+
+    def __init__(self, parent_id: str) -> None:
+        self.parent_id = parent_id
+        self.jobs: dict[int, PendingJob] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.emptied: set[str] = set()
+        """Shapes whose last job left since the last commit."""
+
+    def put(self, job: PendingJob) -> None:
+        """Add a job, or take over its new row (priority, hold)."""
+        if job.job_id in self.jobs:
+            self.drop(job.job_id)
+        self.jobs[job.job_id] = job
+        shape = self.shapes.get(job.shape)
+        if shape is None:
+            shape = self.shapes[job.shape] = Shape(job)
+            self.emptied.discard(job.shape)
+        insort(shape.order, by_priority(job))
+
+    def drop(self, job_id: int) -> None:
+        """A job left the queue."""
+        job = self.jobs.pop(job_id, None)
+        if job is None:
+            return
+        shape = self.shapes[job.shape]
+        del shape.order[bisect_left(shape.order, by_priority(job))]
+        if not shape.order:
+            del self.shapes[job.shape]
+            self.emptied.add(job.shape)
+
+    def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
+        """Forget the verdict on every shape that what has grown could help."""
+        slots = [vnode_id for vnode_id in grown if vnode_id in ledger.rooms]
+        if not slots:
+            return
+        for shape in self.shapes.values():
+            if shape.blocked and could_help(ledger, shape.example.spec, shape.example.entry, slots):
+                shape.blocked = None
+
+    def forget_verdicts(self) -> None:
+        """Judge every shape anew."""
+        for shape in self.shapes.values():
+            shape.blocked = None
+
+    def candidates(self, shape: Shape, now_ns: int) -> Iterator[PendingJob]:
+        """Jobs of a shape that may start now, in order."""
+        for _, job_id in shape.order:
+            job = self.jobs[job_id]
+            if not job.held and (job.begin_at_ns is None or job.begin_at_ns <= now_ns):
+                yield job
