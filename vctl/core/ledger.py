@@ -35,13 +35,27 @@ class SlotClass:
 
 
 class SlotIndex:
-    """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes."""
+    """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes.
+
+    ``SlotClass.ids`` are in the order of their physical nodes, so that ties fall to the lowest node id.
+    ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids.
+    """
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, SlotClass] = {}
+        self.crowded: dict[str, set[str]] = {}
+        self._on_node: dict[str, set[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
+        self._order: dict[str, tuple[str, str]] = {}
 
-    def put(self, vnode_id: str, labels: Labels, static: ClassKey, template_id: str, room: Room) -> None:
+    def class_of(self, vnode_id: str) -> SlotClass | None:
+        """The class a virtual node is filed under; None when it takes no work."""
+        key = self._key_of.get(vnode_id)
+        return None if key is None else self.classes[key]
+
+    def put(
+        self, vnode_id: str, node_id: str, labels: Labels, static: ClassKey, template_id: str, room: Room
+    ) -> None:
         """File a virtual node under the class of its present state."""
         shares = tuple(sorted((n, tuple(sorted(s.values()))) for n, s in room.instances.items()))
         key = (static, tuple(sorted(room.free.items())), shares, room.is_untouched())
@@ -53,8 +67,13 @@ class SlotIndex:
         group = self.classes.get(key)
         if group is None:
             group = self.classes[key] = SlotClass(labels, template_id, room.copy(), room.is_untouched())
-        insort(group.ids, vnode_id)
+        self._order[vnode_id] = (node_id, vnode_id)
+        insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key
+        here = self._on_node.setdefault(node_id, set())
+        here.add(vnode_id)
+        if len(here) > 1:
+            self.crowded[node_id] = here
 
     def drop(self, vnode_id: str) -> None:
         """Take a virtual node out (gone, or its node takes no work)."""
@@ -62,9 +81,17 @@ class SlotIndex:
         if key is None:
             return
         group = self.classes[key]
-        del group.ids[bisect_left(group.ids, vnode_id)]
+        order = self._order[vnode_id]
+        del group.ids[bisect_left(group.ids, order, key=self._order.__getitem__)]
+        del self._order[vnode_id]
         if not group.ids:
             del self.classes[key]
+        here = self._on_node[order[0]]
+        here.discard(vnode_id)
+        if len(here) < 2:
+            self.crowded.pop(order[0], None)
+        if not here:
+            del self._on_node[order[0]]
 
 
 class Ledger:
@@ -233,7 +260,8 @@ class Ledger:
             return
         own = {k: v for k, v in vnode.labels.items() if k not in (lb.VNODE_ID,)}
         static = (tuple(sorted(own.items())), node.template_id if vnode.whole else "", vnode.cluster_id)
-        index.put(vnode_id, vnode.labels, static, node.template_id if vnode.whole else "", self.rooms[vnode_id])
+        template_id = node.template_id if vnode.whole else ""
+        index.put(vnode_id, vnode.node_id, vnode.labels, static, template_id, self.rooms[vnode_id])
 
 
 def primary_labels(node: Node) -> dict[str, str]:
