@@ -1,0 +1,257 @@
+"""Settings and where each came from: flag > environment > ./.vctl.toml > user file > default.
+
+One table says what exists. Nothing is read but the environment unless a file is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vctl.core.resources import DEFAULT_UNITS
+from vctl.errors import BadSpec, NotFound
+from vctl.spec.fields import as_text, did_you_mean, refuse, show
+from vctl.spec.ids import resolve_cluster_id
+from vctl.spec.quantities import check_resource_name, parse_duration, parse_size
+
+PROJECT_FILE = ".vctl.toml"
+USER_FILE = "vctl/config.toml"
+
+OUTPUTS = ("table", "json", "jsonl", "yaml", "csv", "name")
+COLORS = ("auto", "always", "never")
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row: ``kind`` names the parser, ``default`` is shown as the user would write it."""
+
+    name: str
+    kind: str
+    default: object
+    env: str
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("home", "path", None, "VCTL_HOME", "State directory: database, locks, logs."),
+    Setting("cluster", "cluster", None, "VCTL_CLUSTER", "Where jobs go unless -c says otherwise."),
+    Setting(
+        "address", "text", None, "VCTL_ADDRESS", "URL of a vctl server to use instead of the state directory."
+    ),
+    Setting("token_file", "path", None, "VCTL_TOKEN_FILE", "File that holds the token of the server."),
+    Setting("output", "output", "table", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}."),
+    Setting("color", "color", "auto", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}."),
+    Setting("local_node", "flag", True, "VCTL_LOCAL_NODE", "Whether this machine becomes a node by itself."),
+    Setting(
+        "unit_resources",
+        "names",
+        sorted(DEFAULT_UNITS),
+        "VCTL_UNIT_RESOURCES",
+        "Resources that are numbered.",
+    ),
+    Setting("kill_grace", "duration", 3, "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL."),
+    Setting("maintenance_interval", "duration", 30, "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps."),
+    Setting("lock_timeout", "duration", 30, "VCTL_LOCK_TIMEOUT", "How long to wait for another writer."),
+    Setting(
+        "log_max_bytes", "size", 2**26, "VCTL_LOG_MAX_BYTES", "A job's log is rotated at this size; 0: never."
+    ),
+)
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting with its value and origin; immutable."""
+
+    values: Mapping[str, object]
+    origins: Mapping[str, str]
+    cwd: str
+    env: Mapping[str, str]
+
+    def get(self, name: str) -> Any:
+        """The value: durations in seconds, sizes in bytes, ``unit_resources`` a frozenset."""
+        return self.values[name]
+
+    def origin(self, name: str) -> str:
+        """``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
+        return self.origins[name]
+
+    def rows(self) -> Iterator[tuple[Setting, object, str]]:
+        """All settings for ``config show``, the state directory as it is used."""
+        for setting in SETTINGS:
+            value = str(self.home()) if setting.name == "home" else self.values[setting.name]
+            yield setting, value, self.origins[setting.name]
+
+    def with_flags(self, flags: Mapping[str, object]) -> Config:
+        """The same with command-line flags on top; a flag that is None was not given."""
+        values, origins = dict(self.values), dict(self.origins)
+        for name, value in flags.items():
+            if value is not None:
+                where = "--" + name.replace("_", "-")
+                values[name], origins[name] = _parse(_setting(name), value, where, self.cwd, self.env), "flag"
+        return Config(values, origins, self.cwd, self.env)
+
+    def home(self) -> Path:
+        """The state directory: as set, else ``$XDG_STATE_HOME/vctl``, else ``~/.local/state/vctl``. Not created."""
+        if self.values["home"]:
+            return Path(str(self.values["home"]))
+        return Path(_base(self.env, "XDG_STATE_HOME", ".local/state"), "vctl")
+
+
+def load(
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """All settings as they hold in a directory with an environment (default: those of this process)."""
+    here, env = os.path.abspath(cwd or "."), os.environ if env is None else env
+    values: dict[str, object] = {setting.name: setting.default for setting in SETTINGS}
+    values["unit_resources"] = DEFAULT_UNITS
+    origins = dict.fromkeys(values, "default")
+    if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
+        values["color"], origins["color"] = "never", "environment NO_COLOR"
+    for file in _files(here, env):
+        for name, value in _read(file, env).items():
+            values[name], origins[name] = value, f"file {file}"
+    for setting in SETTINGS:
+        if text := env.get(setting.env):
+            values[setting.name] = _parse(setting, text, setting.env, here, env)
+            origins[setting.name] = f"environment {setting.env}"
+    config = Config(values, origins, here, env)
+    return config.with_flags(flags) if flags else config
+
+
+def _files(cwd: str, env: Mapping[str, str]) -> list[str]:
+    """The files that exist, the stronger one last."""
+    try:
+        user = [os.path.join(_base(env, "XDG_CONFIG_HOME", ".config"), USER_FILE)]
+    except NotFound:  # nobody's home: then nobody's file
+        user = []
+    return [file for file in (*user, os.path.join(cwd, PROJECT_FILE)) if os.path.isfile(file)]
+
+
+def _base(env: Mapping[str, str], variable: str, below_home: str) -> str:
+    """An XDG base directory; relative ones are ignored, as its specification demands."""
+    base = env.get(variable, "")
+    return base if os.path.isabs(base) else os.path.join(_user_home(env), below_home)
+
+
+def _user_home(env: Mapping[str, str]) -> str:
+    home = env.get("HOME", "")
+    if not os.path.isabs(home):
+        import pwd
+
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            home = ""
+    if not os.path.isabs(home):
+        raise NotFound(
+            f"user {os.getuid()} has no home directory, so there is no default state directory",
+            fix="set VCTL_HOME to a directory on a local disk",
+        )
+    return home
+
+
+def _read(file: str, env: Mapping[str, str]) -> dict[str, object]:
+    """The settings in one file."""
+    import tomllib
+
+    try:
+        with open(file, "rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise _in_file(
+            file, "", f"cannot be read: {error.strerror}", "make it readable, or remove it"
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _in_file(file, "", f"not TOML: {error}", "correct the text at that position") from None
+    except UnicodeDecodeError:
+        raise _in_file(file, "", "not UTF-8 text", "save it as UTF-8") from None
+    return {
+        name: _parse(_setting(name, file), value, f"{file}: {name}", os.path.dirname(file), env)
+        for name, value in document.items()
+    }
+
+
+def _in_file(file: str, key: str, problem: str, fix: str) -> BadSpec:
+    return refuse(f"{file}: {key}" if key else file, problem, fix)
+
+
+def _setting(name: str, file: str = "") -> Setting:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    fix = did_you_mean(name, BY_NAME)
+    raise _in_file(file, show(name), "no such setting", fix) if file else refuse(name, "no such setting", fix)
+
+
+def _parse(setting: Setting, value: object, where: str, base: str, env: Mapping[str, str]) -> object:
+    """Read one value from any source; relative paths start at ``base``."""
+    if setting.kind == "path":
+        text = as_text(value, where, "a path")
+        if text == "~" or text.startswith("~/"):
+            text = _user_home(env) + text[1:]
+        if not text or "\0" in text:
+            raise refuse(
+                where, f"{show(value)} is not a path", "name a directory or file, or remove the setting"
+            )
+        return os.path.normpath(os.path.join(base, text))
+    return _PARSERS[setting.kind](value, where)
+
+
+def _flag(value: object, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in _YES or word in _NO:
+        return word in _YES
+    raise refuse(where, f"{show(value)} is neither yes nor no", "write true or false")
+
+
+def _text(value: object, where: str) -> str:
+    text = as_text(value, where, "the value").strip()
+    if not text or not text.isprintable():
+        raise refuse(where, f"{show(value)} is not a text", "write a text, or remove the setting")
+    return text
+
+
+def _names(value: object, where: str) -> frozenset[str]:
+    """Resource names, as a list or with commas between them."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise refuse(where, f"{show(value)} is not a list of names", 'write ["GPU", "FPGA"]')
+    names = [as_text(item, where, "a resource name").strip() for item in items]
+    for name in names:
+        check_resource_name(name, where)
+        if name in ("CPU", "memory", "object_store_memory"):
+            raise refuse(
+                where, f"{name} is an amount, it has no numbered instances", "list devices such as GPU"
+            )
+    return frozenset(names)
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[object, str], str]:
+    def parse(value: object, where: str) -> str:
+        if value not in words:
+            raise refuse(
+                where, f"{show(value)} is not one of {', '.join(words)}", did_you_mean(str(value), words)
+            )
+        return str(value)
+
+    return parse
+
+
+_PARSERS: Mapping[str, Callable[[object, str], object]] = {
+    "text": _text,
+    "flag": _flag,
+    "names": _names,
+    "duration": parse_duration,
+    "size": parse_size,
+    "output": _one_of(OUTPUTS),
+    "color": _one_of(COLORS),
+    "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
+}

@@ -1,0 +1,75 @@
+"""Names that users choose: virtual cluster ids and submission ids.
+
+The sentences about clusters are those of ant-ray's management API; scripts search for them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vctl.core.clusters import ID_PATTERN, PRIMARY, PRIMARY_ALIAS
+from vctl.errors import BadSpec
+from vctl.spec.fields import refuse, show
+
+JOB_MARK = "##"
+"""Stands between the parent id and the submission id in the id of a job cluster."""
+
+SUBMISSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+LAST = "last"
+"""In place of a job id: the job submitted last."""
+
+_RULE = "1 to 63 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
+
+
+def check_new_cluster_id(cluster_id: str, *, action: str = "created or updated") -> str:
+    """The id of a logical cluster to create or update (or to delete: ``action="removed"``), if it is one."""
+    if not cluster_id:
+        raise BadSpec("Invalid request, the virtual cluster id is empty.", fix=f"choose an id: {_RULE}")
+    if cluster_id in (PRIMARY, PRIMARY_ALIAS):
+        raise BadSpec(f"Invalid request, {PRIMARY} can not be {action}.", fix="choose another id")
+    if JOB_MARK in cluster_id:
+        raise BadSpec(
+            f"Invalid request, the virtual cluster id {show(cluster_id)} contains {JOB_MARK},"
+            " which belongs to job clusters.",
+            fix="choose an id without ##; a job cluster is made and removed with its job",
+        )
+    if not ID_PATTERN.match(cluster_id):
+        raise BadSpec(f"Invalid request, {show(cluster_id)} is not a virtual cluster id.", fix=f"use {_RULE}")
+    return cluster_id
+
+
+def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
+    """An id that names an existing cluster of any kind: the alias is resolved, the form is checked."""
+    if cluster_id in (PRIMARY, PRIMARY_ALIAS):
+        return PRIMARY
+    if not cluster_id:
+        raise refuse(path, "the virtual cluster id is empty", f"write an id, or {PRIMARY_ALIAS}")
+    if len(cluster_id) > 1024 or not all(_is_part(part) for part in cluster_id.split(JOB_MARK)):
+        raise refuse(path, f"{show(cluster_id)} is not a virtual cluster id", "vctl vc list shows the ids")
+    return cluster_id
+
+
+def _is_part(part: str) -> bool:
+    return bool(SUBMISSION_PATTERN.match(part))
+
+
+def check_submission_id(submission_id: str, path: str = "--submission-id") -> str:
+    """A submission id chosen by the user."""
+    if submission_id == LAST:
+        raise refuse(path, f"{LAST} stands for the job submitted last", "choose another id")
+    if JOB_MARK in submission_id:
+        raise refuse(
+            path, f"{show(submission_id)} contains {JOB_MARK}, which belongs to job clusters", "leave it out"
+        )
+    if not SUBMISSION_PATTERN.match(submission_id):
+        raise refuse(
+            path,
+            f"{show(submission_id)} is not a submission id",
+            "use 1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit",
+        )
+    return submission_id
+
+
+def job_cluster_id(parent_id: str, submission_id: str) -> str:
+    """The id of the cluster that is made for one job."""
+    return f"{parent_id}{JOB_MARK}{submission_id}"

@@ -1,0 +1,195 @@
+"""What one ``job submit`` asks for, whoever submits it: command line, HTTP or Python.
+
+A ``JobRequest`` that exists is well formed; whether it can run is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
+from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
+from vctl.spec.fields import child, refuse, show
+from vctl.spec.ids import check_submission_id, resolve_cluster_id
+from vctl.spec.options import ArrayRange, Dependency, WarningSignal, check_env_name, check_env_value
+from vctl.spec.quantities import LONGEST_S, check_unit_amount, parse_amount, parse_memory, parse_resources
+from vctl.spec.source import read_document
+
+LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
+MAX_RETRIES = 1000
+CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
+"""What a retry may answer to."""
+
+DEFAULT_ENTRY: Amounts = {CPU: SCALE}
+MAX_NODES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """Everything a submit carries. None means: decided by the default rule of the specification.
+
+    ``max_retries`` counts tries after the first, for the causes in ``retry_on``; the wait before the n-th
+    retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
+    gets only ``env``.
+    """
+
+    argv: tuple[str, ...]
+    cluster: str | None = None
+    spec: ClusterSpec | None = None
+    entry: Amounts | None = None
+    priority: int = 0
+    time_limit_s: float | None = None
+    name: str = ""
+    submission_id: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    clean_env: bool = False
+    cwd: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    grace_s: float | None = None
+    per_node: bool = False
+    max_retries: int = 0
+    retry_on: tuple[str, ...] = ("NodeFailed",)
+    backoff_s: float = 1
+    hold: bool = False
+    begin_at: float | None = None
+    signal: WarningSignal | None = None
+    after: tuple[Dependency, ...] = ()
+    array: ArrayRange | None = None
+
+    def __post_init__(self) -> None:
+        _check_command(self.argv, self.cwd)
+        if self.cluster is not None:
+            resolve_cluster_id(self.cluster, "cluster")
+        if self.submission_id is not None:
+            check_submission_id(self.submission_id, "submission_id")
+        _check_range(self.priority, "priority", LEAST_PRIORITY, MOST_PRIORITY)
+        _check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
+        for path, seconds in (
+            ("time_limit", self.time_limit_s),
+            ("grace", self.grace_s),
+            ("backoff", self.backoff_s),
+        ):
+            if seconds is not None and not 0 <= seconds <= LONGEST_S:
+                raise refuse(path, f"{show(seconds)} is not a duration", "write seconds, 0 or more")
+        if self.time_limit_s == 0:
+            raise refuse(
+                "time_limit", "the job would end at once", "write at least 1s, or leave it out for no limit"
+            )
+        if self.signal and self.time_limit_s is None:
+            raise refuse("signal", "there is no time limit to warn of", "add --time-limit, such as 1h30m")
+        if len(self.name) > 256 or not self.name.isprintable():
+            raise refuse("name", f"{show(self.name)} is not a name", "use at most 256 printable characters")
+        for cause in self.retry_on:
+            if cause not in CAUSES:
+                raise refuse("retry_on", f"unknown cause {show(cause)}", f"causes: {', '.join(CAUSES)}")
+        for key, value in self.env.items():
+            check_env_value(check_env_name(key, "env"), value, child("env", key))
+
+
+def _check_command(argv: tuple[str, ...], cwd: str | None) -> None:
+    if not argv or not argv[0]:
+        raise refuse(
+            "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
+        )
+    if any("\0" in word for word in argv):
+        raise refuse("entrypoint", "the command contains a NUL byte", "remove it")
+    if cwd is not None and (not cwd.startswith("/") or "\0" in cwd):
+        raise refuse("cwd", f"{show(cwd)} is not an absolute path", "start it with /")
+
+
+def _check_range(value: int, path: str, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise refuse(path, f"{show(value)} is out of range", f"write a number from {least} to {most}")
+
+
+def entry_amounts(request: JobRequest) -> Amounts:
+    """What the entrypoint itself takes: as asked, else nothing beside a gang and one CPU without one."""
+    if request.entry is not None:
+        return request.entry
+    return {} if request.spec is not None and request.spec.has_gang else DEFAULT_ENTRY
+
+
+def shortcut_spec(
+    num_cpus: object = None,
+    num_gpus: object = None,
+    memory: object = None,
+    nodes: int | None = None,
+    *,
+    units: Iterable[str] = DEFAULT_UNITS,
+    beside_spec: bool = False,
+) -> ClusterSpec | None:
+    """``--num-cpus/--num-gpus/--memory/--nodes``: one group of equal fixed nodes; None when none is given.
+
+    ``beside_spec`` says that ``--virtual-cluster`` was given too, which is refused.
+    """
+    given = [n for n, v in zip(_SHORTCUTS, (num_cpus, num_gpus, memory, nodes), strict=True) if v is not None]
+    if not given:
+        return None
+    if beside_spec:
+        raise refuse(given[0], "cannot be combined with --virtual-cluster", "put the resources into the spec")
+    if nodes is not None and not 1 <= nodes <= MAX_NODES:
+        raise refuse("--nodes", f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}")
+    resources = _sizes("--", num_cpus, num_gpus, memory, frozenset(units))
+    if not resources:
+        resources = dict(DEFAULT_ENTRY)  # --nodes alone, as in Slurm
+    if not any(resources.values()):
+        raise refuse(
+            given[0],
+            "a fixed node without resources",
+            "--entrypoint-num-cpus 0 starts a job that reserves nothing",
+        )
+    count = nodes or 1
+    return ClusterSpec(
+        groups=(Group((FixedNode(resources),) * count, "STRICT_SPREAD" if count > 1 else "PACK"),),
+        flexible=False,
+    )
+
+
+_SHORTCUTS = ("--num-cpus", "--num-gpus", "--memory", "--nodes")
+
+
+def entry_request(
+    num_cpus: object = None,
+    num_gpus: object = None,
+    memory: object = None,
+    resources_json: object = None,
+    *,
+    units: Iterable[str] = DEFAULT_UNITS,
+    prefix: str = "--entrypoint-",
+) -> Amounts | None:
+    """The entrypoint's own request; None (the default rule) when nothing is given, ``{}`` when all is 0.
+
+    ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
+    """
+    if all(value is None for value in (num_cpus, num_gpus, memory, resources_json)):
+        return None
+    unit_names = frozenset(units)
+    amounts = _sizes(prefix, num_cpus, num_gpus, memory, unit_names)
+    if resources_json is not None:
+        path = prefix + "resources"
+        if isinstance(resources_json, str):
+            resources_json = read_document(resources_json, "a map of resources", path)
+        for name, amount in parse_resources(resources_json, path, unit_names).items():
+            if name in amounts:
+                raise refuse(child(path, name), f"{name} is given twice", "keep one of the two")
+            amounts[name] = amount
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _sizes(
+    prefix: str, num_cpus: object, num_gpus: object, memory: object, units: frozenset[str]
+) -> dict[str, int]:
+    """The three resources that have options of their own, as far as they are given."""
+    amounts: dict[str, int] = {}
+    cpus, gpus = ("num-cpus", "num-gpus") if prefix.startswith("--") else ("num_cpus", "num_gpus")
+    if num_cpus is not None:
+        amounts[CPU] = parse_amount(num_cpus, prefix + cpus)
+    if num_gpus is not None:
+        amounts[GPU] = parse_amount(num_gpus, prefix + gpus)
+        if GPU in units:
+            check_unit_amount(GPU, amounts[GPU], prefix + gpus)
+    if memory is not None:
+        amounts[MEMORY] = parse_memory(memory, prefix + "memory")
+    return amounts

@@ -1,0 +1,199 @@
+"""Small values of options: environment, pairs, warning signals, dependencies, arrays, begin times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from vctl.spec.fields import did_you_mean, refuse, show
+from vctl.spec.ids import check_submission_id
+from vctl.spec.quantities import parse_duration
+from vctl.spec.selectors import parse_labels
+
+MAX_ARRAY = 100_000
+DEFAULT_WARNING_S = 60
+CONDITIONS = ("ok", "any", "notok")
+
+_ENV_NAME = re.compile(r"[^\s=\0]+\Z")
+_ENV_LINE = re.compile(r"(?:export\s+)?([^\s=]+)\s*=\s*(.*)\Z", re.DOTALL)
+_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?\Z""")
+_ESCAPE = re.compile(r"\\(.)")
+_ARRAY = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class WarningSignal:
+    """A signal to send ``before_s`` seconds before the time limit; ``name`` without SIG."""
+
+    name: str
+    number: int
+    before_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Start only when ``job`` ended as ``condition`` says: ok, any or notok."""
+
+    condition: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRange:
+    """The indices of an array, and how many members may run at once (None: all)."""
+
+    indices: range
+    at_once: int | None = None
+
+
+def parse_env(
+    items: Iterable[str], path: str = "--env", *, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """``K=V`` assignments, the last one wins; a bare ``K`` is taken from ``inherited``, as in docker."""
+    result: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            if inherited is None or name not in inherited:
+                raise refuse(path, f"{show(item)} is not an assignment", "write NAME=value")
+            value = inherited[name]
+        result[check_env_name(name, path)] = check_env_value(name, value, path)
+    return result
+
+
+def check_env_name(name: str, path: str) -> str:
+    """A name that a process environment can hold."""
+    if not _ENV_NAME.match(name):
+        raise refuse(
+            path, f"{show(name)} is not a variable name", "write NAME=value, the name without spaces"
+        )
+    return name
+
+
+def check_env_value(name: str, value: str, path: str) -> str:
+    """A value that a process environment can hold."""
+    if "\0" in value:
+        raise refuse(path, f"the value of {show(name)} contains a NUL byte", "remove it")
+    return value
+
+
+def parse_env_file(text: str, path: str) -> dict[str, str]:
+    """The simple part of dotenv: ``K=V`` lines, ``export``, comments, quotes. Nothing is expanded."""
+    result: dict[str, str] = {}
+    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        line, here = raw.strip(), f"{path}:{number}"
+        if not line or line.startswith("#"):
+            continue
+        found = _ENV_LINE.match(line)
+        if not found:
+            raise refuse(
+                here, f"{show(line)} is not an assignment", "write NAME=value, or # before a comment"
+            )
+        name, value = check_env_name(found[1], here), found[2]
+        result[name] = check_env_value(name, _unquoted(value, here), here)
+    return result
+
+
+def _unquoted(value: str, path: str) -> str:
+    if value[:1] not in ("'", '"'):
+        # a # inside a word belongs to the value, as in a shell
+        return re.split(r"(?:^|\s)#", value, maxsplit=1)[0].rstrip()
+    found = _QUOTED.match(value)
+    if not found:
+        raise refuse(
+            path, "the quote is not closed, or something follows it", "close the quote on the same line"
+        )
+    inner = found[1][1:-1]
+    if value[0] == "'":
+        return inner
+    return _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), inner)
+
+
+def read_env_file(name: str, path: str = "--env-file") -> dict[str, str]:
+    """Read a file of assignments."""
+    try:
+        with open(name, encoding="utf-8") as file:
+            return parse_env_file(file.read(), f"{path} {name}")
+    except OSError as error:
+        raise refuse(path, f"cannot read {name}: {error.strerror}", "name a file that you can read") from None
+    except ValueError:  # not UTF-8, or a NUL in the name
+        raise refuse(path, f"{show(name)} is not a text file in UTF-8", "save it as UTF-8") from None
+
+
+def parse_pairs(items: Iterable[str], path: str) -> dict[str, str]:
+    """``key=value`` pairs of free text, such as metadata."""
+    result: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key or len(key) > 128 or not key.isprintable():
+            raise refuse(
+                path, f"{show(item)} is not key=value", "write key=value, the key at most 128 characters"
+            )
+        result[key] = value
+    return result
+
+
+def parse_label_pairs(items: Iterable[str], path: str = "--label") -> dict[str, str]:
+    """``key=value`` pairs that are labels."""
+    return parse_labels(parse_pairs(items, path), path)
+
+
+def parse_warning_signal(text: str, path: str = "--signal") -> WarningSignal:
+    """``USR1@60``: a signal and how long before the time limit; without ``@`` it is a minute."""
+    import signal
+
+    name, at, before = text.partition("@")
+    names = {s.name.removeprefix("SIG"): int(s) for s in signal.Signals}
+    name = name.strip().upper().removeprefix("SIG")
+    if name.isdecimal():
+        name = next((known for known, number in names.items() if str(number) == name), name)
+    if name not in names:
+        fix = did_you_mean(name, names) if name else "write USR1@60"
+        raise refuse(path, f"{show(text)} does not name a signal", fix)
+    if name in ("KILL", "STOP"):
+        raise refuse(path, f"no process can notice {name}, so it is no warning", "write USR1@60 or TERM@60")
+    return WarningSignal(name, names[name], parse_duration(before, path) if at else DEFAULT_WARNING_S)
+
+
+def parse_dependency(text: str, path: str = "--after") -> Dependency:
+    """``ok:ID``, ``any:ID`` or ``notok:ID``; a bare ``ID`` means ok."""
+    condition, colon, job = text.partition(":")
+    if not colon:
+        condition, job = "ok", text
+    if condition not in CONDITIONS:
+        raise refuse(path, f"unknown condition {show(condition)}", did_you_mean(condition, CONDITIONS))
+    # "last" is a fine thing to wait for
+    return Dependency(condition, job if job == "last" else check_submission_id(job, path))
+
+
+def parse_array(text: str, path: str = "--array") -> ArrayRange:
+    """``0-99``, ``0-99:2``, ``0-99%8`` (at most 8 at once) or a single index."""
+    found = _ARRAY.match(text.strip())
+    if not found:
+        raise refuse(path, f"{show(text)} is not a range of indices", "write 0-99, or 0-99%8 for 8 at once")
+    first = int(found[1])
+    last, step = int(found[2] or first), int(found[3] or 1)
+    at_once = int(found[4]) if found[4] else None
+    if last < first or step == 0 or at_once == 0:
+        raise refuse(
+            path, f"{show(text)} holds no member that could run", "write 0-99, or 0-99%8 for 8 at once"
+        )
+    indices = range(first, last + 1, step)
+    if len(indices) > MAX_ARRAY:
+        raise refuse(path, f"{len(indices)} members, at most {MAX_ARRAY} are accepted", "split the array")
+    return ArrayRange(indices, at_once)
+
+
+def parse_begin(text: str, now: float, path: str = "--begin") -> float:
+    """When a job may start, in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless zoned)."""
+    from datetime import datetime
+
+    word = text.strip()
+    if not word[:5].count("-") and "T" not in word:
+        return now + parse_duration(word.removeprefix("now").lstrip("+ ") or "0", path)
+    try:
+        return datetime.fromisoformat(word).timestamp()
+    except (ValueError, OverflowError):
+        fix = "write now+1h, or 2030-01-31T08:00"
+        raise refuse(path, f"{show(text)} is not a time", fix) from None

@@ -1,0 +1,85 @@
+"""Labels and label selectors as users write them, to core values and back."""
+
+from __future__ import annotations
+
+import re
+
+from vctl.core.labels import VCLUSTER_ID, VNODE_ID, Condition, Selector, key_problem, value_problem
+from vctl.spec.fields import as_mapping, as_text, child, refuse, show
+
+MAX_LABELS = 64
+_FORMS = 'forms: "v", "!v", "in(a,b)", "!in(a,b)", "exists()", "!exists()"'
+_CALL = re.compile(r"(!?)(in|exists)\(([^()]*)\)\Z")
+
+
+def parse_labels(value: object, path: str) -> dict[str, str]:
+    """Labels for a node: Kubernetes rules, and none of the labels that the system sets."""
+    document = as_mapping(value, path, "labels", '{"name": "value"}')
+    _check_number(len(document), path)
+    labels: dict[str, str] = {}
+    for key, given in document.items():
+        here = child(path, key)
+        _check_key(key, here)
+        if key in (VNODE_ID, VCLUSTER_ID):
+            raise refuse(here, f"{key} is set by the system", "choose another label name")
+        text = as_text(given, here, "a label value")
+        if problem := value_problem(text):
+            raise refuse(here, problem, "shorten it, or replace the other characters by -")
+        labels[key] = text
+    return labels
+
+
+def parse_selector(value: object, path: str) -> Selector:
+    """A label selector in the six forms, or a list that means ``in(...)``; equal selectors come out equal."""
+    document = as_mapping(value, path, "a label selector", '{"name": "value"}')
+    _check_number(len(document), path)
+    conditions = []
+    for key, given in document.items():
+        here = child(path, key)
+        _check_key(key, here)
+        conditions.append(_condition(key, given, here))
+    return tuple(sorted(conditions, key=lambda condition: condition.key))
+
+
+def _condition(key: str, given: object, path: str) -> Condition:
+    if given is None:
+        raise refuse(path, "null selects nothing", 'write "exists()" or "!exists()", or leave the key out')
+    if isinstance(given, (list, tuple)):
+        texts = [as_text(item, f"{path}[{index}]", "a label value") for index, item in enumerate(given)]
+        return Condition(key, "in", _values(texts, path))
+    text = as_text(given, path, "a selector value").strip()
+    if call := _CALL.match(text):
+        mark, word, inside = call.groups()
+        if word == "in":
+            return Condition(key, f"{mark}in", _values(inside.split(","), path))
+        if inside.strip():
+            raise refuse(path, f"{word}() takes nothing between its brackets", f'write "{mark}exists()"')
+        return Condition(key, f"{mark}exists")
+    if "(" in text or ")" in text or "," in text:
+        raise refuse(path, f"{show(text)} is not a selector value", _FORMS)
+    if text.startswith("!"):
+        return Condition(key, "!in", _values([text[1:]], path))
+    return Condition(key, "in", _values([text], path))
+
+
+def _values(texts: list[str], path: str) -> tuple[str, ...]:
+    """The values to compare with: at least one, none of them empty, sorted, each once."""
+    values = sorted({text.strip() for text in texts})
+    if not values or "" in values:
+        raise refuse(
+            path, "an empty value cannot be selected", 'write "exists()" to accept any value; ' + _FORMS
+        )
+    for value in values:
+        if problem := value_problem(value):
+            raise refuse(path, problem, _FORMS)
+    return tuple(values)
+
+
+def _check_key(key: str, path: str) -> None:
+    if problem := key_problem(key):
+        raise refuse(path, problem, 'use a name such as "zone" or "example.com/zone"')
+
+
+def _check_number(count: int, path: str) -> None:
+    if count > MAX_LABELS:
+        raise refuse(path, f"{count} labels, at most {MAX_LABELS} are accepted", "use fewer")

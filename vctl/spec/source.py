@@ -1,0 +1,199 @@
+"""Where a document comes from: inline JSON, ``@file``, or ``-`` for standard input.
+
+Numbers stay exact (``Decimal``), and what JSON parsers let pass silently (duplicate keys, NaN) is refused.
+Knows nothing of what the document means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, BinaryIO
+
+from vctl.errors import BadSpec
+from vctl.spec.fields import refuse, show
+
+MAX_BYTES = 16 * 2**20
+MAX_DEPTH = 100
+MAX_ITEMS = 1_000_000
+"""YAML aliases can make a small file a huge document; beyond this it is refused."""
+
+
+def read_document(ref: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
+    """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
+
+    ``what`` says what is expected, such as "a cluster spec". Decimals in the result are ``Decimal``.
+    """
+    if ref == "-":
+        return parse_text(
+            _read(stdin or sys.stdin.buffer, "standard input", path), what, f"{path} (standard input)"
+        )
+    if not ref.startswith("@"):
+        return parse_text(ref, what, path, inline=True)
+    name = os.path.expanduser(ref[1:])
+    if not name:
+        raise refuse(path, "a file name is missing after @", "write @spec.json, or - for standard input")
+    try:
+        with open(name, "rb") as file:
+            text = _read(file, name, path)
+    except OSError as error:
+        raise refuse(path, f"cannot read {name}: {error.strerror}", "name a file that you can read") from None
+    except ValueError:  # a NUL in the name
+        raise refuse(path, f"{show(name)} is not a file name", "name a file that you can read") from None
+    return parse_text(text, what, f"{path} ({name})", yaml=name.endswith((".yaml", ".yml")))
+
+
+def _read(file: BinaryIO, name: str, path: str) -> str:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise refuse(path, f"{name} is larger than {MAX_BYTES} bytes", "split it, or give another file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refuse(path, f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+
+
+def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: bool = False) -> object:
+    """Parse a text as one document of plain values, with exact numbers and no duplicate keys."""
+    if not text.strip():
+        raise refuse(
+            path, f"{what} is expected, but it is empty", "write {} for the defaults, or leave the option out"
+        )
+    try:
+        document = _load_yaml(text, path) if yaml else _load_json(text)
+    except RecursionError:
+        raise _too_deep(path) from None
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at line {error.lineno} column {error.colno}"
+        raise refuse(
+            path, f"{what} is expected, but this is not JSON: {where}", _json_fix(text, inline)
+        ) from None
+    except _Refused as error:
+        raise refuse(path, str(error), error.fix) from None
+    except ValueError:  # Python limits the digits of an int
+        raise refuse(path, "a number has too many digits", "write a smaller number") from None
+    if yaml or text.count("{") + text.count("[") > MAX_DEPTH:
+        _check_extent(document, path)
+    return document
+
+
+class _Refused(Exception):
+    """Something a parser hook does not accept; the caller knows the path."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.fix = fix
+
+
+def _load_json(text: str) -> object:
+    return json.loads(
+        text,
+        parse_float=Decimal,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=_object_without_duplicates,
+    )
+
+
+def _refuse_constant(name: str) -> object:
+    raise _Refused(f"{name} is not a JSON number", "write a number; leave a limit out for infinite")
+
+
+def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _duplicate(key)
+            seen.add(key)
+    return result
+
+
+def _duplicate(key: object) -> _Refused:
+    return _Refused(f"the key {show(key)} appears twice in one object", "keep one of them")
+
+
+def _json_fix(text: str, inline: bool) -> str:
+    start = text.lstrip()[:1]
+    if inline and start not in '{["':
+        return f"write JSON such as {{...}}, or @{text[:80]} to read a file"
+    if "'" in text:
+        return "JSON needs double quotes around names and strings"
+    return "correct the text at that position"
+
+
+def _load_yaml(text: str, path: str) -> object:
+    try:
+        import yaml
+    except ImportError:
+        raise refuse(
+            path, "PyYAML is not installed, so YAML cannot be read", "pip install 'vctl[yaml]', or write JSON"
+        ) from None
+
+    class Loader(yaml.SafeLoader):
+        """Safe loading with the two rules of the JSON side: exact numbers, no duplicate keys."""
+
+    def number(loader: Any, node: Any) -> Decimal:
+        text = str(loader.construct_scalar(node)).replace("_", "").lower()
+        try:
+            return Decimal(text.replace(".inf", "inf").replace(".nan", "nan"))
+        except ArithmeticError:
+            raise _Refused(f"{text} is not a number", "write a decimal number such as 0.5") from None
+
+    def mapping(loader: Any, node: Any) -> dict[object, object]:
+        own: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _Refused("a key is not a string", "put the key in quotes")
+            if key_node.value in own:
+                raise _duplicate(key_node.value)
+            own.add(key_node.value)
+        loader.flatten_mapping(node)  # "<<": merged keys come first, own ones replace them
+        return {
+            loader.construct_object(k, deep=True): loader.construct_object(v, deep=True)
+            for k, v in node.value
+        }
+
+    Loader.add_constructor("tag:yaml.org,2002:float", number)
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    try:
+        return Loader(text).get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise refuse(path, f"not YAML: {problem}{where}", "correct the text at that position") from None
+
+
+def _check_extent(document: object, path: str) -> None:
+    """Refuse documents too deep or (through YAML aliases) too large to walk."""
+    stack, items = [(document, 0)], 0
+    while stack:
+        value, depth = stack.pop()
+        items += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep(path)
+        if items > MAX_ITEMS:
+            raise refuse(path, f"the document holds more than {MAX_ITEMS} values", "make it smaller")
+        if isinstance(value, Mapping):
+            stack.extend((inner, depth + 1) for inner in value.values())
+        elif isinstance(value, (list, tuple)):
+            stack.extend((inner, depth + 1) for inner in value)
+
+
+def _too_deep(path: str) -> BadSpec:
+    return refuse(path, f"nested more than {MAX_DEPTH} levels deep", "flatten it; a cluster spec needs five")
+
+
+def plain(value: object) -> Any:
+    """A document with exact numbers as one that ``json.dumps`` accepts, for parts that vctl passes on."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return value
