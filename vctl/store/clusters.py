@@ -174,3 +174,11 @@ def load_ledger(store: Store) -> Ledger:
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.holding)
     return ledger
+
+
+def node_is_used(store: Store, node_id: str) -> bool:
+    """Whether any virtual node or live process lies on a physical node."""
+    return bool(
+        store.value("SELECT EXISTS (SELECT 1 FROM vnodes WHERE node_id = ?)", node_id)
+        or store.value("SELECT EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED' AND node_id = ?)", node_id)
+    )

@@ -1,0 +1,109 @@
+"""The documented JSON form of every object: what ``-o json``, HTTP and the Python client all show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from sqlite3 import Row
+from typing import Any
+
+from vctl.core.resources import SCALE, Amounts
+from vctl.store.rows import loads
+
+Form = dict[str, Any]
+
+
+def timestamp(ns: int | None) -> str | None:
+    """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
+    if ns is None:
+        return None
+    seconds, rest = divmod(ns, 1_000_000_000)
+    moment = time.gmtime(seconds)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{rest // 1000:06d}Z"
+
+
+def amounts(value: Amounts) -> dict[str, float]:
+    """A resource map as numbers in whole units; keys stay when 0."""
+    return {name: amount / SCALE for name, amount in sorted(value.items())}
+
+
+def amount_text(name: str, amount: int) -> str:
+    """One amount in words: ``4 CPU``, ``8 GiB memory``."""
+    if name in ("memory", "object_store_memory"):
+        size = amount / SCALE
+        for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if size >= factor:
+                return f"{size / factor:.4g} {unit} {name}"
+        return f"{size:.4g} B {name}"
+    whole, part = divmod(amount, SCALE)
+    return f"{whole if not part else amount / SCALE:g} {name}"
+
+
+def job(row: Row, position: int | None) -> Form:
+    """A job."""
+    return {
+        "job_id": row["job_id"],
+        "submission_id": row["submission_id"],
+        "name": row["name"],
+        "status": row["status"],
+        "state_reason": row["reason"],
+        "message": row["words"],
+        "exit_code": row["exit_code"],
+        "cluster_id": row["cluster_id"],
+        "parent_cluster_id": row["parent_cluster_id"],
+        "priority": row["priority"],
+        "queue_position": position,
+        "entrypoint": row["entrypoint"],
+        "attempt": row["attempt"],
+        "user": row["user"],
+        "submitted_at": timestamp(row["submitted_at"]),
+        "started_at": timestamp(row["started_at"]),
+        "ended_at": timestamp(row["ended_at"]),
+        "resources": amounts(loads(row["resources"])) if row["resources"] else {},
+        "node_ids": loads(row["node_ids"]) if row["node_ids"] and row["status"] == "RUNNING" else [],
+        "metadata": loads(row["metadata"]),
+    }
+
+
+def node(row: Row, available: Amounts | None = None) -> Form:
+    """A physical node as ``vctl node list`` shows it: every one, whoever owns it."""
+    return {
+        "node_id": row["node_id"],
+        "hostname": row["hostname"],
+        "template_id": row["template_id"],
+        "source": row["source"],
+        "state": row["state"],
+        "reason": row["reason"],
+        "author": row["author"],
+        "state_since": timestamp(row["state_since"]),
+        "resources": amounts(loads(row["amounts"])),
+        "available": None if available is None else amounts(available),
+        "labels": loads(row["labels"]),
+        "last_heartbeat": timestamp(row["last_heartbeat"]),
+        "heartbeat_timeout_s": row["heartbeat_timeout_s"],
+        "created_at": timestamp(row["created_at"]),
+    }
+
+
+def event(row: Row) -> Form:
+    """One line of history."""
+    return {
+        "seq": row["seq"],
+        "at": timestamp(row["at"]),
+        "kind": row["kind"],
+        "object": row["object"],
+        "object_id": row["object_id"],
+        "cluster_id": row["cluster_id"],
+        "job_id": row["job_id"],
+        "data": loads(row["data"]),
+    }
+
+
+def matches(form: Mapping[str, Any], filters: list[tuple[str, bool, str]]) -> bool:
+    """Whether an object passes all filters ``(key, equal, value)``; words compare without case."""
+    for key, equal, wanted in filters:
+        have = form.get(key)
+        text = "" if have is None else str(have).lower() if not isinstance(have, bool) else str(have).lower()
+        if (text == wanted.lower()) != equal:
+            return False
+    return True

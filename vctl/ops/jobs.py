@@ -1,0 +1,333 @@
+"""Jobs: submit, look, stop, delete."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Row
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core import resources as rs
+from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.ledger import Ledger
+from vctl.core.resources import SCALE, Amounts
+from vctl.errors import BadSpec, Conflict, Infeasible, NotFound
+from vctl.ops import forms
+from vctl.ops.filters import parse_filters
+from vctl.store import clusters, nodes, rows
+from vctl.store import jobs as table
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
+
+DEFAULT_GRACE_S = 3.0
+LAST = "last"
+FILTER_KEYS = (
+    "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
+    "priority", "exit_code",
+)  # fmt: skip
+_OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
+               "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID")  # fmt: skip
+"""What the environment of a job says about that job: never handed on to a job it submits."""
+
+
+def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+    """Queue a job, durably. ``environment`` is the submitter's (default: this process's).
+
+    Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
+    no row is left then.
+    """
+    from vctl.spec.job_request import entry_amounts
+    from vctl.spec.shape import shape_key
+
+    around = os.environ if environment is None else environment
+    parent_id, shares_parent = _target(store, request, around)
+    spec = request.spec or ClusterSpec()
+    entry = dict(entry_amounts(request))
+    _check_feasible(store, parent_id, spec, entry)
+    submission_id = request.submission_id or f"job-{secrets.token_hex(5)}"
+    columns = {
+        "submission_id": submission_id,
+        "name": request.name or None,
+        "parent_cluster_id": parent_id,
+        "cluster_id": parent_id if shares_parent else f"{parent_id}##{submission_id}",
+        "shares_parent": shares_parent,
+        "status": jb.PENDING,
+        "state_reason": jb.HELD if request.hold else None,
+        "message": "held until `vctl job release`" if request.hold else None,
+        "held": request.hold,
+        "begin_at": None if request.begin_at is None else int(request.begin_at * 1e9),
+        "priority": request.priority,
+        "shape": shape_key(spec, entry) + (";shared" if shares_parent else ""),
+        "spec": rows.spec_text(spec),
+        "entry": rows.dumps(entry),
+        "entrypoint": _shown(request.argv),
+        "user": _user(),
+        "metadata": rows.dumps({**request.labels, **request.metadata}),
+        "time_limit_s": request.time_limit_s,
+        "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
+        "resources": rows.dumps(asked(spec, entry)),
+    }
+    options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
+    launch = {
+        "argv": rows.dumps(list(request.argv)),
+        "env": rows.dumps(_environment(request, around)),
+        "cwd": request.cwd or _directory(),
+        "options": rows.dumps(options),
+    }
+    with store.transaction():
+        if table.number_of(store, submission_id) is not None:
+            raise Conflict(
+                f"job {submission_id} exists already",
+                fix="choose another --submission-id, or leave it out",
+                details={"submission_id": submission_id},
+            )
+        if parent_id != PRIMARY and clusters.get(store, parent_id) is None:
+            raise _no_cluster(store, parent_id)
+        columns["submitted_at"] = store.clock()  # stamped inside the transaction
+        job_id = table.insert(store, columns, launch)
+    return get_job(store, str(job_id))
+
+
+def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
+    """What must be free before a job starts, summed; whole nodes by template count once they are placed."""
+    fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
+    return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
+
+
+def _shown(argv: Sequence[str]) -> str:
+    from shlex import join
+
+    return join(argv)
+
+
+def _user() -> str:
+    from vctl.ops.nodes import author
+
+    return author()
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise BadSpec("the current directory no longer exists", fix="cd to one that does, or give --working-dir") from None
+
+
+def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, str]:
+    captured = {} if request.clean_env else {k: v for k, v in around.items() if k not in _OF_THE_JOB}
+    if request.clean_env and "PATH" in around:
+        captured["PATH"] = around["PATH"]
+    return {**captured, **request.env}
+
+
+def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
+    """Where the job goes, and whether it shares that cluster (indivisible) instead of getting its own."""
+    wanted = request.cluster or _inherited(store, around)
+    if wanted in (PRIMARY, PRIMARY_ALIAS):
+        return PRIMARY, False
+    row = clusters.get(store, wanted)
+    if row is None:
+        raise _no_cluster(store, wanted)
+    if row["kind"] != LOGICAL:
+        raise BadSpec(
+            f"--cluster: {wanted} belongs to a job and takes no jobs",
+            fix="start a task in it with `vctl task run`, or submit to the cluster above it",
+        )
+    if row["state"] == "REMOVING":
+        raise Conflict(f"cluster {wanted} is being removed", fix="submit to another cluster")
+    if not row["divisible"] and request.spec is not None:
+        raise BadSpec(
+            f"--virtual-cluster: {wanted} is indivisible, jobs share it and cannot have a part of their own",
+            fix="leave the spec out, or submit to a divisible cluster",
+        )
+    return wanted, not row["divisible"]
+
+
+def _inherited(store: Store, around: Mapping[str, str]) -> str:
+    """The target when none is named: VCTL_CLUSTER, else the parent of the job we are in, else the primary."""
+    if default := around.get("VCTL_CLUSTER"):
+        return default
+    inside = around.get("VCTL_CLUSTER_ID")
+    if inside and inside != PRIMARY:
+        row = clusters.get(store, inside)
+        while row is not None and row["kind"] != LOGICAL:
+            if row["parent_id"] == PRIMARY:
+                return PRIMARY
+            row = clusters.get(store, row["parent_id"])
+        if row is not None:
+            return str(row["cluster_id"])
+    return PRIMARY
+
+
+def _no_cluster(store: Store, cluster_id: str) -> NotFound:
+    from vctl.spec.fields import nearest
+
+    known = [row["cluster_id"] for row in clusters.all_rows(store) if row["kind"] == LOGICAL]
+    guess = nearest(cluster_id, [*known, PRIMARY_ALIAS])
+    return NotFound(
+        f"there is no virtual cluster {cluster_id}",
+        fix=f"did you mean {guess}?" if guess else "`vctl vc list` shows them",
+        details={"cluster_id": cluster_id},
+    )
+
+
+def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
+    from vctl.scheduler.feasibility import ever
+
+    ledger = _emptyable(store, parent_id, spec, entry)
+    never = ever(ledger, parent_id, spec, entry)
+    if never is not None and not never.exhausted:
+        where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
+        hint = "ask for less, or add a node with `vctl node add`" if ledger.nodes else "add a node with `vctl node add`"
+        raise Infeasible(
+            f"the job can never run in {where}: {never.message}",
+            fix=hint,
+            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
+        )
+
+
+def _emptyable(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> Ledger:
+    """As much of the tree as the question "could it ever fit" needs; in the primary a few nodes of each kind."""
+    if parent_id != PRIMARY:
+        return clusters.load_ledger(store)
+    most = max((*spec.flexible_min.values(), *entry.values(), 0)) // SCALE
+    fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
+    ledger = Ledger()
+    for row in nodes.samples(store, fixed + min(most, 1 << 40) + 2):
+        ledger.put_node(rows.node(row))
+    return ledger
+
+
+# ---- looking ----
+
+
+def resolve(store: Store, ref: str) -> int:
+    """The number of the job that a submission id, number, unique prefix or ``last`` names."""
+    if ref == LAST:
+        number = table.last_number(store)
+        if number is None:
+            raise NotFound("there is no job yet", fix="vctl job submit -- COMMAND")
+        return number
+    number = table.number_of(store, ref) if ref else None
+    if number is not None:
+        return number
+    if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
+        return int(ref)
+    like = table.numbers_like(store, ref) if ref else []
+    if len(like) == 1:
+        return like[0][0]
+    if like:
+        shown = ", ".join(name for _, name in like[:4])
+        raise BadSpec(f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id")
+    raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
+
+
+def get_job(store: Store, ref: str) -> forms.Form:
+    """One job."""
+    with store.snapshot():
+        row = table.view(store, resolve(store, ref))
+        assert row is not None
+        return forms.job(row, _position(store, row))
+
+
+def _position(store: Store, row: Row) -> int | None:
+    if row["status"] != jb.PENDING:
+        return None
+    return table.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
+
+
+def list_jobs(
+    store: Store,
+    *,
+    all: bool = False,  # noqa: A002  # the option's name
+    filters: Sequence[str] = (),
+    limit: int | None = None,
+    cluster: str | None = None,
+) -> tuple[list[forms.Form], int]:
+    """Jobs, newest first, and how many there are in all. Without ``all`` only those not over."""
+    wanted = parse_filters(filters, FILTER_KEYS)
+    where, values = ["1"], []
+    if not all:
+        where.append("j.status IN ('PENDING', 'RUNNING')")
+    if cluster is not None:
+        where.append("(j.parent_cluster_id = ? OR j.cluster_id = ?)")
+        values += [cluster, cluster]
+    condition = " AND ".join(where)
+    with store.snapshot():
+        found = table.views(store, condition, values, None if wanted else limit)
+        places = table.positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
+        forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
+        total = table.count(store, condition, values)
+    if wanted:
+        forms_ = [form for form in forms_ if forms.matches(form, wanted)]
+        total = len(forms_)
+    return (forms_ if limit is None else forms_[:limit]), total
+
+
+def log_path(store: Store, ref: str) -> Path:
+    """Where a job's output is."""
+    job_id = resolve(store, ref)
+    row = table.get(store, job_id)
+    assert row is not None
+    return log_of(store.home, row["submission_id"])
+
+
+def log_of(home: Path, submission_id: str) -> Path:
+    """The log file of a job; stdout and stderr in order."""
+    return home / "logs" / f"{submission_id}.log"
+
+
+# ---- ending ----
+
+
+def stop(store: Store, ref: str, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER) -> forms.Form:
+    """End a job: at once when it is pending; a running one is asked for, and a scheduler carries it out."""
+    with store.transaction():
+        job_id = resolve(store, ref)
+        row = table.get(store, job_id)
+        assert row is not None
+        if row["status"] == jb.PENDING:
+            table.mark_ended(
+                store, job_id, row["submission_id"], status=jb.STOPPED, reason=reason,
+                message="stopped before it started", exit_code=None, cluster_id=row["parent_cluster_id"],
+            )  # fmt: skip
+        elif row["status"] == jb.RUNNING:
+            table.request_stop(store, job_id, row["submission_id"], reason=reason, grace_s=grace_s)
+    return get_job(store, str(job_id))
+
+
+def delete(store: Store, ref: str) -> forms.Form:
+    """Forget a job that is over, with its log."""
+    form = get_job(store, ref)
+    with store.transaction():
+        row = table.get(store, form["job_id"])
+        if row is None:
+            raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs")
+        if row["status"] not in jb.FINAL:
+            raise Conflict(
+                f"job {row['submission_id']} is {row['status']}", fix=f"vctl job stop {row['submission_id']}, then delete it"
+            )
+        table.delete(store, row["job_id"], row["submission_id"])
+    log_of(store.home, form["submission_id"]).unlink(missing_ok=True)
+    return form
+
+
+def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:
+    """Forget jobs that ended longer ago, with their logs, and history of that age."""
+    before = store.clock() - int(older_than_s * 1e9)
+    with store.transaction():
+        old = table.ended_before(store, before)
+        events = 0
+        if not dry_run:
+            for row in old:
+                table.delete(store, row["job_id"], row["submission_id"])
+            events = table.delete_events_before(store, before)
+    if not dry_run:
+        for row in old:
+            log_of(store.home, row["submission_id"]).unlink(missing_ok=True)
+    return {"jobs": [row["submission_id"] for row in old], "events": events, "dry_run": dry_run}

@@ -1,0 +1,286 @@
+"""Physical nodes: registering this machine, declaring simulated ones, and taking nodes in and out of service."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Row
+from typing import Any
+
+from vctl.core import labels as lb
+from vctl.core import nodes as nd
+from vctl.core.nodes import Node
+from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, subtract, whole_node
+from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import forms
+from vctl.ops.filters import parse_filters
+from vctl.store import nodes as table
+from vctl.store import rows
+from vctl.store.store import Store
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MOST_AT_ONCE = 100_000
+NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+
+
+def author() -> str:
+    """Name of the user who runs this process."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def ensure_local(store: Store, *, wanted: bool = True) -> None:
+    """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's."""
+    known = table.local(store)
+    boot_id = Path(BOOT_ID).read_text().strip()
+    current = [row for row in known if row["boot_id"] == boot_id]
+    if len(current) == len(known) and (current or not wanted):
+        return
+    machine = None
+    if wanted and not current:
+        from vctl.runtime.detect import detect
+
+        machine = detect()
+    with store.transaction():
+        for row in table.local(store):
+            if row["boot_id"] != boot_id:
+                table.set_state(store, row["node_id"], nd.DEAD, reason="the machine restarted", author="vctl")
+        if machine is None or any(row["boot_id"] == boot_id for row in table.local(store)):
+            return
+        amounts = {CPU: machine.cpus, MEMORY: machine.memory_bytes * SCALE}
+        if machine.gpus:
+            amounts[GPU] = len(machine.gpus) * SCALE
+        node_id = _free_id(store, f"{_clean(machine.hostname)}-{boot_id.replace('-', '')[:8]}")
+        # GPUs keep their own numbers, which need not start at 0 when this process may not see them all
+        instances = {GPU: {gpu.index: SCALE for gpu in machine.gpus}} if machine.gpus else {}
+        node = Node(
+            node_id, machine.template_id, Holding(amounts, instances, machine.cpu_ids), machine.hostname,
+            dict(machine.labels), nd.LOCAL, nd.ALIVE, boot_id,
+        )  # fmt: skip
+        devices = {
+            "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in machine.gpus]
+        }
+        table.insert(store, node, devices=devices)
+
+
+def _free_id(store: Store, wanted: str) -> str:
+    number, node_id = 1, wanted
+    while table.get(store, node_id) is not None:
+        number += 1
+        node_id = f"{wanted}-{number}"
+    return node_id
+
+
+def _clean(hostname: str) -> str:
+    kept = "".join(letter if letter.isalnum() and letter.isascii() or letter in ".-_" else "-" for letter in hostname)
+    return kept.strip(".-_")[:48] or "node"
+
+
+def add(
+    store: Store,
+    *,
+    resources: Amounts,
+    node_id: str | None = None,
+    count: int = 1,
+    template: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    source: str = nd.SIMULATED,
+    units: frozenset[str] = DEFAULT_UNITS,
+) -> list[forms.Form]:
+    """Declare one or many equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
+    if source != nd.SIMULATED:
+        raise BadSpec(
+            "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
+        )
+    if not 1 <= count <= MOST_AT_ONCE:
+        raise BadSpec(f"--count: {count} is out of range", fix=f"write a number from 1 to {MOST_AT_ONCE}")
+    if not any(resources.values()):
+        raise BadSpec("--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\'')
+    for key, value in (labels or {}).items():
+        if problem := lb.key_problem(key) or lb.value_problem(value):
+            raise BadSpec(f"--labels.{key}: {problem}", fix="follow the rules of Kubernetes labels")
+    name = template or template_of(resources)
+    total = whole_node(resources, units)
+    with store.transaction():
+        ids = [node_id or _next_id(store, name)] if count == 1 else _numbered(store, node_id or name, count)
+        for fresh in ids:
+            if not NODE_ID.match(fresh):
+                raise BadSpec(f"--id: {fresh!r} is not a node id", fix="use 1 to 128 of A-Z a-z 0-9 . _ -")
+            if table.get(store, fresh) is not None:
+                raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
+            table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
+    return [get_node(store, fresh) for fresh in ids]
+
+
+def template_of(resources: Amounts) -> str:
+    """A type name from the resources, such as ``8c16g`` or ``8c16g2gpu``."""
+    cpus = resources.get(CPU, 0) / SCALE
+    memory = resources.get(MEMORY, 0) // SCALE // (1 << 30)
+    gpus = resources.get(GPU, 0) // SCALE
+    return f"{cpus:g}c" + (f"{memory}g" if memory else "") + (f"{gpus}gpu" if gpus else "")
+
+
+def _next_id(store: Store, stem: str) -> str:
+    return _numbered(store, stem, 1)[0]
+
+
+def _numbered(store: Store, stem: str, count: int) -> list[str]:
+    taken = set(table.ids_like(store, f"{stem}-"))
+    number, width, found = 0, len(str(max(count + len(taken), 100) - 1)), []
+    while len(found) < count:
+        fresh = f"{stem}-{number:0{width}d}"
+        if fresh not in taken:
+            found.append(fresh)
+        number += 1
+    return found
+
+
+def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[forms.Form]:
+    """Every physical node, whoever owns it, with what is free on it."""
+    wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname"))
+    with store.snapshot():
+        free = _free(store)
+        found = [forms.node(row, free.get(row["node_id"])) for row in table.all_rows(store)]
+    return [form for form in found if forms.matches(form, wanted)]
+
+
+def _free(store: Store) -> dict[str, dict[str, int]]:
+    from vctl.core.clusters import PRIMARY
+    from vctl.store import clusters
+
+    free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
+    for held in clusters.child_holdings(store, PRIMARY):
+        if held["parent_vnode_id"] in free:
+            free[held["parent_vnode_id"]] = subtract(free[held["parent_vnode_id"]], rows.loads(held["amounts"]))
+    for held in clusters.run_holdings(store, PRIMARY):
+        if held["vnode_id"] in free:
+            free[held["vnode_id"]] = subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
+    return free
+
+
+def get_node(store: Store, node_id: str) -> forms.Form:
+    """One physical node."""
+    with store.snapshot():
+        row = _row(store, node_id)
+        return forms.node(row, _free(store).get(row["node_id"]))
+
+
+def _row(store: Store, node_id: str) -> Row:
+    row = table.get(store, node_id)
+    if row is not None:
+        return row
+    like = table.ids_like(store, node_id) if node_id else []
+    if len(like) == 1:
+        found = table.get(store, like[0])
+        assert found is not None
+        return found
+    if like:
+        raise BadSpec(f"node {node_id} is ambiguous: {', '.join(like[:5])}", fix="write more of the id")
+    raise NotFound(f"there is no node {node_id}", fix="`vctl node list` shows them all")
+
+
+def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.Form:
+    with store.transaction():
+        row = _row(store, node_id)
+        allowed = nd.TRANSITIONS[row["state"]]
+        if event not in allowed:
+            raise Conflict(
+                f"node {row['node_id']} is {row['state']} and cannot {event}",
+                fix=f"possible now: {', '.join(sorted(allowed)) or 'nothing; a machine that restarts is a new node'}",
+            )
+        table.set_state(store, row["node_id"], allowed[event], reason=reason, author=author())
+        if event == "drain":
+            settle_drained(store, row["node_id"])
+    return get_node(store, row["node_id"])
+
+
+def settle_drained(store: Store, node_id: str) -> None:
+    """A draining node on which nothing is left is drained; inside a transaction."""
+    row = table.get(store, node_id)
+    if row is not None and row["state"] == nd.DRAINING and not is_used(store, node_id):
+        table.set_state(store, node_id, nd.DRAINED, reason=row["reason"], author=row["author"])
+
+
+def is_used(store: Store, node_id: str) -> bool:
+    """Whether anything lies on a node."""
+    from vctl.store import clusters
+
+    return clusters.node_is_used(store, node_id)
+
+
+def drain(store: Store, node_id: str, *, reason: str | None = None) -> forms.Form:
+    """No new work on a node; what runs there goes on."""
+    return _move(store, node_id, "drain", reason)
+
+
+def undrain(store: Store, node_id: str) -> forms.Form:
+    """Take a drained node back into service."""
+    return _move(store, node_id, "undrain", None)
+
+
+def kill(store: Store, node_id: str, *, reason: str | None = None) -> forms.Form:
+    """Declare a node dead: its work has failed."""
+    return _move(store, node_id, "die", reason or "declared dead")
+
+
+def update(
+    store: Store,
+    node_id: str,
+    *,
+    resources: Amounts | None = None,
+    labels: Mapping[str, str] | None = None,
+    units: frozenset[str] = DEFAULT_UNITS,
+) -> forms.Form:
+    """Change a node's totals or labels at run time. Totals named replace the old ones, others stay."""
+    with store.transaction():
+        row = _row(store, node_id)
+        node = rows.node(row)
+        if node.state == nd.DEAD:
+            raise Conflict(f"node {node.node_id} is DEAD", fix="add the machine as a new node")
+        total = node.total
+        if resources is not None:
+            amounts = {name: amount for name, amount in {**total.amounts, **resources}.items() if amount}
+            cores = total.cores if node.source == nd.LOCAL else None
+            total = whole_node(amounts, units, cores)
+        merged = dict(node.labels if labels is None else labels)
+        table.set_total(
+            store,
+            Node(
+                node.node_id, node.template_id, total, node.hostname, merged, node.source, node.state, node.boot_id
+            ),  # fmt: skip
+        )
+    return get_node(store, node.node_id)
+
+
+def remove(store: Store, node_id: str) -> forms.Form:
+    """Forget a node on which nothing lies."""
+    form = get_node(store, node_id)
+    with store.transaction():
+        row = _row(store, node_id)
+        if is_used(store, row["node_id"]):
+            raise Conflict(
+                f"node {row['node_id']} is in use", fix=f"vctl node drain {row['node_id']}, and remove it when it is empty"
+            )
+        table.delete(store, row["node_id"])
+    return form
+
+
+def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> forms.Form:
+    """A sign of life; with a timeout the node opts into the lease and dies when it falls silent that long."""
+    with store.transaction():
+        row = _row(store, node_id)
+        if row["state"] == nd.DEAD:
+            raise Conflict(f"node {row['node_id']} is DEAD", fix="add the machine as a new node")
+        table.beat(store, row["node_id"], timeout_s)
+    return get_node(store, row["node_id"])
+
+
+def devices_of(row: Row) -> dict[str, Any]:
+    """What is known of a node's devices: uuids and names by kind."""
+    found: dict[str, Any] = rows.loads(row["devices"])
+    return found
