@@ -1,6 +1,6 @@
 """Count the words in the sources of Python's own library, with one process per CPU of the virtual cluster.
 
-    vctl job submit --virtual-cluster='{"flexible_resource_min": {"CPU": 1}}' -- python docs/examples/wordcount.py
+vctl job submit --virtual-cluster='{"flexible_resource_min": {"CPU": 1}}' -- python docs/examples/wordcount.py
 """
 
 from __future__ import annotations

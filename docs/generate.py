@@ -1,0 +1,108 @@
+"""Write the pages of docs/ that follow from the code: states.md and modules.md.
+
+python docs/generate.py           writes them
+python docs/generate.py --check   says which are out of date, exit code 1 when any is
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vctl.core import jobs, nodes
+
+DOCS = Path(__file__).parent
+PACKAGE = DOCS.parent / "vctl"
+NOTE = "<!-- Written by docs/generate.py; do not edit. -->"
+
+Table = Mapping[str, Mapping[str, str]]
+
+
+def main(arguments: list[str]) -> int:
+    stale = [name for name, page in PAGES.items() if not is_current(name, page())]
+    if "--check" in arguments:
+        for name in stale:
+            print(f"docs/{name} is out of date: run python docs/generate.py", file=sys.stderr)
+        return bool(stale)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+def is_current(name: str, text: str) -> bool:
+    path = DOCS / name
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def states() -> str:
+    """The page of states and transitions."""
+    return f"""{NOTE}
+# States
+
+Every change of state is a row of a table in the code, and nothing else changes a state. A job's states are
+those of Ray's job API; why it is in its state is its reason ([concepts](concepts.md#reasons)).
+
+## Jobs
+
+`vctl/core/jobs.py`; a job starts as {jobs.PENDING}.
+
+{drawing(jobs.TRANSITIONS)}
+
+## Nodes
+
+`vctl/core/nodes.py`; a node starts as {nodes.ALIVE}. A machine that restarts is a new node.
+
+{drawing(nodes.TRANSITIONS)}
+"""
+
+
+def drawing(table: Table) -> str:
+    """A table of transitions as a table to read and a diagram."""
+    rows = [
+        f"| {state} | {event} | {after} |"
+        for state, events in table.items()
+        for event, after in (events.items() or [("", "(final)")])
+    ]
+    arrows = [
+        f"    {state} --> {after}: {event}"
+        for state, events in table.items()
+        for event, after in events.items()
+    ]
+    arrows += [f"    {state} --> [*]" for state, events in table.items() if not events]
+    first = next(iter(table))
+    diagram = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *arrows, "```"]
+    return "\n".join(["| in state | on event | becomes |", "| --- | --- | --- |", *rows, "", *diagram])
+
+
+def modules() -> str:
+    """The page that says, in each module's own first sentence, what it is for."""
+    packages: dict[str, list[Path]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        packages.setdefault(path.parent.relative_to(PACKAGE.parent).as_posix(), []).append(path)
+    parts = [
+        NOTE,
+        "# Modules",
+        "",
+        "What each module is for, in its own words. How they fit together: [architecture](architecture.md).",
+    ]
+    for package, paths in packages.items():
+        said = [(path, purpose(path)) for path in paths]
+        rows = [f"| [`{path.name}`](../{package}/{path.name}) | {words} |" for path, words in said if words]
+        if rows:
+            parts += ["", f"## {package}", "", "| module | purpose |", "| --- | --- |", *rows]
+    return "\n".join(parts) + "\n"
+
+
+def purpose(path: Path) -> str:
+    """The first paragraph of a module's docstring, on one line; empty for an empty module."""
+    words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(words.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"states.md": states, "modules.md": modules}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

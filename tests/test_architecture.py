@@ -1,0 +1,119 @@
+"""The rules of docs/architecture.md that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "vctl"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PURE = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] in ("core", "scheduler")]
+LONGEST_MODULE = 500
+TOP_LEVEL = {"pyproject.toml", "vctl", "tests", "completions", "docs", "README.md"}
+MADE_BY_TOOLS = {"build", "dist", "vctl.egg-info", "__pycache__"}
+
+SQL = re.compile(
+    r"\s*(SELECT|INSERT (OR \w+ )?INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABLE|INDEX|VIEW)|PRAGMA)\b"
+)
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+INPUT_AND_OUTPUT = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
+
+
+def in_package(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def nodes_of(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(text_of(path)))
+
+
+def tracked() -> list[Path]:
+    """Files under version control (or all that no tool made, where there is no git), present ones only."""
+    names: list[str] = []
+    if shutil.which("git") and (ROOT / ".git").exists():
+        asked = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"]
+        listed = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+        names = listed.stdout.split("\0")[:-1]
+    if not names:
+        skipped = MADE_BY_TOOLS | {".git", ".venv"}
+        names = [
+            str(path.relative_to(ROOT))
+            for top in ROOT.iterdir()
+            if top.name not in skipped and not top.name.endswith("_cache")
+            for path in ([top] if top.is_file() else top.rglob("*"))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+    return [ROOT / name for name in sorted(names) if (ROOT / name).is_file()]
+
+
+def test_imports_point_downward():
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=in_package)
+def test_a_module_is_short_and_says_what_it_is_for(path):
+    text = text_of(path)
+    lines = text.count("\n")
+    assert lines <= LONGEST_MODULE, f"{lines} lines: split it by concept"
+    assert not text or ast.get_docstring(ast.parse(text)), "a module starts with what it is responsible for"
+
+
+def test_every_package_will_be_installed():
+    folders = {path.parent for path in MODULES}
+    assert [in_package(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_nothing_is_left_to_do():
+    written = [path for path in tracked() if path.suffix in (".py", ".md", ".toml", "")]
+    left = [
+        in_package(path) for path in written if path != Path(__file__) and UNFINISHED.search(text_of(path))
+    ]
+    assert left == []
+
+
+def test_only_the_store_speaks_sql():
+    found = []
+    for path in MODULES:
+        if path.relative_to(PACKAGE).parts[0] == "store":
+            continue
+        for node in nodes_of(path):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="execute" | "executemany" | "executescript")):
+                    found.append(f"{in_package(path)}:{node.lineno} executes")
+                case ast.Constant(value=str(text)) if SQL.match(text):
+                    found.append(f"{in_package(path)}:{node.lineno} {text[:40]!r}")
+    assert found == []
+
+
+@pytest.mark.parametrize("path", PURE, ids=in_package)
+def test_core_and_scheduler_do_no_input_or_output(path):
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
+    found = {call.func.id for call in calls if isinstance(call.func, ast.Name)} & INPUT_AND_OUTPUT
+    assert found == set()
+
+
+def test_the_top_level_holds_what_it_should():
+    names = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert {name for name in names if not name.startswith(".")} == TOP_LEVEL
+
+
+def test_no_file_names_a_package_registry_or_pins_a_resolution():
+    hosts = re.compile(r"pypi\.(org|python)|pythonhosted\.org|index-url")
+    locks = {"uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml", "requirements.txt"}
+    files = [path for path in tracked() if path != Path(__file__)]
+    assert [in_package(path) for path in files if hosts.search(text_of(path))] == []
+    assert [in_package(path) for path in files if path.name in locks] == []
