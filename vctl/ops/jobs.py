@@ -177,28 +177,29 @@ def _no_cluster(store: Store, cluster_id: str) -> NotFound:
 
 
 def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
+    """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
     from vctl.scheduler.feasibility import ever
 
-    ledger = _emptyable(store, parent_id, spec, entry)
+    if parent_id == PRIMARY:
+        fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
+        if ever(_primary_of(nodes.samples(store, fixed + 2)), parent_id, spec, entry) is None:
+            return
+        ledger = _primary_of(nodes.samples(store, 1 << 40))
+    else:
+        ledger = clusters.load_ledger(store)
     never = ever(ledger, parent_id, spec, entry)
     if never is not None and not never.exhausted:
         where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
-        hint = "ask for less, or add a node with `vctl node add`" if ledger.nodes else "add a node with `vctl node add`"
         raise Infeasible(
             f"the job can never run in {where}: {never.message}",
-            fix=hint,
+            fix="ask for less, or add a node with `vctl node add`",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
 
 
-def _emptyable(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> Ledger:
-    """As much of the tree as the question "could it ever fit" needs; in the primary a few nodes of each kind."""
-    if parent_id != PRIMARY:
-        return clusters.load_ledger(store)
-    most = max((*spec.flexible_min.values(), *entry.values(), 0)) // SCALE
-    fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
+def _primary_of(found: Sequence[Row]) -> Ledger:
     ledger = Ledger()
-    for row in nodes.samples(store, fixed + min(most, 1 << 40) + 2):
+    for row in found:
         ledger.put_node(rows.node(row))
     return ledger
 

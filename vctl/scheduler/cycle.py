@@ -27,10 +27,12 @@ def decide(ledger: Ledger, queues: Mapping[str, Queue], *, now_ns: int) -> Plan:
     waits: list[Wait] = []
     try:
         for parent_id in sorted(queues):
+            queues[parent_id].reconsider(ledger, ledger.grown.pop(parent_id, ()))
             _decide_queue(ledger, queues[parent_id], starts, waits, now_ns)
     finally:
         for start in reversed(starts):
             revert(ledger, start)
+        ledger.grown.clear()  # what the reverts gave back was never gone
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
     return Plan(tuple(starts), tuple(waits), cleared)
 

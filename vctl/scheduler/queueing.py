@@ -38,6 +38,8 @@ class Queue:
         self.parent_id = parent_id
         self.jobs: dict[int, PendingJob] = {}
         self.shapes: dict[str, Shape] = {}
+        self.timed: set[int] = set()
+        """Jobs with a begin time."""
         self.emptied: set[str] = set()
         """Shapes whose last job left since the last commit."""
 
@@ -51,12 +53,15 @@ class Queue:
             shape = self.shapes[job.shape] = Shape(job)
             self.emptied.discard(job.shape)
         insort(shape.order, by_priority(job))
+        if job.begin_at_ns is not None:
+            self.timed.add(job.job_id)
 
     def drop(self, job_id: int) -> None:
         """A job left the queue."""
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self.timed.discard(job_id)
         shape = self.shapes[job.shape]
         del shape.order[bisect_left(shape.order, by_priority(job))]
         if not shape.order:
@@ -76,6 +81,10 @@ class Queue:
         """Judge every shape anew."""
         for shape in self.shapes.values():
             shape.blocked = None
+
+    def delayed(self) -> Iterator[PendingJob]:
+        """Jobs with a begin time."""
+        return (self.jobs[job_id] for job_id in self.timed)
 
     def candidates(self, shape: Shape, now_ns: int) -> Iterator[PendingJob]:
         """Jobs of a shape that may start now, in order."""

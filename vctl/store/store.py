@@ -16,6 +16,7 @@ from vctl.store import database
 from vctl.store.rows import dumps
 
 BEAT = "scheduler.beat"
+BEAT_BYTES = 512
 BEAT_EVERY_S = 5.0
 
 
@@ -33,6 +34,7 @@ class Store:
         self.db = db
         self.clock = clock
         self.epoch: int | None = None
+        self._beat_fd: int | None = None
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True) -> Store:
@@ -42,6 +44,9 @@ class Store:
     def close(self) -> None:
         """Close the connection."""
         self.db.close()
+        if self._beat_fd is not None:
+            os.close(self._beat_fd)
+            self._beat_fd = None
 
     def __enter__(self) -> Store:
         return self
@@ -159,11 +164,10 @@ class Store:
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 
     def write_beat(self, beat: Mapping[str, object]) -> None:
-        """Leave a sign of life for readers."""
-        path = self.home / BEAT
-        fresh = self.home / f".{BEAT}.{os.getpid()}"
-        fresh.write_text(dumps(beat))
-        os.replace(fresh, path)
+        """Leave a sign of life for readers: one write of fixed size, in place, so that none sees half of it."""
+        if self._beat_fd is None:
+            self._beat_fd = os.open(self.home / BEAT, os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(self._beat_fd, dumps(beat).encode().ljust(BEAT_BYTES), 0)
 
     def read_beat(self) -> dict[str, Any] | None:
         """The last sign of life of a scheduler, or None when there never was one."""

@@ -1,0 +1,80 @@
+"""From a run in the tables to a launch request: what the process sees of its cluster, and its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vctl.core import resources as rs
+from vctl.core.clusters import PRIMARY
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import LOCAL
+from vctl.core.resources import CPU, GPU, SCALE, Holding
+from vctl.ops.forms import amounts
+from vctl.ops.jobs import log_of
+from vctl.runtime.environment import job_environment
+from vctl.runtime.protocol import LaunchRequest
+from vctl.store import jobs
+from vctl.store.rows import dumps, loads
+from vctl.store.store import Store
+
+
+def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
+    """What to start for a run, or None when its job is gone."""
+    job, launch = jobs.get(store, run.job_id), jobs.launch(store, run.job_id)
+    if job is None or launch is None:
+        return None
+    options = loads(launch["options"])
+    sees = visible(ledger, run) if options.get("sees_all") else run.holding
+    local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
+    cpus = sees.amounts.get(CPU, 0)
+    pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
+    own = {
+        "VCTL_JOB_ID": str(run.job_id),
+        "VCTL_SUBMISSION_ID": job["submission_id"],
+        "VCTL_ATTEMPT": str(run.attempt),
+        "VCTL_CLUSTER_ID": run.cluster_id,
+        "VIRTUAL_CLUSTER_ID": run.cluster_id,
+        "VCTL_CLUSTER_PATH": path_of(ledger, run.cluster_id),
+        "VCTL_VNODE_ID": run.vnode_id,
+        "VCTL_NODE_ID": run.node_id,
+        "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
+        "VCTL_HOME": str(store.home),
+    }
+    gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
+    return LaunchRequest(
+        run_id=run.run_id,
+        argv=tuple(loads(launch["argv"])),
+        env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
+        cwd=launch["cwd"],
+        log_path=str(log_of(Path(store.home), job["submission_id"])),
+        cpu_ids=sees.cores if pinned else None,
+        grace_s=job["grace_s"],
+    )
+
+
+def visible(ledger: Ledger, run: Run) -> Holding:
+    """All that the run's cluster has on the run's node."""
+    parts = [
+        ledger.vnodes[vnode_id].holding
+        for vnode_id in ledger.members.get(run.cluster_id, ())
+        if ledger.vnodes[vnode_id].node_id == run.node_id
+    ]
+    instances: dict[str, dict[int, int]] = {}
+    for part in parts:
+        for name, shares in part.instances.items():
+            merged = instances.setdefault(name, {})
+            for index, share in shares.items():
+                merged[index] = merged.get(index, 0) + share
+    cores = tuple(sorted({core for part in parts for core in part.cores}))
+    return Holding(rs.total(part.amounts for part in parts), instances, cores)
+
+
+def path_of(ledger: Ledger, cluster_id: str) -> str:
+    """The ids from the root down to a cluster, joined by slashes."""
+    parts: list[str] = []
+    current: str | None = cluster_id
+    while current is not None and current in ledger.clusters:
+        parts.append(current)
+        current = ledger.clusters[current].parent_id
+    return "/".join(reversed(parts or [PRIMARY]))

@@ -1,0 +1,128 @@
+"""The tables in memory, kept in step by the feed: what a round decides on. Cost follows what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.ops import replay
+from vctl.scheduler.queueing import Queue
+from vctl.store import clusters, jobs, nodes, rows
+from vctl.store.store import Store
+
+
+class Mirror:
+    """Ledger, queues and live runs of a state directory, as of event ``seen``."""
+
+    def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
+        self.ledger = ledger
+        self.runs = runs
+        self.runs_of_job: dict[int, set[str]] = {}
+        for run in runs.values():
+            self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        self.queues: dict[str, Queue] = {}
+        self.parent_of: dict[int, str] = {}
+        self.seen = seen
+        self.stops: set[int] = set()
+        """Running jobs that somebody asked to stop."""
+        self.nodes_changed: set[str] = set()
+
+    @classmethod
+    def load(cls, store: Store) -> Mirror:
+        """Replay the tables and read the queue; everything after this comes through the feed."""
+        rebuilt = replay.rebuild(store)
+        with store.snapshot():
+            mirror = cls(rebuilt.ledger, rebuilt.runs, jobs.last_event(store))
+            for row in jobs.pending_rows(store):
+                mirror._enqueue(row)
+            for row in jobs.running_rows(store):
+                if row["stop_requested_at"] is not None:
+                    mirror.stops.add(row["job_id"])
+        mirror.nodes_changed.update(mirror.ledger.nodes)
+        return mirror
+
+    def follow(self, store: Store) -> bool:
+        """Take over what others wrote since the last look; True when there was anything."""
+        events = jobs.events_after(store, self.seen)
+        if not events:
+            return False
+        touched: dict[int, None] = {}
+        tree_changed = False
+        for event in events:
+            match event["object"]:
+                case "job":
+                    touched[event["job_id"]] = None
+                case "node":
+                    self._reload_node(store, event["object_id"])
+                case "cluster" | "clusters" | "vnodes" | "runs":
+                    tree_changed = True
+        if tree_changed:
+            self._reload_tree(store)
+        for job_id in touched:
+            self._reload_job(store, job_id)
+        self.seen = events[-1]["seq"]
+        return True
+
+    def caught_up(self, store: Store) -> None:
+        """Our own events of this transaction are not news."""
+        self.seen = jobs.last_event(store)
+
+    def add_run(self, run: Run) -> None:
+        """A process that is to be started."""
+        self.runs[run.run_id] = run
+        self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+
+    def drop_run(self, run: Run) -> None:
+        """A process that is over; what it held returns."""
+        self.runs.pop(run.run_id, None)
+        siblings = self.runs_of_job.get(run.job_id)
+        if siblings is not None:
+            siblings.discard(run.run_id)
+            if not siblings:
+                del self.runs_of_job[run.job_id]
+        self.ledger.discharge(run.run_id)
+
+    def drop_cluster(self, cluster_id: str) -> None:
+        """A job's cluster is destroyed."""
+        if cluster_id in self.ledger.clusters:
+            self.ledger.remove_cluster(cluster_id)
+
+    def dequeue(self, job_id: int) -> None:
+        """A job is no longer pending."""
+        parent_id = self.parent_of.pop(job_id, None)
+        if parent_id is not None:
+            self.queues[parent_id].drop(job_id)
+
+    def runs_on(self, node_id: str) -> Iterator[Run]:
+        """Processes on a physical node."""
+        return (run for run in list(self.runs.values()) if run.node_id == node_id)
+
+    def _enqueue(self, row: object) -> None:
+        job = rows.pending(row)  # type: ignore[arg-type]
+        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        self.parent_of[job.job_id] = job.parent_id
+
+    def _reload_job(self, store: Store, job_id: int) -> None:
+        row = jobs.get(store, job_id)
+        if row is None or row["status"] != jb.PENDING:
+            self.dequeue(job_id)
+            if row is not None and row["status"] == jb.RUNNING and row["stop_requested_at"] is not None:
+                self.stops.add(job_id)
+        else:
+            self._enqueue(row)
+
+    def _reload_node(self, store: Store, node_id: str) -> None:
+        row = nodes.get(store, node_id)
+        if row is not None:
+            self.ledger.put_node(rows.node(row))
+            self.nodes_changed.add(node_id)
+        elif node_id in self.ledger.nodes:
+            self.ledger.remove_node(node_id)
+
+    def _reload_tree(self, store: Store) -> None:
+        """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
+        self.ledger = clusters.load_ledger(store)
+        for queue in self.queues.values():
+            queue.forget_verdicts()

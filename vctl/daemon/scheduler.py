@@ -1,0 +1,274 @@
+"""One scheduler at work: observe, follow, decide, commit, launch; repeated whenever something changed.
+
+Intent is committed before it is carried out, and carried out again until it is seen to have happened, so dying
+between any two steps is harmless: the next scheduler continues from the tables.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sys
+import time
+from pathlib import Path
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD
+from vctl.daemon import commit
+from vctl.daemon.commit import Ended
+from vctl.daemon.launching import request_of
+from vctl.daemon.mirror import Mirror
+from vctl.ops.forms import timestamp
+from vctl.ops.nodes import ensure_local
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState, StartRecord
+from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
+from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.store import jobs
+from vctl.store.store import Store
+
+SAFETY_S = 5.0
+"""Longest sleep: what no wake-up told (a supervisor that was killed) is found by then."""
+
+
+class Scheduler:
+    """The scheduler of a state directory; the caller holds the scheduler lock for its life."""
+
+    def __init__(self, store: Store, *, kind: str, local_node: bool) -> None:
+        self.store = store
+        self.kind = kind
+        self.local_node = local_node
+        self.runtime = LocalRuntime(store.home)
+        self.watch = Watch()
+        self.rounds = 0
+        self.last_round_ms = 0.0
+        self.mirror: Mirror | None = None
+        self._awaited: set[str] = set()
+        """Runs that were launched and of which no start has been seen yet."""
+        self._deadlines: list[tuple[int, str]] = []
+        self._limits: dict[int, float | None] = {}
+        self._last_sweep = 0.0
+        self._last_beat = 0.0
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Begin to rule: replay the tables, look for every process, take up what was left undone."""
+        self.runtime.prepare()
+        self.store.begin_reign(self.kind)
+        ensure_local(self.store, wanted=self.local_node)
+        self.watch.add(self.runtime.exits, MOVED_TO)
+        self.watch.add(Path(f"{self.store.home}/cluster.db-wal"), MODIFY)
+        self._reload()
+        self.beat(force=True)
+
+    def close(self, *, orderly: bool = True) -> None:
+        """Stop ruling; running jobs go on."""
+        self.watch.close()
+        self.runtime.close()
+        if orderly:
+            self.store.end_reign()
+
+    def _reload(self) -> None:
+        self.mirror = Mirror.load(self.store)
+        self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
+        self._deadlines.clear()
+        self._sweep(self.mirror, relaunch=True)
+
+    # ---- one turn ----
+
+    def turn(self) -> None:
+        """Do everything there is to do now."""
+        try:
+            self._turn()
+        except BaseException:
+            self.mirror = None  # a half-applied batch must not be built upon
+            raise
+
+    def _turn(self) -> None:
+        if self.mirror is None:
+            self._reload()
+        mirror = self.mirror
+        assert mirror is not None
+        names, overflow = self._changes()
+        self._observe(mirror, names)
+        if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
+            self._sweep(mirror)
+        mirror.follow(self.store)
+        self._end_work_on_dead_nodes(mirror)
+        self._carry_out_stops(mirror)
+        self._enforce_limits(mirror)
+        while self._round(mirror):
+            names, _ = self._changes()
+            self._observe(mirror, names)
+        self.beat()
+
+    def _round(self, mirror: Mirror) -> bool:
+        """Decide, commit, launch; True when there may be more to start at once."""
+        began = time.perf_counter()
+        plan = decide(mirror.ledger, mirror.queues, now_ns=self.store.clock())
+        if not (plan.starts or plan.waits or plan.cleared):
+            return False
+        started = commit.commit(self.store, mirror, plan)
+        self.last_round_ms = (time.perf_counter() - began) * 1e3
+        self.rounds += 1
+        for run in started:
+            self._launch(mirror, run)
+        return len(plan.starts) >= MOST_STARTS or len(started) < len(plan.starts)
+
+    def _launch(self, mirror: Mirror, run: Run) -> None:
+        request = request_of(self.store, mirror.ledger, run)
+        if request is not None:
+            self._awaited.add(run.run_id)
+            self.runtime.launch(request)
+
+    # ---- looking at processes ----
+
+    def _changes(self) -> tuple[set[str], bool]:
+        names: set[str] = set()
+        overflow = False
+        for change in self.watch.read():
+            if change.mask & OVERFLOW:
+                overflow = True
+            elif change.path == self.runtime.exits and change.mask & (MOVED_TO | CREATE):
+                names.add(change.name.rpartition(".")[0])
+        return names, overflow
+
+    def _observe(self, mirror: Mirror, run_ids: set[str], *, relaunch: bool = False) -> None:
+        started: list[tuple[Run, StartRecord]] = []
+        ended: list[Ended] = []
+        for run_id in sorted(run_ids):
+            run = mirror.runs.get(run_id)
+            if run is None:
+                continue
+            seen = self.runtime.observe(run_id)
+            match seen.state:
+                case RunState.NEVER_STARTED:
+                    if relaunch:
+                        self._launch(mirror, run)
+                case RunState.RUNNING:
+                    assert seen.start is not None
+                    self._awaited.discard(run_id)
+                    if run.state == jb.ASSIGNED:
+                        started.append((run, seen.start))
+                    self._note_deadline(run, seen.start.started_at)
+                case RunState.EXITED:
+                    if seen.start is not None and run.state == jb.ASSIGNED:
+                        started.append((run, seen.start))
+                    ended.append(Ended(run, seen.exit))
+                case RunState.LOST:
+                    left = self.runtime.clear_lost(run_id)
+                    if not left:
+                        ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
+        if started or ended:
+            commit.observed(self.store, mirror, started, ended)
+            for end in ended:
+                self._awaited.discard(end.run.run_id)
+                self._limits.pop(end.run.job_id, None)
+                self.runtime.forget(end.run.run_id)
+
+    def _sweep(self, mirror: Mirror, *, relaunch: bool = False) -> None:
+        """Look at every process: after a start, a lost wake-up, and now and then."""
+        self._last_sweep = time.monotonic()
+        self._observe(mirror, set(mirror.runs), relaunch=relaunch)
+        if relaunch:
+            for run_id in self.runtime.known_runs():
+                if run_id not in mirror.runs:
+                    self._end_unknown(run_id)
+
+    def _end_unknown(self, run_id: str) -> None:
+        """A process that no row knows (its row was set aside, or a backup was restored)."""
+        if self.store.value("SELECT 1 FROM set_aside WHERE source = 'runs' AND row_key = ?", run_id):
+            return  # its row could not be read: left alone
+        state = self.runtime.observe(run_id).state
+        if state in (RunState.STARTING, RunState.RUNNING):
+            say(f"stopping run {run_id}, which no job knows")
+            self.runtime.stop(run_id, grace_s=3.0)
+        elif state is RunState.LOST:
+            if not self.runtime.clear_lost(run_id):
+                self.runtime.forget(run_id)
+        else:
+            self.runtime.forget(run_id)
+
+    # ---- ending work ----
+
+    def _stop_run(self, run: Run, reason: str, grace_s: float) -> None:
+        mirror = self.mirror
+        assert mirror is not None
+        if run.stop_reason is None:
+            with self.store.transaction():
+                jobs.mark_stopping(self.store, run.run_id, reason)
+            import dataclasses
+
+            mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
+        self.runtime.stop(run.run_id, grace_s=grace_s)
+
+    def _carry_out_stops(self, mirror: Mirror) -> None:
+        for job_id in sorted(mirror.stops):
+            job = jobs.get(self.store, job_id)
+            for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
+                if job is not None:
+                    grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
+                    self._stop_run(mirror.runs[run_id], job["stop_reason"] or jb.STOPPED_BY_USER, grace)
+        mirror.stops.clear()
+
+    def _end_work_on_dead_nodes(self, mirror: Mirror) -> None:
+        for node_id in sorted(mirror.nodes_changed):
+            node = mirror.ledger.nodes.get(node_id)
+            if node is not None and node.state == DEAD:
+                for run in mirror.runs_on(node_id):
+                    self._stop_run(run, jb.NODE_FAILED, 0.0)
+        mirror.nodes_changed.clear()
+
+    def _note_deadline(self, run: Run, started_at: int) -> None:
+        if run.job_id not in self._limits:
+            job = jobs.get(self.store, run.job_id)
+            self._limits[run.job_id] = None if job is None else job["time_limit_s"]
+            limit = self._limits[run.job_id]
+            if limit is not None:
+                heapq.heappush(self._deadlines, (started_at + int(limit * 1e9), run.run_id))
+
+    def _enforce_limits(self, mirror: Mirror) -> None:
+        now = self.store.clock()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, run_id = heapq.heappop(self._deadlines)
+            run = mirror.runs.get(run_id)
+            if run is not None:
+                job = jobs.get(self.store, run.job_id)
+                self._stop_run(run, jb.TIME_LIMIT, 3.0 if job is None else job["grace_s"])
+
+    # ---- waiting ----
+
+    def sleep_s(self) -> float:
+        """How long nothing will be due, at most ``SAFETY_S``."""
+        now = self.store.clock()
+        due = [self._deadlines[0][0]] if self._deadlines else []
+        if self.mirror is not None:
+            due += [
+                job.begin_at_ns
+                for queue in self.mirror.queues.values()
+                for job in queue.delayed()
+                if job.begin_at_ns is not None
+            ]
+        nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
+        return max(0.0, min(SAFETY_S, nearest))
+
+    def beat(self, *, force: bool = False) -> None:
+        """Leave a sign of life with the figures that ``vctl status`` shows."""
+        self.store.write_beat(
+            {
+                "pid": os.getpid(),
+                "kind": self.kind,
+                "epoch": self.store.epoch,
+                "last_beat": timestamp(self.store.clock()),
+                "last_beat_ns": self.store.clock(),
+                "last_round_ms": round(self.last_round_ms, 3),
+                "rounds": self.rounds,
+            }
+        )
+
+
+def say(message: str) -> None:
+    """One line of the daemon's log, on stderr."""
+    print(f"{timestamp(time.time_ns())} {message}", file=sys.stderr, flush=True)

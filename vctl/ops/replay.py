@@ -1,0 +1,211 @@
+"""Failover replay: rebuild the tree from the tables, in the documented order, mending what a crash left behind.
+
+Every step is repeatable: a second replay of the same tables changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from sqlite3 import Row
+from typing import TypeVar
+
+from vctl.core import jobs as jb
+from vctl.core.clusters import JOB, LOGICAL, SUB, Cluster, VNode
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
+from vctl.errors import Conflict
+from vctl.ops import forms
+from vctl.ops.nodes import ensure_local
+from vctl.store import clusters, jobs, nodes, repair, rows
+from vctl.store.locks import SchedulerLock
+from vctl.store.store import Store
+
+Value = TypeVar("Value", Node, Cluster, VNode, Run)
+
+TITLES = (
+    "primary cluster from the node table",
+    "logical clusters, parents first",
+    "repair of divisible clusters",
+    "job clusters and sub-clusters",
+    "leases",
+    "jobs, tasks and processes",
+)
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay rebuilt and did. ``runs`` are the processes to look for."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    runs: dict[str, Run] = field(default_factory=dict)
+    steps: list[list[str]] = field(default_factory=lambda: [[] for _ in TITLES])
+
+    @property
+    def changes(self) -> int:
+        """How many things were mended."""
+        return sum(len(actions) for actions in self.steps)
+
+    def form(self) -> forms.Form:
+        """The documented JSON form."""
+        steps = [
+            {"step": number, "title": title, "actions": actions}
+            for number, (title, actions) in enumerate(zip(TITLES, self.steps, strict=True), 1)
+        ]
+        return {"steps": steps, "changes": self.changes}
+
+
+class _DryRun(Exception):
+    """Rolls back what a dry run has done."""
+
+
+def replay(store: Store, *, dry_run: bool = False) -> forms.Form:
+    """``vctl replay``: run the six steps and tell what they did, or with ``dry_run`` what they would do."""
+    if dry_run:
+        return _dry(store).form()
+    lock = SchedulerLock(store.home)
+    if not lock.acquire():
+        raise Conflict(
+            "a scheduler is running, and it replayed the tables when it started",
+            fix="stop it first, or look with `vctl replay --dry-run`",
+        )
+    try:
+        ensure_local(store, wanted=False)
+        return rebuild(store).form()
+    finally:
+        lock.release()
+
+
+def _dry(store: Store) -> Replayed:
+    done = Replayed()
+    try:
+        with store.transaction():
+            _steps(store, done)
+            raise _DryRun
+    except _DryRun:
+        return done
+
+
+def rebuild(store: Store) -> Replayed:
+    """The six steps in one transaction."""
+    done = Replayed()
+    with store.transaction():
+        _steps(store, done)
+    return done
+
+
+def _steps(store: Store, done: Replayed) -> None:
+    reader = _Reader(store)
+    vnodes: dict[str, list[Row]] = {}
+    for row in clusters.all_vnode_rows(store):
+        vnodes.setdefault(row["cluster_id"], []).append(row)
+    tree = clusters.parents_first(clusters.all_rows(store))
+
+    _primary(store, done, reader)
+    _clusters(store, done, reader, 1, [row for row in tree if row["kind"] == LOGICAL], vnodes)
+    _clusters(store, done, reader, 3, [row for row in tree if row["kind"] in (JOB, SUB)], vnodes)
+    _processes(store, done, reader)
+    known = {row["cluster_id"] for row in tree}
+    for cluster_id in sorted(set(vnodes) - known):
+        for row in vnodes[cluster_id]:
+            repair.set_aside(store, "vnodes", row, f"its cluster {cluster_id} does not exist")
+            done.steps[3].append(f"set aside virtual node {row['vnode_id']}: its cluster does not exist")
+
+
+class _Reader:
+    """Turns rows into values; sets aside those that cannot be read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def read(self, table: str, row: Row, make: Callable[[Row], Value], actions: list[str]) -> Value | None:
+        """The value of a row, or None after the row was set aside."""
+        try:
+            return make(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            repair.set_aside(self.store, table, row, f"{type(error).__name__}: {error}")
+            actions.append(f"set aside unreadable row {row[0]} of {table}: {error}")
+            return None
+
+
+def _primary(store: Store, done: Replayed, reader: _Reader) -> None:
+    for row in nodes.all_rows(store):
+        node = reader.read("nodes", row, rows.node, done.steps[0])
+        if node is not None:
+            done.ledger.put_node(node)
+
+
+def _clusters(
+    store: Store, done: Replayed, reader: _Reader, step: int, found: list[Row], vnodes: dict[str, list[Row]]
+) -> None:
+    actions = done.steps[step]
+    for row in found:
+        cluster = reader.read("clusters", row, rows.cluster, actions)
+        if cluster is None:
+            continue
+        if cluster.kind == JOB and not _job_runs(store, cluster):
+            clusters.delete(store, cluster.cluster_id)
+            actions.append(f"removed {cluster.cluster_id}: its job is over")
+            continue
+        if cluster.parent_id not in done.ledger.clusters:
+            _aside(store, row, vnodes.get(cluster.cluster_id, []), f"its parent {cluster.parent_id} does not exist")
+            actions.append(f"set aside {cluster.cluster_id}: its parent {cluster.parent_id} does not exist")
+            continue
+        done.ledger.put_cluster(cluster)
+        for vnode_row in vnodes.get(cluster.cluster_id, []):
+            vnode = reader.read("vnodes", vnode_row, rows.vnode, actions)
+            if vnode is None:
+                continue
+            if done.ledger.can_carve(vnode):
+                done.ledger.carve(vnode)
+            else:
+                repair.set_aside(store, "vnodes", vnode_row, "does not lie inside its parent")
+                actions.append(f"set aside virtual node {vnode.vnode_id}: it does not lie inside its parent")
+
+
+def _job_runs(store: Store, cluster: Cluster) -> bool:
+    row = jobs.get(store, int(cluster.job or 0))
+    return row is not None and row["status"] == jb.RUNNING
+
+
+def _aside(store: Store, row: Row, vnodes: list[Row], problem: str) -> None:
+    for vnode in vnodes:
+        repair.set_aside(store, "vnodes", vnode, problem)
+    repair.set_aside(store, "clusters", row, problem)
+
+
+def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
+    actions = done.steps[5]
+    for row in jobs.live_runs(store):
+        run = reader.read("runs", row, rows.run, actions)
+        if run is None:
+            continue
+        job = jobs.get(store, run.job_id)
+        if job is None or job["status"] != jb.RUNNING:
+            jobs.end_run(store, run.run_id, exit_code=None, message="its job was over")
+            actions.append(f"ended run {run.run_id}: its job is over")
+            continue
+        done.runs[run.run_id] = run
+        room = done.ledger.rooms.get(run.vnode_id)
+        if room is not None and room.fits_exactly(run.holding):
+            done.ledger.charge(run.run_id, run.vnode_id, run.holding)
+        elif any(run.holding.amounts.values()):
+            actions.append(f"run {run.run_id} holds more than its virtual node has; kept without its reservation")
+    with_runs = {run.job_id for run in done.runs.values()}
+    for job in jobs.running_rows(store):
+        if job["job_id"] not in with_runs:
+            end_lost(store, done.ledger, job)
+            actions.append(f"ended job {job['submission_id']}: it has no process")
+
+
+def end_lost(store: Store, ledger: Ledger, job: Row) -> None:
+    """A running job of which no process is known: over, how is not known."""
+    cluster_id = job["cluster_id"]
+    if cluster_id in ledger.clusters and ledger.clusters[cluster_id].kind == JOB and not ledger.subclusters.get(cluster_id):
+        clusters.delete(store, cluster_id, quiet=True)
+        ledger.remove_cluster(cluster_id)
+    jobs.mark_ended(
+        store, job["job_id"], job["submission_id"], status=jb.FAILED, reason=jb.PROCESS_LOST,
+        message="its process is not known any more", exit_code=None, cluster_id=cluster_id,
+    )  # fmt: skip

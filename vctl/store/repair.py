@@ -1,0 +1,43 @@
+"""SQL for mending: rows set aside, integrity, and raw table contents for proofs."""
+
+from __future__ import annotations
+
+from sqlite3 import Row
+
+from vctl.store import rows
+from vctl.store.store import Store
+
+KEYS = {"nodes": "node_id", "clusters": "cluster_id", "vnodes": "vnode_id", "runs": "run_id", "jobs": "job_id"}
+
+
+def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
+    """Move a row that cannot be used out of the way, whole, so that nothing is lost and nothing stops."""
+    key = KEYS[table]
+    content = rows.dumps({name: _plain(row[name]) for name in row.keys()})  # noqa: SIM118  # Row iterates values
+    store.db.execute(
+        "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
+        (table, str(row[key]), content, problem, store.clock()),
+    )
+    store.db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row[key],))
+    store.event("row.set_aside", table, str(row[key]), data={"problem": problem})
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def set_aside_rows(store: Store) -> list[Row]:
+    """Rows set aside so far."""
+    return store.rows("SELECT * FROM set_aside ORDER BY id")
+
+
+def integrity(store: Store) -> list[str]:
+    """What SQLite itself finds wrong; empty when nothing."""
+    found = [row[0] for row in store.rows("PRAGMA integrity_check(20)")]
+    return [] if found == ["ok"] else found
+
+
+def table_rows(store: Store, table: str) -> list[Row]:
+    """All rows of one table, raw."""
+    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "reigns", "job_launches"), table
+    return store.rows(f"SELECT * FROM {table}")
