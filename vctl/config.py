@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vctl.core.resources import DEFAULT_UNITS
-from vctl.errors import BadSpec, NotFound
+from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY
+from vctl.errors import BadSpec
 from vctl.spec.fields import as_text, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
 from vctl.spec.quantities import check_resource_name, parse_duration, parse_size
@@ -31,7 +31,7 @@ class Setting:
 
     name: str
     kind: str
-    default: object
+    default: str | None
     env: str
     help: str
 
@@ -40,25 +40,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("home", "path", None, "VCTL_HOME", "State directory: database, locks, logs."),
     Setting("cluster", "cluster", None, "VCTL_CLUSTER", "Where jobs go unless -c says otherwise."),
     Setting(
-        "address", "text", None, "VCTL_ADDRESS", "URL of a vctl server to use instead of the state directory."
+        "address", "text", None, "VCTL_ADDRESS", "URL of a server to use instead of the state directory."
     ),
     Setting("token_file", "path", None, "VCTL_TOKEN_FILE", "File that holds the token of the server."),
     Setting("output", "output", "table", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}."),
     Setting("color", "color", "auto", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}."),
-    Setting("local_node", "flag", True, "VCTL_LOCAL_NODE", "Whether this machine becomes a node by itself."),
     Setting(
-        "unit_resources",
-        "names",
-        sorted(DEFAULT_UNITS),
-        "VCTL_UNIT_RESOURCES",
-        "Resources that are numbered.",
+        "local_node", "flag", "true", "VCTL_LOCAL_NODE", "Whether this machine becomes a node by itself."
     ),
-    Setting("kill_grace", "duration", 3, "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL."),
-    Setting("maintenance_interval", "duration", 30, "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps."),
-    Setting("lock_timeout", "duration", 30, "VCTL_LOCK_TIMEOUT", "How long to wait for another writer."),
-    Setting(
-        "log_max_bytes", "size", 2**26, "VCTL_LOG_MAX_BYTES", "A job's log is rotated at this size; 0: never."
-    ),
+    Setting("unit_resources", "names", "GPU", "VCTL_UNIT_RESOURCES", "Resources made of numbered instances."),
+    Setting("kill_grace", "duration", "3s", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL."),
+    Setting("maintenance_interval", "interval", "30s", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps."),
+    Setting("lock_timeout", "duration", "30s", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer."),
+    Setting("log_max_bytes", "size", "64MiB", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never."),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
@@ -96,7 +90,7 @@ class Config:
         return Config(values, origins, self.cwd, self.env)
 
     def home(self) -> Path:
-        """The state directory: as set, else ``$XDG_STATE_HOME/vctl``, else ``~/.local/state/vctl``. Not created."""
+        """The state directory: as set, else ``$XDG_STATE_HOME/vctl``, else ``~/.local/state/vctl``."""
         if self.values["home"]:
             return Path(str(self.values["home"]))
         return Path(_base(self.env, "XDG_STATE_HOME", ".local/state"), "vctl")
@@ -109,8 +103,7 @@ def load(
 ) -> Config:
     """All settings as they hold in a directory with an environment (default: those of this process)."""
     here, env = os.path.abspath(cwd or "."), os.environ if env is None else env
-    values: dict[str, object] = {setting.name: setting.default for setting in SETTINGS}
-    values["unit_resources"] = DEFAULT_UNITS
+    values = dict(_DEFAULTS)
     origins = dict.fromkeys(values, "default")
     if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
         values["color"], origins["color"] = "never", "environment NO_COLOR"
@@ -129,7 +122,7 @@ def _files(cwd: str, env: Mapping[str, str]) -> list[str]:
     """The files that exist, the stronger one last."""
     try:
         user = [os.path.join(_base(env, "XDG_CONFIG_HOME", ".config"), USER_FILE)]
-    except NotFound:  # nobody's home: then nobody's file
+    except BadSpec:  # nobody's home: then nobody's file
         user = []
     return [file for file in (*user, os.path.join(cwd, PROJECT_FILE)) if os.path.isfile(file)]
 
@@ -150,7 +143,7 @@ def _user_home(env: Mapping[str, str]) -> str:
         except KeyError:
             home = ""
     if not os.path.isabs(home):
-        raise NotFound(
+        raise BadSpec(
             f"user {os.getuid()} has no home directory, so there is no default state directory",
             fix="set VCTL_HOME to a directory on a local disk",
         )
@@ -227,7 +220,7 @@ def _names(value: object, where: str) -> frozenset[str]:
     names = [as_text(item, where, "a resource name").strip() for item in items]
     for name in names:
         check_resource_name(name, where)
-        if name in ("CPU", "memory", "object_store_memory"):
+        if name in (CPU, MEMORY, OBJECT_STORE_MEMORY):
             raise refuse(
                 where, f"{name} is an amount, it has no numbered instances", "list devices such as GPU"
             )
@@ -250,8 +243,13 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "flag": _flag,
     "names": _names,
     "duration": parse_duration,
+    "interval": lambda value, where: parse_duration(value, where, positive=True),
     "size": parse_size,
     "output": _one_of(OUTPUTS),
     "color": _one_of(COLORS),
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
+}
+_DEFAULTS: Mapping[str, object] = {
+    setting.name: None if setting.default is None else _PARSERS[setting.kind](setting.default, setting.name)
+    for setting in SETTINGS
 }

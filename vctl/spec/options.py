@@ -17,6 +17,7 @@ CONDITIONS = ("ok", "any", "notok")
 
 _ENV_NAME = re.compile(r"[^\s=\0]+\Z")
 _ENV_LINE = re.compile(r"(?:export\s+)?([^\s=]+)\s*=\s*(.*)\Z", re.DOTALL)
+_DATE = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?\Z""")
 _ESCAPE = re.compile(r"\\(.)")
 _ARRAY = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z")
@@ -190,8 +191,10 @@ def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     from datetime import datetime
 
     word = text.strip()
-    if not word[:5].count("-") and "T" not in word:
-        return now + parse_duration(word.removeprefix("now").lstrip("+ ") or "0", path)
+    if word == "now":
+        return now
+    if not _DATE.match(word):
+        return now + parse_duration(word.removeprefix("now").removeprefix("+"), path)
     try:
         return datetime.fromisoformat(word).timestamp()
     except (ValueError, OverflowError):

@@ -1,0 +1,110 @@
+"""Small values of options."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime
+
+import pytest
+
+from vctl.errors import BadSpec
+from vctl.spec import options as o
+
+
+def test_environment():
+    assert o.parse_env(["A=1", "B=", "C=x=y", "A=2"]) == {"A": "2", "B": "", "C": "x=y"}
+    assert o.parse_env(["PATH"], inherited={"PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize("item", ["", "=1", "A", "A B=1", "A=\0", "A\n=1", " A=1"])
+def test_bad_environment(item):
+    with pytest.raises(BadSpec, match=r"^--env: ") as caught:
+        o.parse_env([item], inherited={})
+    assert caught.value.fix
+
+
+def test_env_file(tmp_path):
+    path = tmp_path / "env"
+    path.write_text(
+        '# comment\n\nA=1\nexport B = two words  # why\nC=\'$x #\'\nD="a\\n\\"b\\"" # c\nE=\nF=a#b\r\nG=#\n'
+    )
+    assert o.read_env_file(str(path)) == {
+        "A": "1",
+        "B": "two words",
+        "C": "$x #",
+        "D": 'a\n"b"',
+        "E": "",
+        "F": "a#b",
+        "G": "",
+    }
+
+
+@pytest.mark.parametrize("line", ["A", "=1", "A='x", 'A="x" y', "A B=1"])
+def test_bad_env_lines_name_the_line(line):
+    with pytest.raises(BadSpec, match=r"^\.env:2: ") as caught:
+        o.parse_env_file(f"X=1\n{line}\n", ".env")
+    assert caught.value.fix
+
+
+def test_bad_env_files(tmp_path):
+    (tmp_path / "bin").write_bytes(b"A=\xff")
+    for name, problem in (("none", "No such file"), ("bin", "UTF-8")):
+        with pytest.raises(BadSpec, match=problem):
+            o.read_env_file(str(tmp_path / name))
+
+
+def test_pairs_and_labels():
+    assert o.parse_pairs(["team=a b", "x=1=2"], "--metadata") == {"team": "a b", "x": "1=2"}
+    assert o.parse_label_pairs(["zone=a", "x.io/y="]) == {"zone": "a", "x.io/y": ""}
+    for bad in ("a", "=1", "a\n=1"):
+        with pytest.raises(BadSpec, match=r"^--metadata: "):
+            o.parse_pairs([bad], "--metadata")
+    with pytest.raises(BadSpec) as caught:
+        o.parse_label_pairs(["zone=a b"])
+    assert caught.value.details == {"path": "--label.zone"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "before"),
+    [("USR1@60", "USR1", 60), ("SIGUSR1@1m", "USR1", 60), ("term", "TERM", 60), ("10@5", "USR1", 5)],
+)
+def test_warning_signals(text, name, before):
+    number = int(getattr(signal, f"SIG{name}"))
+    assert o.parse_warning_signal(text) == o.WarningSignal(name, number, before)
+
+
+@pytest.mark.parametrize("text", ["", "@60", "USR9@60", "USR1@", "USR1@x", "KILL@5", "999@5", "USR1@-1"])
+def test_bad_warning_signals(text):
+    with pytest.raises(BadSpec, match=r"^--signal: ") as caught:
+        o.parse_warning_signal(text)
+    assert caught.value.fix
+
+
+def test_dependencies():
+    assert o.parse_dependency("ok:a") == o.parse_dependency("a") == o.Dependency("ok", "a")
+    assert o.parse_dependency("notok:last") == o.Dependency("notok", "last")
+    for bad in ("", "ok:", "okay:a", "ok:a b", ":a"):
+        with pytest.raises(BadSpec, match=r"^--after: "):
+            o.parse_dependency(bad)
+
+
+def test_arrays():
+    assert o.parse_array("0-99%8") == o.ArrayRange(range(100), 8)
+    assert o.parse_array("3") == o.ArrayRange(range(3, 4))
+    assert o.parse_array("0-9:3") == o.ArrayRange(range(0, 10, 3))
+    for bad in ("", "a", "5-1", "0-9%0", "0-9:0", "-1", "0-999999999", "1-2-3", "0-9%"):
+        with pytest.raises(BadSpec, match=r"^--array: ") as caught:
+            o.parse_array(bad)
+        assert caught.value.fix
+
+
+def test_begin():
+    assert o.parse_begin("now+1h", 1000) == o.parse_begin("1h", 1000) == o.parse_begin("+60m", 1000) == 4600
+    assert o.parse_begin("now", 1000) == 1000
+    assert o.parse_begin("now+1-00:00:00", 1000) == 87_400
+    assert o.parse_begin("2030-01-31T08:00:00+00:00", 0) == 1_896_076_800
+    assert o.parse_begin("2030-01-31T08:00:00Z", 0) == 1_896_076_800
+    assert o.parse_begin("2030-01-31 08:00", 0) == datetime(2030, 1, 31, 8).timestamp()  # noqa: DTZ001 - local
+    for bad in ("", "tomorrow", "2030-13-01", "now-1h", "25:00", "now+", "2030-02-30"):
+        with pytest.raises(BadSpec, match=r"^--begin: "):
+            o.parse_begin(bad, 0)
