@@ -1,0 +1,54 @@
+"""Entry point of the benchmarks: runs the named ones (default: all), prints tables and ratios, or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+
+from tests.benchmarks import latency, scale, startup, throughput
+from tests.benchmarks.report import Report
+
+BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
+    "startup": startup.run,
+    "latency": latency.run,
+    "scale": scale.run,
+    "throughput": throughput.run,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument(
+        "--rounds", type=int, help="samples per figure, instead of each benchmark's own number"
+    )
+    parser.add_argument(
+        "--jobs", type=int, help="size of a queue or a batch, instead of each benchmark's own"
+    )
+    options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    reports: dict[str, Report] = {}
+    for name in options.names or BENCHMARKS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        reports[name] = BENCHMARKS[name](options)
+        if not options.json:
+            print(f"\n{reports[name].text()}\n", flush=True)
+    if options.json:
+        machine = {
+            "cpus": len(os.sched_getaffinity(0)),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        }
+        results = {name: report.data() for name, report in reports.items()}
+        print(json.dumps({"machine": machine, "benchmarks": results}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

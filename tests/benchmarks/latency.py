@@ -1,0 +1,51 @@
+"""From the stamp of a submit to the first thing its process does, on an idle daemon."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import datetime
+
+from tests.benchmarks.bed import VCTL, Bed, bed, wall_ms
+from tests.benchmarks.report import Report
+
+
+def run(options: argparse.Namespace) -> Report:
+    """One job after the other; each prints the clock as its first act."""
+    report = Report("latency: one job at a time on an idle daemon")
+    to_start: list[float] = []
+    to_end: list[float] = []
+    floor: list[float] = []
+    with bed() as place:
+        place.add_nodes(1, {"CPU": 4})
+        with place.daemon():
+            one(place)
+            for _ in range(options.rounds or 50):
+                started, ended = one(place)
+                to_start.append(started)
+                to_end.append(ended)
+                floor.append(wall_ms(["sh", "-c", "date +%s%N"]))
+    report.add("sh -c date, started by hand", "ms", floor)
+    report.add("submitted_at -> job reads the clock", "ms", to_start, base="sh -c date, started by hand")
+    report.add("submitted_at -> ended_at", "ms", to_end)
+    report.remark(
+        f"submitted by {VCTL.rsplit('/', 1)[-1]} job submit --no-wait; its own start is in `startup`"
+    )
+    return report
+
+
+def one(place: Bed) -> tuple[float, float]:
+    """Milliseconds from the submit's stamp to the job's first clock reading, and to its end."""
+    submission = place.vctl("job", "submit", "--no-wait", "--", "sh", "-c", "date +%s%N").strip()
+    place.vctl("job", "wait", submission)
+    time.sleep(0.02)  # idle again
+    job = place.read("job", "status", submission)
+    submitted_ns = nanoseconds(job["submitted_at"])
+    first_ns = int(place.vctl("job", "logs", submission))
+    return (first_ns - submitted_ns) / 1e6, (nanoseconds(job["ended_at"]) - submitted_ns) / 1e6
+
+
+def nanoseconds(stamp: str) -> int:
+    """An ISO time as nanoseconds since the epoch; exact to the microsecond."""
+    moment = datetime.fromisoformat(stamp)
+    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1_000

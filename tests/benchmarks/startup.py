@@ -1,0 +1,35 @@
+"""What one command costs from a cold process, against a bare Python."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.benchmarks.bed import VCTL, bed, interleaved, which
+from tests.benchmarks.report import Report
+
+BASE = "python -c pass"
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Cold starts, interleaved; the queue is empty and a daemon idles beside."""
+    report = Report("startup: wall time of one command, cold process")
+    with bed() as place:
+        place.add_nodes(1, {"CPU": 64})
+        commands = {
+            BASE: [sys.executable, "-c", "pass"],
+            "vctl --version": [VCTL, "--version"],
+            "vctl status": [VCTL, "status"],
+            "vctl job list": [VCTL, "job", "list"],
+            "vctl job submit --no-wait": [VCTL, "job", "submit", "--no-wait", "--", "true"],
+        }
+        if tsp := which("tsp", "ts"):
+            commands["tsp"] = [tsp, "true"]
+        else:
+            report.remark("task-spooler is not installed: no comparison with tsp")
+        with place.daemon():
+            taken = interleaved(options.rounds or 20, commands, place.env)
+            place.stop_all()
+    for name, samples in taken.items():
+        report.add(name, "ms", samples, base=None if name == BASE else BASE)
+    return report
