@@ -1,5 +1,24 @@
-"""Entry point of the ``vctl`` command."""
+"""Entry point of the ``vctl`` command. What must be instant is answered before anything is imported."""
+
+import sys
 
 
-def main() -> None:
-    raise SystemExit(0)
+def main() -> int:
+    """Run the command line and return the exit code."""
+    words = sys.argv[1:]
+    if words == ["--version"] or words == ["version"]:
+        from vctl import __version__
+
+        print(f"vctl {__version__}")
+        return 0
+    if words[:1] == ["__complete"]:
+        from vctl.cli.live import offer
+
+        return offer(words[1:])
+    from vctl.cli.app import run
+
+    return run(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""From the words on the command line to an exit code: find the command, read its arguments, run it, write the answer.
+
+The only place of the command line that catches errors.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from vctl.cli import catalog, quick
+from vctl.cli.call import Call
+from vctl.cli.common import HOISTED
+from vctl.cli.declare import Command
+from vctl.errors import BadSpec, VctlError
+
+INTERRUPTED = 130
+
+
+def run(words: Sequence[str]) -> int:
+    """Answer one command line."""
+    as_json = False
+    try:
+        command, rest = _find(list(words))
+        as_json = wants_json(rest)
+        values = _read(command, rest) if command else None
+        if command is None or values is None:
+            return 0  # help was shown
+        return _execute(command, values)
+    except VctlError as error:
+        return _report(error, as_json=as_json or wants_json(words))
+    except BrokenPipeError:
+        # whoever read our output has left; nothing may complain about it, not even the interpreter's last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("VCTL_DEBUG") == "1":
+            raise
+        detail = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = VctlError(f"internal error: {detail}", fix="VCTL_DEBUG=1 shows the traceback; please report it")
+        return _report(problem, as_json=as_json or wants_json(words))
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether errors go to stdout as JSON; known before the words are parsed, as they may be wrong."""
+    chosen = os.environ.get("VCTL_OUTPUT", "")
+    for index, word in enumerate(words):
+        if word == "--":
+            break
+        if word in ("-o", "--output") and index + 1 < len(words):
+            chosen = words[index + 1]
+        elif word.startswith("--output="):
+            chosen = word.partition("=")[2]
+        elif word.startswith("-o") and word != "-o":
+            chosen = word[2:]
+    return chosen == "json"
+
+
+def _find(words: list[str]) -> tuple[Command | None, list[str]]:
+    """The command and its words. Shared options in front of the command move behind it; no command is status."""
+    front: list[str] = []
+    names = {name for param in HOISTED for name in param.info.names}
+    while words and words[0].startswith("-") and words[0].partition("=")[0] in names:
+        taken = 1 if "=" in words[0] else 2
+        front, words = front + words[:taken], words[taken:]
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words = ["status", *words]
+    if words[0] in ("-h", "--help", "help") or (
+        words[0] in catalog.GROUPS and words[1:2] in (["-h"], ["--help"], ["help"])
+    ):
+        _show_help("" if words[0] not in catalog.GROUPS else words[0])
+        return None, []
+    command, rest = catalog.find(words)
+    return command, front + rest
+
+
+def _show_help(group: str) -> None:
+    from vctl.cli import bridge
+
+    if not group:
+        lines = [(word, help) for word, (help, _) in (catalog.GROUPS | catalog.WORDS).items()]
+        bridge.show_group("", catalog.ABOUT, lines, catalog.EXAMPLES)
+        return
+    found = catalog.members(group)
+    lines = [(command.path.split()[1], command.help) for command in found]
+    bridge.show_group(group, catalog.GROUPS[group][0], lines, [found[0].examples[0]])
+
+
+def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
+    words = _spell_out(command, words)
+    values = quick.read(command, words)
+    if values is None:
+        from vctl.cli import bridge
+
+        values = bridge.read(command, words)
+    if values is not None:
+        _check_choices(command, values)
+    return values
+
+
+def _spell_out(command: Command, words: list[str]) -> list[str]:
+    """``--watch`` alone means ``--watch=2``: neither parser knows options whose value may be missing."""
+    bare = {name: param.info.bare for param in command.params if param.info.bare for name in param.info.names}
+    if command.own_words or not any(word in bare for word in words):
+        return words
+    result: list[str] = []
+    for index, word in enumerate(words):
+        following = words[index + 1] if index + 1 < len(words) else ""
+        if word in bare and not following.replace(".", "", 1).isdigit():
+            result += [word, str(bare[word])]
+        else:
+            result.append(word)
+    return result
+
+
+def _check_choices(command: Command, values: dict[str, Any]) -> None:
+    for param in command.params:
+        value = values[param.name]
+        if param.info.choices and value is not None and value not in param.info.choices:
+            from vctl.spec.fields import did_you_mean
+
+            what = f"{param.spelled}: {value!r} is not a choice"
+            raise BadSpec(what, fix=f"{did_you_mean(value, param.info.choices)} (of {', '.join(param.info.choices)})")
+
+
+def _execute(command: Command, values: dict[str, Any]) -> int:
+    shared = {name: values.pop(name) for name in command.common}
+    with Call(command, shared) as call:
+        while True:
+            answer = command.run(call, **values)
+            code = answer if isinstance(answer, int) else 0
+            if answer is not None and not isinstance(answer, int):
+                code = call.write(answer)
+            sys.stdout.flush()
+            if not call.watch_s:
+                return code
+            call.pause()
+
+
+def _report(error: VctlError, *, as_json: bool) -> int:
+    sys.stdout.flush()
+    if as_json:
+        import json
+
+        body = {
+            "code": error.code,
+            "exit_code": error.exit_code,
+            "message": error.problem,
+            "hint": error.fix,
+            "details": error.details,
+        }
+        print(json.dumps({"error": body}, indent=2, ensure_ascii=False, default=str), flush=True)
+        return error.exit_code
+    print(f"Error: {error.problem}", file=sys.stderr)
+    if error.fix:
+        print(f"Fix: {error.fix}", file=sys.stderr)
+    return error.exit_code

@@ -1,0 +1,107 @@
+"""The typer side of a declared command: help pages, and the judgement on arguments that ``quick`` gave up on."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, cast
+
+import typer
+
+from vctl.cli.declare import Command, Param
+from vctl.errors import BadSpec
+
+UsageError = cast(type[Exception], typer.BadParameter.__base__)
+"""click's, or that of the click inside newer typers."""
+
+
+def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
+    """The value of every parameter as typer reads them; None when help was shown. Mistakes are BadSpec."""
+    app = _app()
+    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not command.own_words}
+    app.command(
+        help=_plain(f"{command.help}\n\n{command.details}".strip()),
+        epilog=_epilog(command.examples),
+        context_settings=settings,
+    )(_callback(command))
+    return _ask(app, words, f"vctl {command.path}")
+
+
+def show_group(name: str, help: str, members: Iterable[tuple[str, str]], examples: Sequence[str]) -> None:
+    """The help page of a group, or of vctl itself when the name is empty."""
+    app = _app()
+
+    @app.callback(help=_plain(help), epilog=_epilog(examples))
+    def group(
+        version: Annotated[bool, typer.Option("--version", help="Print the version.", hidden=bool(name))] = False,
+    ) -> None: ...
+
+    for word, line in members:
+        app.command(word, help=_plain(line))(lambda: None)
+    _ask(app, ["--help"], f"vctl {name}".strip())
+
+
+def _app() -> typer.Typer:
+    return typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def _ask(app: typer.Typer, words: Sequence[str], name: str) -> dict[str, Any] | None:
+    entry = typer.main.get_command(app)
+    try:
+        found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
+    except UsageError as error:
+        raise _mistake(error, name) from None
+    return found if isinstance(found, dict) else None
+
+
+def _mistake(error: Any, name: str) -> BadSpec:
+    message = str(error.format_message())
+    guesses = [str(guess) for guess in getattr(error, "possibilities", None) or ()]
+    message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
+    if guesses:
+        return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
+    return BadSpec(message, fix=f"see `{name} --help`")
+
+
+def _callback(command: Command) -> Callable[..., dict[str, Any]]:
+    """A function with the signature that typer needs, which hands back what typer read."""
+
+    def callback(**values: Any) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    params = [
+        inspect.Parameter(
+            param.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if param.required else param.default,
+            annotation=_annotation(param),
+        )
+        for param in command.params
+    ]
+    callback.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]  # how typer is told
+    callback.__annotations__ = {param.name: param.annotation for param in params}
+    return callback
+
+
+def _annotation(param: Param) -> Any:
+    kind: Any = list[param.type] if param.many else param.type  # type: ignore[name-defined]  # a value, not a type
+    if not param.required and not param.is_flag:
+        kind = kind | None
+    info = param.info
+    help, metavar = _plain(info.help), param.metavar
+    if param.is_argument:
+        return Annotated[kind, typer.Argument(metavar=metavar, help=help, show_default=False)]
+    names = list(info.names)
+    if param.is_flag:
+        if info.off:
+            names[-1] = f"{names[-1]}/{info.off}"
+            kind = bool | None if param.default is None else bool
+        return Annotated[kind, typer.Option(*names, help=help, show_default=False)]
+    return Annotated[kind, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
+
+
+def _epilog(examples: Sequence[str]) -> str:
+    return "\n\n".join(["Examples:", *(f"  {_plain(example)}" for example in examples)])
+
+
+def _plain(text: str) -> str:
+    """Keep rich from reading brackets as markup."""
+    return text.replace("[", "\\[")

@@ -1,0 +1,125 @@
+"""One call of a command: its settings, the store it works on, and where its answer goes."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vctl.cli.declare import Command
+from vctl.config import Config, load
+from vctl.core.clusters import PRIMARY
+from vctl.errors import BadSpec
+
+if TYPE_CHECKING:
+    from vctl.cli.output import Answer, Data
+    from vctl.store.store import Store
+
+TABLE_LIMIT = 100
+LEAST_WATCH_S = 0.1
+
+
+class Call:
+    """What a command function gets beside its own arguments. ``shared`` are the values of the common options."""
+
+    def __init__(self, command: Command, shared: dict[str, Any]) -> None:
+        self.command = command
+        self.asked_output: str | None = shared.get("output")
+        flags = {name: shared.get(name) for name in ("output", "color", "home")}
+        self.config: Config = load(flags=flags)
+        self.output: str = self.config.get("output")
+        self.filters: list[str] = shared.get("filter") or []
+        self.watch_s: float | None = shared.get("watch")
+        self._limit: int | None = shared.get("limit")
+        self._unlimited = False
+        self._header = not shared.get("no_header")
+        self._local_node = command.uses_nodes
+        self._wants_local_node = bool(self.config.get("local_node")) and not shared.get("no_local_node")
+        self._store: Store | None = None
+        if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
+            raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
+        if self._limit is not None and self._limit < 0:
+            raise BadSpec(f"--limit: {self._limit} is negative", fix="write 0 or more")
+
+    def __enter__(self) -> "Call":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def home(self) -> Path:
+        """The state directory."""
+        return self.config.home()
+
+    @property
+    def store(self) -> "Store":
+        """The state, opened on first use; this machine is a node of it where the command needs one."""
+        if self._store is None:
+            from vctl.store.store import Store
+
+            self._store = Store.open(self.home)
+            if self._local_node:
+                from vctl.ops import nodes
+
+                nodes.ensure_local(self._store, wanted=self._wants_local_node)
+        return self._store
+
+    def ensure_nodes(self) -> None:
+        """Make this machine a node now; for a command that opens the state itself."""
+        assert self.store
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a table is shown, not data."""
+        return self.output == "table"
+
+    @property
+    def limit(self) -> int | None:
+        """At most so many entries: as asked, else 100 in tables."""
+        return self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
+
+    def unlimited(self) -> None:
+        """Everything is wanted, because it is counted and not shown."""
+        self._unlimited = True
+
+    def first(self, items: "list[Data]") -> "list[Data]":
+        """As many of the items as are wanted."""
+        return items if self.limit is None else items[: self.limit]
+
+    def cluster(self, given: str | None) -> str:
+        """The cluster to look at: as given, else the one this process runs in, else the primary."""
+        from vctl.spec.ids import resolve_cluster_id
+
+        return resolve_cluster_id(given or os.environ.get("VCTL_CLUSTER_ID") or PRIMARY, "--cluster")
+
+    def note(self, text: str | None) -> None:
+        """Tell people something that is not a result."""
+        if text:
+            sys.stdout.flush()
+            print(text, file=sys.stderr, flush=True)
+
+    def warn_if_nothing_schedules(self) -> None:
+        """Say so when no scheduler has given a sign of life lately."""
+        from vctl.daemon.waiting import scheduler_notice
+
+        self.note(scheduler_notice(self.store))
+
+    def write(self, answer: "Answer") -> int:
+        """Write an answer in the wanted form; returns the exit code it carries."""
+        from vctl.cli import output
+        from vctl.cli.page import Page
+
+        page = Page.on(sys.stdout, color=self.config.get("color"), header=self._header)
+        if self.watch_s and sys.stdout.isatty():
+            sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
+        output.write(answer, self.output, sys.stdout, page)
+        if answer.more > 0 and self.for_people:
+            self.note(f"… {answer.more} more; --limit {len(answer.rows) + answer.more} shows all")
+        return answer.code
+
+    def pause(self) -> None:
+        """Wait until a watched answer is due again."""
+        import time
+
+        time.sleep(self.watch_s or 0)

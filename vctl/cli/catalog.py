@@ -1,0 +1,92 @@
+"""The table of contents: every first word of a command, its one-line help and the module that declares it.
+
+Only the module of the word in use is imported. To add a group: one module in ``commands/`` and one entry here.
+"""
+
+from importlib import import_module
+
+from vctl.cli.declare import COMMANDS, Command
+from vctl.errors import BadSpec
+
+ABOUT = (
+    "Divide a machine or a cluster into virtual clusters and run jobs in them: isolated, gang-scheduled, nested, "
+    "elastic, queued, and recovered after any crash."
+)
+EXAMPLES = (
+    "vctl job submit --num-cpus 2 -- python train.py",
+    "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
+    "vctl status",
+)
+
+GROUPS = {
+    "job": ("Submit, watch and stop jobs.", "jobs"),
+    "vc": ("Create, change and show virtual clusters.", "clusters"),
+    "node": ("Add, drain and remove physical nodes.", "nodes"),
+    "config": ("Show the settings and where they come from.", "configuration"),
+}
+"""Words that are followed by a second word."""
+
+WORDS = {
+    "status": ("What runs, what waits and what is free.", "views"),
+    "cluster-resources": ("Total resources of a virtual cluster.", "views"),
+    "available-resources": ("What is free in a virtual cluster.", "views"),
+    "nodes": ("The virtual nodes of a virtual cluster.", "views"),
+    "current-cluster": ("The virtual cluster this command runs in.", "views"),
+    "current-node": ("The virtual node this command runs on.", "views"),
+    "list": ("List objects of one kind.", "objects"),
+    "get": ("Show one object.", "objects"),
+    "summary": ("Count the objects of one kind.", "objects"),
+    "events": ("The history of changes.", "views"),
+    "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
+    "replay": ("Repair the state from its tables, as at every start.", "upkeep"),
+    "doctor": ("Check the state and this machine.", "upkeep"),
+    "backup": ("Write a copy of the state to a file.", "upkeep"),
+    "restore": ("Replace the state by a backup.", "upkeep"),
+    "prune": ("Forget jobs that ended long ago.", "upkeep"),
+}
+HIDDEN = {"completion": "shells"}
+
+
+def load(word: str) -> None:
+    """Import the module that declares the commands of a first word."""
+    module = HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
+    import_module(f"vctl.cli.commands.{module}")
+
+
+def load_all() -> dict[str, Command]:
+    """Every command there is, in the order of the catalogue."""
+    for word in (*GROUPS, *WORDS, *HIDDEN):
+        load(word)
+    order = [*GROUPS, *WORDS, *HIDDEN]
+    return dict(sorted(COMMANDS.items(), key=lambda item: order.index(item[0].split()[0])))
+
+
+def members(group: str) -> list[Command]:
+    """The commands of a group, in the order of their declaration."""
+    load(group)
+    return [command for path, command in COMMANDS.items() if path.split()[0] == group and not command.hidden]
+
+
+def find(words: list[str]) -> tuple[Command, list[str]]:
+    """The command that the first words name, and the rest of the words."""
+    first = words[0]
+    if first not in GROUPS and first not in WORDS and first not in HIDDEN:
+        raise _unknown("vctl", first, [*GROUPS, *WORDS])
+    load(first)
+    if first in COMMANDS:
+        return COMMANDS[first], words[1:]
+    if len(words) == 1 or words[1].startswith("-"):
+        names = ", ".join(command.path.split()[1] for command in members(first))
+        raise BadSpec(f"vctl {first} needs a command", fix=f"one of: {names}; see `vctl {first} --help`")
+    path = f"{first} {words[1]}"
+    if path not in COMMANDS:
+        raise _unknown(f"vctl {first}", words[1], [command.path.split()[1] for command in members(first)])
+    return COMMANDS[path], words[2:]
+
+
+def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
+    from vctl.spec.fields import nearest
+
+    guess = nearest(word, known)
+    fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
+    return BadSpec(f"{before} has no command {word!r}", fix=fix)

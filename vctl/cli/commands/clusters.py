@@ -1,0 +1,168 @@
+"""``vctl vc``: create, change and show virtual clusters."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, done, listing, single
+
+if TYPE_CHECKING:
+    from vctl.core.clusters import ClusterSpec
+
+Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
+NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
+Replicas = Annotated[
+    str | None,
+    Opt("--replica-sets", metavar="JSON|@FILE|-", help='Whole nodes by template, final counts: {"8c16g": 2}.'),
+]
+SpecOption = Annotated[
+    str | None, Opt("--spec", metavar="JSON|@FILE|-", help="Parts of nodes instead: minimum, maximum, fixed nodes.")
+]
+
+
+@command(
+    "vc create",
+    "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
+    "vctl vc create small --spec '{\"flexible_resource_min\": {\"CPU\": 2}}' --parent team-a",
+    common=(NO_LOCAL_NODE, *CHANGES),
+    uses_nodes=True,
+)
+def create(
+    call: Call,
+    cluster_id: NewId,
+    divisible: Annotated[
+        bool, Opt("--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it).")
+    ] = False,
+    replica_sets: Replicas = None,
+    spec: SpecOption = None,
+    parent: Annotated[
+        str | None, Opt("--parent", metavar="ID", complete="clusters", help="Where its nodes come from (primary).")
+    ] = None,
+) -> Answer:
+    """Create a virtual cluster."""
+    from vctl.ops import clusters
+
+    data = clusters.create(
+        call.store,
+        cluster_id,
+        divisible=divisible,
+        spec=_spec(call, spec),
+        replica_sets=_replica_sets(cluster_id, replica_sets, spec),
+        parent_id=parent,
+    )
+    return done(data, cluster_id, f"virtual cluster {cluster_id} created, revision {data['revision']}")
+
+
+@command(
+    "vc update",
+    "vctl vc update team-a --replica-sets '{\"8c16g\": 3}'",
+    "vctl vc update team-a --replica-sets @team-a.json --revision 1763640000000000000",
+    common=(NO_LOCAL_NODE, *CHANGES),
+    uses_nodes=True,
+)
+def update(
+    call: Call,
+    cluster_id: Id,
+    divisible: Annotated[
+        bool | None, Opt("--divisible", off="--indivisible", help="Must be what it is already.")
+    ] = None,
+    replica_sets: Replicas = None,
+    spec: SpecOption = None,
+    revision: Annotated[int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")] = None,
+) -> Answer:
+    """Change what a virtual cluster consists of, all of it or nothing."""
+    from vctl.ops import clusters
+
+    data = clusters.update(
+        call.store,
+        cluster_id,
+        divisible=divisible,
+        spec=_spec(call, spec),
+        replica_sets=_replica_sets(cluster_id, replica_sets, spec),
+        revision=revision,
+    )
+    return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")
+
+
+def _spec(call: Call, document: str | None) -> "ClusterSpec | None":
+    if document is None:
+        return None
+    from vctl.spec.cluster_spec import parse_cluster_spec
+    from vctl.spec.source import read_document
+
+    given = read_document(document, "a cluster spec", "--spec")
+    return parse_cluster_spec(given, units=call.config.get("unit_resources"), logical=True)
+
+
+def _replica_sets(cluster_id: str, document: str | None, spec: str | None) -> dict[str, int] | None:
+    if document is None:
+        return None
+    if spec is not None:
+        from vctl.errors import BadSpec
+
+        raise BadSpec("--replica-sets cannot be combined with --spec", fix="keep one of the two")
+    from vctl.spec.cluster_spec import parse_replica_sets
+    from vctl.spec.source import read_document
+
+    path = "--replica-sets"
+    return parse_replica_sets(read_document(document, "a map of templates", path), path, cluster_id=cluster_id)
+
+
+@command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
+def delete(
+    call: Call,
+    cluster_id: Id,
+    drain: Annotated[bool, Opt("--drain", help="Admit nothing more, wait until it is empty.")] = False,
+    force: Annotated[bool, Opt("--force", help="Stop what runs in it first.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", help="With --drain: return before it is empty.")] = False,
+) -> Answer:
+    """Delete a virtual cluster; its nodes go back to its parent."""
+    from vctl.ops import clusters
+
+    data = clusters.delete(call.store, cluster_id, drain=drain, force=force)
+    state = data.get("state")
+    if state == "REMOVING" and not no_wait:
+        from vctl.daemon import waiting
+
+        waiting.wait_until_removed(call.store, call.config, cluster_id)
+        return done({**data, "state": "REMOVED"}, cluster_id, f"virtual cluster {cluster_id} deleted")
+    word = "will be deleted when it is empty" if state == "REMOVING" else "deleted"
+    return done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
+
+
+@command("vc list", "vctl vc list", "vctl vc list --filter kind=logical -o json", common=(*LISTS, NO_LOCAL_NODE),
+         uses_nodes=True)  # fmt: skip
+def list_(call: Call) -> Answer:
+    """List virtual clusters of every kind."""
+    from vctl.cli.columns import CLUSTERS
+    from vctl.ops import clusters
+
+    items = clusters.list_clusters(call.store, filters=call.filters, all_kinds=True)
+    return listing("ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters")
+
+
+@command("vc get", "vctl vc get team-a", "vctl vc get primary -o json", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+def get(call: Call, cluster_id: Id) -> Answer:
+    """Show one virtual cluster."""
+    from vctl.ops import clusters
+
+    return single(clusters.get_cluster(call.store, cluster_id), cluster_id)
+
+
+@command("vc tree", "vctl vc tree", "vctl vc tree team-a", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+def tree(
+    call: Call,
+    cluster_id: Annotated[
+        str | None, Arg("ID", help="Where the tree begins (primary).", complete="clusters")
+    ] = None,
+) -> Answer:
+    """Show virtual clusters as a tree with what is used of each."""
+    from vctl.cli import tree as drawing
+    from vctl.ops import clusters
+
+    data = clusters.tree(call.store, cluster_id)
+    branches = drawing.flatten(data)
+    answer = single(data, data["cluster_id"], lambda page: drawing.draw(page, branches))
+    answer.names = [branch["cluster_id"] for branch in branches]
+    return answer

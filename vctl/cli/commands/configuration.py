@@ -1,0 +1,51 @@
+"""``vctl config``: the settings and where they come from."""
+
+from typing import Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import READS
+from vctl.cli.declare import Opt, command
+from vctl.cli.output import Answer, Data, listing, single
+from vctl.cli.page import Column
+
+
+@command("config show", "vctl config show --origin", "vctl config show -o json", common=READS)
+def show(
+    call: Call, origin: Annotated[bool, Opt("--origin", help="Also where each value comes from.")] = False
+) -> Answer:
+    """Show every setting with its value."""
+    items: list[Data] = [
+        {
+            "name": setting.name,
+            "value": sorted(value) if isinstance(value, frozenset) else value,
+            "origin": where,
+            "env": setting.env,
+            "help": setting.help,
+        }
+        for setting, value, where in call.config.rows()
+    ]
+    columns = [Column("SETTING", "name"), Column("VALUE", _text)]
+    if origin:
+        columns.append(Column("ORIGIN", "origin"))
+    columns.append(Column("VARIABLE", "env", give=True))
+    return listing("SettingList", items, len(items), "name", columns, "")
+
+
+def _text(item: object) -> str:
+    from vctl.cli import words
+
+    assert isinstance(item, dict)
+    return words.value(item["name"], item["value"])
+
+
+@command("config path", "vctl config path", common=READS)
+def path(call: Call) -> Answer:
+    """Print where the state is and which files are read."""
+    from vctl import config
+
+    data: Data = {
+        "home": str(call.home),
+        "project_file": f"{call.config.cwd}/{config.PROJECT_FILE}",
+        "user_file": config.user_file(call.config.env),
+    }
+    return single(data, call.home, lambda page: page.pairs([(name, str(value)) for name, value in data.items()]))

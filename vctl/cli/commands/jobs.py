@@ -1,0 +1,321 @@
+"""``vctl job``: submit, watch and stop jobs."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, done, listing, single
+
+if TYPE_CHECKING:
+    from vctl.core.clusters import ClusterSpec
+    from vctl.spec.job_request import JobRequest
+
+JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
+Grace = Annotated[
+    str | None, Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).")
+]
+
+
+@command(
+    "job submit",
+    "vctl job submit -- python train.py",
+    "vctl job submit --num-cpus 4 --num-gpus 1 --time-limit 1h30m --no-wait -- python train.py --epochs 3",
+    'vctl job submit -c team-a --virtual-cluster \'{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}, '
+    '{"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
+    common=(NO_LOCAL_NODE, *CHANGES),
+    own_words=True,
+    uses_nodes=True,
+)
+def submit(
+    call: Call,
+    words: Annotated[list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")],
+    cluster: Annotated[
+        str | None,
+        Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Cluster to submit to (default: VCTL_CLUSTER)."),
+    ] = None,
+    virtual_cluster: Annotated[
+        str | None,
+        Opt("--virtual-cluster", metavar="JSON|@FILE|-", help="What to reserve for the job, all of it or nothing."),
+    ] = None,
+    num_cpus: Annotated[str | None, Opt("--num-cpus", metavar="N", help="CPUs of each reserved node.")] = None,
+    num_gpus: Annotated[str | None, Opt("--num-gpus", metavar="N", help="GPUs of each reserved node.")] = None,
+    memory: Annotated[str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")] = None,
+    nodes: Annotated[int | None, Opt("--nodes", help="How many such nodes, each on its own machine (1).")] = None,
+    entrypoint_num_cpus: Annotated[
+        str | None, Opt("--entrypoint-num-cpus", metavar="N", help="CPUs of the command itself.")
+    ] = None,
+    entrypoint_num_gpus: Annotated[
+        str | None, Opt("--entrypoint-num-gpus", metavar="N", help="GPUs of the command itself.")
+    ] = None,
+    entrypoint_memory: Annotated[
+        str | None, Opt("--entrypoint-memory", metavar="SIZE", help="Memory of the command itself.")
+    ] = None,
+    entrypoint_resources: Annotated[
+        str | None, Opt("--entrypoint-resources", metavar="JSON", help="Other resources of the command itself.")
+    ] = None,
+    priority: Annotated[int, Opt("--priority", help="Higher ones go first (0).")] = 0,
+    time_limit: Annotated[
+        str | None, Opt("--time-limit", metavar="TIME", help="End the job after 90s, 1h30m or 01:30:00.")
+    ] = None,
+    name: Annotated[str, Opt("--name", help="A name for people.")] = "",
+    submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None,
+    env: Annotated[
+        list[str] | None, Opt("--env", metavar="K=V", help="Set a variable for the job; repeatable.")
+    ] = None,
+    env_file: Annotated[
+        str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
+    ] = None,
+    clean_env: Annotated[bool, Opt("--clean-env", help="Do not hand on this environment.")] = False,
+    working_dir: Annotated[
+        str | None, Opt("--working-dir", metavar="DIR", complete="dir", help="Start the command there.")
+    ] = None,
+    metadata: Annotated[list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")] = None,
+    metadata_json: Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="The same as a JSON map.")] = None,
+    runtime_env_json: Annotated[
+        str | None, Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used.")
+    ] = None,
+    grace: Grace = None,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
+    stop_on_interrupt: Annotated[
+        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
+    ] = False,
+) -> Answer | int:
+    """Run a command in a part of the cluster that is reserved for it.
+
+    The job waits until everything it asks for is free at the same time, however long that takes. Its output is shown
+    and its exit code is returned. Ctrl-C detaches: the job goes on.
+    """
+    from vctl.ops import jobs
+    from vctl.spec.job_request import JobRequest, entry_request
+    from vctl.spec.quantities import parse_duration
+
+    units = call.config.get("unit_resources")
+    variables, directory = _surroundings(call, env, env_file, working_dir, runtime_env_json)
+    request = JobRequest(
+        argv=tuple(words),
+        cluster=cluster or call.config.get("cluster"),
+        spec=_reservation(virtual_cluster, num_cpus, num_gpus, memory, nodes, units),
+        entry=entry_request(
+            entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
+        ),
+        priority=priority,
+        time_limit_s=None if time_limit is None else parse_duration(time_limit, "--time-limit", positive=True),
+        name=name,
+        submission_id=submission_id,
+        env=variables,
+        clean_env=clean_env,
+        cwd=directory,
+        metadata=_metadata(metadata, metadata_json),
+        grace_s=call.config.get("kill_grace") if grace is None else parse_duration(grace, "--grace"),
+    )
+    job = jobs.submit(call.store, request)
+    if no_wait:
+        call.warn_if_nothing_schedules()
+        return done(job, job["submission_id"], job["submission_id"])
+    return _follow(call, job["submission_id"], stop_on_interrupt=stop_on_interrupt)
+
+
+def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answer | int:
+    """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
+    from vctl.daemon import waiting
+    from vctl.ops import jobs
+
+    if call.asked_output in (None, "table"):
+        return waiting.submit_and_follow(
+            call.store, call.config, submission_id, stop_on_interrupt=stop_on_interrupt
+        )
+    code = waiting.wait_for_jobs(call.store, call.config, [submission_id], timeout_s=None)
+    return single(jobs.get_job(call.store, submission_id), submission_id, code=code)
+
+
+def _reservation(
+    document: str | None, num_cpus: Any, num_gpus: Any, memory: Any, nodes: int | None, units: frozenset[str]
+) -> "ClusterSpec | None":
+    from vctl.spec.job_request import shortcut_spec
+
+    short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=document is not None)
+    if document is None:
+        return short
+    from vctl.spec.cluster_spec import parse_cluster_spec
+    from vctl.spec.source import read_document
+
+    return parse_cluster_spec(read_document(document, "a cluster spec", "--virtual-cluster"), units=units)
+
+
+def _surroundings(
+    call: Call, env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: str | None
+) -> tuple[dict[str, str], str | None]:
+    """The variables and the directory of the job; what is given by its own option is stronger."""
+    import os
+
+    variables: dict[str, str] = {}
+    if runtime_env is not None:
+        from vctl.cli.runtime_env import read
+
+        variables, directory = read(runtime_env, call.note)
+        working_dir = working_dir or directory
+    if env_file or env:
+        from vctl.spec.options import parse_env, read_env_file
+
+        if env_file:
+            variables.update(read_env_file(env_file))
+        variables.update(parse_env(env or (), inherited=os.environ))
+    if working_dir is None:
+        return variables, None
+    path = os.path.abspath(os.path.expanduser(working_dir))
+    if not os.path.isdir(path):
+        from vctl.errors import BadSpec
+
+        raise BadSpec(f"--working-dir: {path} is not a directory", fix="name a directory that exists")
+    return variables, path
+
+
+def _metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if document is not None:
+        from vctl.spec.fields import as_mapping, as_text, child
+        from vctl.spec.source import read_document
+
+        given = as_mapping(
+            read_document(document, "a map", "--metadata-json"), "--metadata-json", "metadata", '{"owner": "ana"}'
+        )
+        for key, value in given.items():
+            found[key] = as_text(value, child("--metadata-json", key), "a value")
+    if pairs:
+        from vctl.spec.options import parse_pairs
+
+        found.update(parse_pairs(pairs, "--metadata"))
+    return found
+
+
+@command("job list", "vctl job list", "vctl job list -a --filter status=FAILED -o json", common=LISTS)
+def list_(
+    call: Call,
+    all_: Annotated[bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")] = False,
+    cluster: Annotated[
+        str | None, Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only jobs of this cluster.")
+    ] = None,
+) -> Answer:
+    """List jobs, newest first."""
+    from vctl.cli.columns import JOBS
+    from vctl.ops import jobs
+
+    over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
+    within = call.cluster(cluster) if cluster else None
+    items, total = jobs.list_jobs(call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within)
+    none = "no jobs" if over_too else "no jobs are waiting or running; -a shows those that are over"
+    return listing("JobList", items, total, "submission_id", JOBS, none)
+
+
+@command("job status", "vctl job status last", "vctl job status job-5f2c -o json", common=READS)
+def status(call: Call, job: JobRef) -> Answer:
+    """Show one job: its state, why it waits, what it holds."""
+    from vctl.ops import jobs
+
+    data = jobs.get_job(call.store, job)
+    return single(data, data["submission_id"])
+
+
+@command("job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", common=CHANGES)
+def logs(
+    call: Call,
+    job: JobRef,
+    follow: Annotated[bool, Opt("-f", "--follow", help="Go on until the job is over, and return its exit code.")] = False,
+    tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+) -> int:
+    """Print the output of a job."""
+    if follow:
+        from vctl.daemon import waiting
+
+        return waiting.follow_log(call.store, call.config, job)
+    from vctl.ops import jobs
+
+    path = jobs.log_path(call.store, job)
+    if path.exists():
+        with path.open("rb") as file:
+            if tail is not None:
+                from collections import deque
+
+                sys.stdout.buffer.writelines(deque(file, maxlen=max(tail, 0)))
+            else:
+                while block := file.read(1 << 20):
+                    sys.stdout.buffer.write(block)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+@command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
+def stop(
+    call: Call,
+    jobs_: Annotated[
+        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
+    ],
+    grace: Grace = None,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes are gone.")] = False,
+) -> Answer:
+    """Stop jobs: SIGTERM to every process, and SIGKILL after the grace."""
+    from vctl.ops import jobs
+    from vctl.spec.quantities import parse_duration
+
+    grace_s = None if grace is None else parse_duration(grace, "--grace")
+    stopped = [jobs.stop(call.store, ref, grace_s=grace_s) for ref in jobs_]
+    running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
+    if running and not no_wait:
+        from vctl.daemon import waiting
+
+        for submission_id in running:
+            waiting.wait_until_stopped(call.store, call.config, submission_id)
+        stopped = [jobs.get_job(call.store, job["submission_id"]) for job in stopped]
+    elif running:
+        call.warn_if_nothing_schedules()
+    return _each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
+
+
+def _now(job: dict[str, Any]) -> str:
+    return "stopping" if job["status"] == "RUNNING" else str(job["status"])
+
+
+@command("job delete", "vctl job delete train-1", common=CHANGES)
+def delete(
+    call: Call,
+    jobs_: Annotated[
+        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
+    ],
+) -> Answer:
+    """Forget jobs that are over, with their logs."""
+    from vctl.ops import jobs
+
+    return _each([jobs.delete(call.store, ref) for ref in jobs_], lambda job: f"job {job['submission_id']} deleted")
+
+
+def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
+    """One job: itself. Several: a list."""
+    if len(items) == 1:
+        return done(items[0], items[0]["submission_id"], sentence(items[0]))
+    answer = listing("JobList", items, len(items), "submission_id", [], "")
+    answer.draw = lambda page: [sentence(item) for item in items]
+    return answer
+
+
+@command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
+def wait(
+    call: Call,
+    jobs_: Annotated[
+        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
+    ],
+    timeout: Annotated[str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")] = None,
+) -> Answer | int:
+    """Wait until jobs are over; the exit code is the first bad one of theirs."""
+    from vctl.daemon import waiting
+    from vctl.ops import jobs
+    from vctl.spec.quantities import parse_duration
+
+    timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
+    code = waiting.wait_for_jobs(call.store, call.config, jobs_, timeout_s=timeout_s)
+    if call.asked_output is None:
+        return code
+    answer = _each([jobs.get_job(call.store, ref) for ref in jobs_], lambda job: f"{job['submission_id']} {_now(job)}")
+    answer.code = code
+    return answer

@@ -1,0 +1,156 @@
+"""``vctl list|get|summary RES``, as in Ray's state API: one entry in a table for each kind of object."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from vctl.cli.call import Call
+from vctl.cli.common import LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, Data, listing, single
+
+Items = tuple[list[Data], int]
+
+
+class Kind:
+    """One kind of object: how its list is called, its key, what a summary counts, how they are read."""
+
+    def __init__(
+        self, title: str, key: str, counted: str, many: Callable[[Call], Items], one: Callable[[Call, str], Data] | None
+    ) -> None:
+        self.title = title
+        self.key = key
+        self.counted = counted
+        self.many = many
+        self.one = one
+
+
+def _clusters(call: Call) -> Items:
+    from vctl.ops import clusters
+
+    return _cut(call, clusters.list_clusters(call.store, filters=call.filters, all_kinds=True))
+
+
+def _cluster(call: Call, ref: str) -> Data:
+    from vctl.ops import clusters
+
+    return clusters.get_cluster(call.store, ref)
+
+
+def _vnodes(call: Call) -> Items:
+    from vctl.ops import views
+
+    return _cut(call, _filtered(views.nodes(call.store, call.cluster(None)), call.filters))
+
+
+def _vnode(call: Call, ref: str) -> Data:
+    from vctl.ops import views
+
+    return views.current_node(call.store, ref)
+
+
+def _nodes(call: Call) -> Items:
+    from vctl.ops import nodes
+
+    return _cut(call, nodes.list_nodes(call.store, filters=call.filters))
+
+
+def _node(call: Call, ref: str) -> Data:
+    from vctl.ops import nodes
+
+    return nodes.get_node(call.store, ref)
+
+
+def _jobs(call: Call) -> Items:
+    from vctl.ops import jobs
+
+    return jobs.list_jobs(call.store, all=True, filters=call.filters, limit=call.limit)
+
+
+def _job(call: Call, ref: str) -> Data:
+    from vctl.ops import jobs
+
+    return jobs.get_job(call.store, ref)
+
+
+def _events(call: Call) -> Items:
+    from vctl.ops import views
+
+    limit = None if call.filters else call.limit
+    return _cut(call, _filtered(views.events(call.store, limit=limit), call.filters))
+
+
+def _cut(call: Call, items: list[Data]) -> Items:
+    return call.first(items), len(items)
+
+
+def _filtered(items: list[Data], filters: list[str]) -> list[Data]:
+    if not filters:
+        return items
+    from vctl.ops.filters import parse_filters
+    from vctl.ops.forms import matches
+
+    wanted = parse_filters(filters, list(items[0]) if items else [text.partition("=")[0].rstrip("!") for text in filters])
+    return [item for item in items if matches(item, wanted)]
+
+
+KINDS = {
+    "clusters": Kind("ClusterList", "cluster_id", "kind", _clusters, _cluster),
+    "vnodes": Kind("VNodeList", "NodeID", "Kind", _vnodes, _vnode),
+    "nodes": Kind("NodeList", "node_id", "state", _nodes, _node),
+    "jobs": Kind("JobList", "submission_id", "status", _jobs, _job),
+    "events": Kind("EventList", "seq", "kind", _events, None),
+}
+Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
+Single = Annotated[str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")]
+
+
+@command("list", "vctl list jobs --filter status=RUNNING", "vctl list clusters --detail -o json",
+         common=(*LISTS, NO_LOCAL_NODE), uses_nodes=True)  # fmt: skip
+def list_(
+    call: Call,
+    res: Resource,
+    detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
+) -> Answer:
+    """List objects of one kind."""
+    from vctl.cli import columns
+    from vctl.cli.page import Column
+
+    kind = KINDS[res]
+    items, total = kind.many(call)
+    shown = getattr(columns, res.upper())
+    if detail and items:
+        shown = [Column(name.upper(), _field(name)) for name in items[0]]
+    return listing(kind.title, items, total, kind.key, shown, f"no {res}")
+
+
+def _field(name: str) -> Callable[[Any], str]:
+    from vctl.cli import words
+
+    return lambda item: words.value(name, item[name])
+
+
+@command("get", "vctl get clusters team-a", "vctl get jobs last -o json", common=(*READS, NO_LOCAL_NODE),
+         uses_nodes=True)  # fmt: skip
+def get(call: Call, res: Single, ref: Annotated[str, Arg("ID", help="Its id.", complete="objects")]) -> Answer:
+    """Show one object."""
+    kind = KINDS[res]
+    assert kind.one is not None
+    data = kind.one(call, ref)
+    return single(data, data.get(kind.key, ref))
+
+
+@command("summary", "vctl summary jobs", "vctl summary nodes -o json", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+def summary(call: Call, res: Resource) -> Answer:
+    """Count the objects of one kind."""
+    kind = KINDS[res]
+    counts: dict[str, int] = {}
+    call.unlimited()
+    items, _ = kind.many(call)
+    for item in items:
+        word = str(item[kind.counted])
+        counts[word] = counts.get(word, 0) + 1
+    data = {"kind": res, "by": kind.counted, "counts": counts, "total": len(items)}
+    rows = [(word, str(count)) for word, count in sorted(counts.items())]
+    answer = single(data, res, lambda page: page.pairs([*rows, ("total", str(len(items)))]))
+    answer.rows = [{kind.counted: word, "count": count} for word, count in counts.items()]
+    return answer

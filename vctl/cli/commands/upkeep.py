@@ -1,0 +1,116 @@
+"""The scheduler itself and the care of the state: daemon, replay, doctor, backup, restore, prune."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES, NO_LOCAL_NODE
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, done, single
+from vctl.cli.page import Page
+
+File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
+
+
+@command("daemon", "vctl daemon", "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node", common=(NO_LOCAL_NODE, *CHANGES),
+         uses_nodes=True)  # fmt: skip
+def daemon(call: Call) -> int:
+    """Run the scheduler until it is stopped.
+
+    Jobs outlive it: a new daemon adopts what still runs. A second one in the same state directory is refused.
+    """
+    from vctl.daemon.loop import run_daemon
+
+    call.ensure_nodes()
+    return run_daemon(call.home, call.config)
+
+
+@command("replay", "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)
+def replay(
+    call: Call,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Only show what would be repaired.")] = False,
+) -> Answer:
+    """Repair the state from its tables, as at every start."""
+    from vctl.ops import replay as ops
+
+    data = ops.replay(call.store, dry_run=dry_run)
+
+    def draw(page: Page) -> Iterator[str]:
+        for step in data["steps"]:
+            yield f"{page.paint(str(step['step']), 'bold')} {step['title']}"
+            actions = [action if isinstance(action, str) else _action(action) for action in step["actions"]]
+            yield from (f"    {action}" for action in actions or [page.paint("nothing to do", "dim")])
+
+    return single(data, "replay", draw)
+
+
+def _action(action: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in action.items())
+
+
+@command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES)
+def doctor(
+    call: Call,
+    prove: Annotated[bool, Opt("--prove", help="Compute every rule again from the raw tables.")] = False,
+    repair: Annotated[bool, Opt("--repair", help="Repair what can be repaired safely.")] = False,
+) -> Answer:
+    """Check the state and this machine; exit 1 when something is wrong."""
+    from vctl.ops import health
+
+    data = health.doctor(call.store, prove=prove, repair=repair)
+
+    def draw(page: Page) -> Iterator[str]:
+        for finding in data["findings"]:
+            yield f"{page.paint('finding', 'red')}  {_sentence(finding)}"
+        for note in data["notes"]:
+            yield f"{page.paint('note', 'dim')}     {_sentence(note)}"
+        yield page.paint("ok", "green") if data["ok"] else page.paint("something is wrong", "strong red")
+
+    return single(data, "ok" if data["ok"] else "findings", draw, code=0 if data["ok"] else 1)
+
+
+def _sentence(entry: Any) -> str:
+    if isinstance(entry, Mapping):
+        text = entry.get("message") or entry.get("problem") or _action(entry)
+        return f"{text}; fix: {entry['fix']}" if entry.get("fix") else str(text)
+    return str(entry)
+
+
+@command("backup", "vctl backup state.db", common=CHANGES)
+def backup(call: Call, file: File) -> Answer:
+    """Write a copy of the state to a file, while everything runs."""
+    from vctl.ops import backup as ops
+
+    path = Path(os.path.abspath(file))
+    data = ops.backup(call.store, path) or {"path": str(path)}
+    return done(data, path, f"backup written to {path}")
+
+
+@command("restore", "vctl restore state.db", common=CHANGES)
+def restore(call: Call, file: File) -> Answer:
+    """Replace the state by a backup; nothing may be scheduling."""
+    from vctl.ops import backup as ops
+
+    path = Path(os.path.abspath(file))
+    data = ops.restore(call.home, path) or {"path": str(path), "home": str(call.home)}
+    return done(data, path, f"{call.home} restored from {path}")
+
+
+@command("prune", "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES)
+def prune(
+    call: Call,
+    older_than: Annotated[str, Opt("--older-than", metavar="TIME", help="Jobs that ended longer ago than that.")],
+    dry_run: Annotated[bool, Opt("--dry-run", help="Only say what would be forgotten.")] = False,
+) -> Answer:
+    """Forget jobs that ended long ago, with their logs."""
+    from vctl.ops import jobs
+    from vctl.spec.quantities import parse_duration
+
+    data = jobs.prune(call.store, parse_duration(older_than, "--older-than"), dry_run=dry_run)
+    count = len(data["jobs"])
+    verb = "would be forgotten" if dry_run else "forgotten"
+    answer = done(data, "", f"{count} job{'' if count == 1 else 's'} {verb}")
+    answer.names = data["jobs"]
+    return answer

@@ -1,0 +1,71 @@
+"""The options that commands share, and which kind of command has which."""
+
+from typing import Annotated
+
+from vctl.cli.declare import Opt, Param
+from vctl.config import COLORS, OUTPUTS
+
+OUTPUT = Param(
+    "output",
+    Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],
+    None,
+    False,
+)
+COLOR = Param(
+    "color",
+    Annotated[
+        str | None, Opt("--color", choices=COLORS, help="Colours in tables (NO_COLOR is kept).")
+    ],
+    None,
+    False,
+)
+HOME = Param(
+    "home",
+    Annotated[
+        str | None, Opt("--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME.")
+    ],
+    None,
+    False,
+)
+NO_HEADER = Param(
+    "no_header",
+    Annotated[bool, Opt("--no-header", help="Leave out the heading of tables and CSV.")],
+    False,
+    False,
+)
+WATCH = Param(
+    "watch",
+    Annotated[
+        float | None, Opt("-w", "--watch", metavar="SEC", bare="2", help="Show it again every SEC seconds (2).")
+    ],
+    None,
+    False,
+)
+LIMIT = Param(
+    "limit",
+    Annotated[int | None, Opt("--limit", help="At most N entries (tables: 100, else no limit).")],
+    None,
+    False,
+)
+FILTER = Param(
+    "filter",
+    Annotated[
+        list[str] | None,
+        Opt("-f", "--filter", metavar="K=V|K!=V", help="Only entries whose field has (not) that value; repeatable."),
+    ],
+    None,
+    False,
+)
+NO_LOCAL_NODE = Param(
+    "no_local_node",
+    Annotated[bool, Opt("--no-local-node", help="Do not make this machine a node.")],
+    False,
+    False,
+)
+
+CHANGES = (OUTPUT, COLOR, HOME)
+"""Shared by every command, those that change something included."""
+READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)
+LISTS = (FILTER, LIMIT, *READS)
+HOISTED = (OUTPUT, COLOR, HOME)
+"""Accepted in front of the command word too: ``vctl -o json job list``."""

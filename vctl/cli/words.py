@@ -1,0 +1,85 @@
+"""JSON values as people say them: amounts, ages, states."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from vctl.cli.page import Cell
+from vctl.spec.quantities import SIZES, format_duration, format_size
+
+STATE_COLOURS = {
+    "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
+    "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
+    "FAILED": "red", "DEAD": "red", "STOPPED": "dim", "SUCCEEDED": "dim",
+}  # fmt: skip
+PRIMARY = "kPrimaryClusterID"
+
+
+def state(word: str | None) -> Cell:
+    """A state in its colour; the word is always there, never colour alone."""
+    return Cell(word or "", STATE_COLOURS.get(word or "", ""))
+
+
+def amount(name: str, value: float | None) -> str:
+    """One amount without its name: ``8``, ``0.5``, ``16GiB``."""
+    if value is None:
+        return "∞"
+    return format_size(int(value)) if name in SIZES else f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def amounts(resources: Mapping[str, float] | None) -> str:
+    """Amounts with their names, those of 0 left out: ``CPU 8, memory 16GiB``."""
+    return ", ".join(f"{name} {amount(name, value)}" for name, value in (resources or {}).items() if value)
+
+
+def used_of(total: Mapping[str, float], available: Mapping[str, float] | None) -> str:
+    """``CPU 3/8, GPU 0/1``."""
+    if available is None:
+        return amounts(total)
+    return ", ".join(
+        f"{name} {amount(name, value - available.get(name, 0))}/{amount(name, value)}" for name, value in total.items()
+    )
+
+
+def replicas(counts: Mapping[str, int] | None) -> str:
+    """``4c8g:2 8c16g:1``."""
+    return " ".join(f"{template}:{count}" for template, count in (counts or {}).items())
+
+
+def cluster_name(cluster_id: str | None) -> str:
+    """An id as people write it: the primary by its alias, also in front of ``##``."""
+    return (cluster_id or "").replace(PRIMARY, "primary")
+
+
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """Seconds from one timestamp to another (None: now); None when it has not begun."""
+    if not start:
+        return None
+    until = datetime.fromisoformat(end) if end else datetime.now(UTC)
+    return max(0.0, (until - datetime.fromisoformat(start)).total_seconds())
+
+
+def lasted(start: str | None, end: str | None = None) -> str:
+    """``1h30m`` from one timestamp to another, or to now."""
+    seconds = seconds_between(start, end)
+    return "" if seconds is None else format_duration(int(seconds))
+
+
+def value(name: str, given: Any) -> str:
+    """Any JSON value on one line."""
+    if given is None:
+        return "-"
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, Mapping):
+        numbers = all(isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values())
+        if "resources" in name.lower() or name.lower() in ("available", "used", "total", "labels"):
+            return amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())
+        if not given:
+            return "-"
+        import json
+
+        return json.dumps(given, ensure_ascii=False)
+    if isinstance(given, list):
+        return ", ".join(value(name, inner) for inner in given) or "-"
+    return cluster_name(given) if isinstance(given, str) and "cluster" in name else str(given)
