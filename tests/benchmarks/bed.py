@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,25 @@ class Bed:
             process.terminate()
             process.wait(30)
 
-    def stop_all(self) -> None:
-        """End what still runs, so that nothing is left behind."""
-        for job in self.read("job", "list")["items"]:
-            self.vctl("job", "stop", job["submission_id"], check=False)
+    def running(self) -> list[dict[str, Any]]:
+        """Jobs that run now."""
+        found: list[dict[str, Any]] = self.read("job", "list", "--filter", "status=RUNNING")["items"]
+        return found
+
+    def end_all(self) -> None:
+        """End what waits and what runs, so that nothing is left behind; needs a scheduler."""
+        from vctl.ops import jobs
+        from vctl.store.store import Store
+
+        with Store.open(self.home) as store:
+            waiting, _ = jobs.list_jobs(store, filters=["status=PENDING"])
+            for job in waiting:
+                jobs.stop(store, job["submission_id"])
+            running, _ = jobs.list_jobs(store, filters=["status=RUNNING"])
+            for job in running:
+                jobs.stop(store, job["submission_id"], grace_s=0)
+            while jobs.list_jobs(store, limit=1)[1]:
+                time.sleep(0.05)
 
 
 @contextmanager
@@ -104,7 +119,7 @@ def wall_ms(command: Sequence[str], env: dict[str, str] | None = None) -> float:
 
 
 def interleaved(
-    rounds: int, commands: dict[str, Sequence[str]], env: dict[str, str]
+    rounds: int, commands: Mapping[str, Sequence[str]], env: dict[str, str]
 ) -> dict[str, list[float]]:
     """Milliseconds of each command, taken in turns so that a noisy minute hits all alike."""
     taken: dict[str, list[float]] = {name: [] for name in commands}

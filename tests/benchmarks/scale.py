@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> Report:
                     report.add(f"{name}, full", "ms", taken, base=base)
             every_job = [wall_ms([VCTL, "job", "list", "-o", "json"], full.env) for _ in range(3)]
             report.add("vctl job list -o json, every job", "ms", every_job)
-            end_all(full)
+            full.end_all()
     return report
 
 
@@ -59,7 +59,7 @@ def occupy(place: Bed) -> list[str]:
     ]
     rest = {"fixed_size_nodes": [{"nodes": [{"resources": WHOLE_NODE}] * (NODES - BLOCKS)}]}
     place.vctl("job", "submit", *hold, json.dumps(rest), "--", "sleep", "100000")
-    while len(place.read("job", "list", "--filter", "status=RUNNING")["items"]) < BLOCKS + 1:
+    while len(place.running()) < BLOCKS + 1:
         time.sleep(0.05)
     return blocks
 
@@ -90,38 +90,14 @@ def end_one_by_one(place: Bed, blocks: list[str]) -> tuple[list[float], list[flo
     rounds: list[float] = []
     handovers: list[float] = []
     for block in blocks:
-        running = names_running(place)
+        running = {job["submission_id"] for job in place.running()}
         place.vctl("job", "stop", block)
         place.vctl("job", "wait", block, check=False)
         settle(place)
         rounds.append(place.scheduler()["last_round_ms"])
         ended = nanoseconds(place.read("job", "status", block)["ended_at"])
         fresh = [
-            nanoseconds(job["started_at"])
-            for job in place.read("job", "list", "--filter", "status=RUNNING")["items"]
-            if job["submission_id"] not in running
+            nanoseconds(job["started_at"]) for job in place.running() if job["submission_id"] not in running
         ]
         handovers.append((min(fresh) - ended) / 1e6)
     return rounds, handovers
-
-
-def names_running(place: Bed) -> set[str]:
-    """Submission ids of the jobs that run now."""
-    found = place.read("job", "list", "--filter", "status=RUNNING")["items"]
-    return {job["submission_id"] for job in found}
-
-
-def end_all(place: Bed) -> None:
-    """Close the primary's queue by stopping what waits in one process, then what runs."""
-    from vctl.ops import jobs
-    from vctl.store.store import Store
-
-    with Store.open(place.home) as store:
-        waiting, _ = jobs.list_jobs(store, filters=["status=PENDING"])
-        for job in waiting:
-            jobs.stop(store, job["submission_id"])
-        running, _ = jobs.list_jobs(store, filters=["status=RUNNING"])
-        for job in running:
-            jobs.stop(store, job["submission_id"], grace_s=0)
-    while place.read("job", "list")["items"]:
-        time.sleep(0.2)

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> Report:
             report.remark("task-spooler is not installed: no comparison with tsp")
         with place.daemon():
             taken = interleaved(options.rounds or 20, commands, place.env)
-            place.stop_all()
+            place.end_all()
     for name, samples in taken.items():
         report.add(name, "ms", samples, base=None if name == BASE else BASE)
     return report
