@@ -1,0 +1,84 @@
+"""The scheduler's end of the launcher: start it, send it requests, notice its death.
+
+One `ForkServer` is one launcher process. It knows the framing of the channel and nothing of what is sent.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from vctl.runtime import processes
+from vctl.runtime.protocol import RuntimeUnavailable
+
+_SCRIPT = str(Path(__file__).with_name("launcher.py"))
+_PREFIX_BYTES = 4
+_SEND_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_MS = 1000
+# The launcher and the supervisors live long: they get nothing of the scheduler's environment but this.
+_KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
+
+
+class ForkServer:
+    """A running launcher. Nothing waits for it: what is sent before it is ready is read when it is."""
+
+    def __init__(self, home: Path) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(_SEND_TIMEOUT_S)
+        errors = os.fspath(home / "launcher.log")
+        files = [
+            (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+        ]
+        env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        # The directory at the end is for whoever reads the list of processes.
+        argv = [sys.executable, "-I", "-S", _SCRIPT, os.fspath(home)]
+        try:
+            self.pid = os.posix_spawn(sys.executable, argv, env, file_actions=files, setsid=True)
+        except OSError as error:
+            self._channel.close()
+            raise RuntimeUnavailable(f"cannot start the launcher: {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._started = processes.start_time(self.pid) or 0
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the launcher dies; nothing is ever sent on it to us."""
+        return self._channel.fileno()
+
+    def is_dead(self) -> bool:
+        """Say whether the launcher has gone, without waiting."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def send(self, request: bytes) -> bool:
+        """Hand over one request; False when the launcher is dead or stuck and must be replaced."""
+        frame = len(request).to_bytes(_PREFIX_BYTES, "little") + request
+        try:
+            # The process may have given SIGPIPE its default action; a dead launcher must not end us.
+            self._channel.sendall(frame, socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Make sure a launcher that failed us is gone, as half a request may sit in its channel."""
+        processes.send_signal(self.pid, self._started, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """End the launcher by ending its channel, and collect it; its supervisors go on."""
+        self._channel.close()
+        try:
+            handle = os.pidfd_open(self.pid)
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            poll.poll(_CLOSE_TIMEOUT_MS)  # a suspended one is left to end when it is resumed
+            os.close(handle)
+            os.waitpid(self.pid, os.WNOHANG)
+        except (ProcessLookupError, ChildProcessError):
+            return  # the program around us collects its children itself

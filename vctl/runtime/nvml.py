@@ -1,0 +1,172 @@
+"""The GPUs of this machine, by NVIDIA's management library. Trouble is a note, never an exception."""
+
+import ctypes
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_LIBRARY = "libnvidia-ml.so.1"
+_TEXT_BYTES = 96
+_VENDOR_WORDS = re.compile(r"^(?:(?:NVIDIA|Tesla|GeForce|Quadro)\s+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device. `index` counts in PCI order, as CUDA does under CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+
+    @property
+    def accelerator_type(self) -> str:
+        """The model as Ray labels it: `H100` for `NVIDIA H100 80GB HBM3`, `RTX-3090` for a GeForce one."""
+        words = re.findall(r"[A-Za-z0-9]+", _VENDOR_WORDS.sub("", self.name)) or [self.name]
+        return "-".join(words[:2]) if words[0] == "RTX" else str(words[0])
+
+
+class NvmlError(Exception):
+    """A call into the library that did not succeed."""
+
+
+class Nvml(Protocol):
+    """What is asked of the library: `devices` yields (PCI address, uuid, name, memory in bytes)."""
+
+    def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
+        """Every device, in any order. Raises NvmlError."""
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = [
+        ("bus_id_legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+class NvmlLibrary:
+    """The shared library itself, through ctypes."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
+        """Every device, in any order. Raises NvmlError."""
+        self._call("nvmlInit_v2")
+        try:
+            count = ctypes.c_uint()
+            self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+            return [self._device(index) for index in range(count.value)]
+        finally:
+            self._call("nvmlShutdown")
+
+    def _device(self, index: int) -> tuple[tuple[int, int, int], str, str, int]:
+        handle, memory, pci = ctypes.c_void_p(), _Memory(), _Pci()
+        uuid, name = (ctypes.create_string_buffer(_TEXT_BYTES) for _ in range(2))
+        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(_TEXT_BYTES))
+        self._call("nvmlDeviceGetName", handle, name, ctypes.c_uint(_TEXT_BYTES))
+        self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        return (pci.domain, pci.bus, pci.device), uuid.value.decode(), name.value.decode(), int(memory.total)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        try:
+            result = getattr(self._library, function)(*arguments)
+        except AttributeError:
+            raise NvmlError(f"{function} is missing: the driver is too old") from None
+        if result != 0:
+            raise NvmlError(f"{function} failed with code {result}")
+
+
+class NvmlPackage:
+    """The same through the package nvidia-ml-py, which follows the driver's versions."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+
+    def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
+        """Every device, in any order. Raises NvmlError."""
+        nvml = self._pynvml
+        try:
+            nvml.nvmlInit()
+            try:
+                return [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
+            finally:
+                nvml.nvmlShutdown()
+        except nvml.NVMLError as error:
+            raise NvmlError(str(error)) from error
+
+    def _device(self, index: int) -> tuple[tuple[int, int, int], str, str, int]:
+        nvml = self._pynvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        pci = nvml.nvmlDeviceGetPciInfo(handle)
+        uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return (int(pci.domain), int(pci.bus), int(pci.device)), uuid, name, memory_bytes
+
+
+def load() -> Nvml | None:
+    """Open NVML; None when the machine has no such library, found out before a package is imported."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None
+    try:
+        return NvmlPackage(importlib.import_module("pynvml"))
+    except ImportError:
+        return NvmlLibrary(library)
+
+
+def gpus(visible: str | None, open_nvml: Callable[[], Nvml | None] = load) -> tuple[tuple[Gpu, ...], str]:
+    """The GPUs this process may give out, and a note (empty when all is well).
+
+    `visible` is the CUDA_VISIBLE_DEVICES this process was started with: None for all of them.
+    """
+    try:
+        nvml = open_nvml()
+        if nvml is None:
+            return (), f"no GPUs: {_LIBRARY} is not installed"
+        ordered = sorted(nvml.devices())
+    except (NvmlError, UnicodeDecodeError) as error:
+        return (), f"no GPUs: NVML does not work: {error}"
+    found = [Gpu(index, uuid, name, memory) for index, (_, uuid, name, memory) in enumerate(ordered)]
+    if visible is None:
+        return tuple(found), ""
+    return _visible(found, visible)
+
+
+def _visible(found: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
+    """As CUDA reads it: indices or beginnings of UUIDs; the first that names no device ends the list."""
+    chosen: list[Gpu] = []
+    for word in (part.strip() for part in visible.split(",")):
+        matching = [
+            gpu
+            for gpu in found
+            if word == str(gpu.index) or (word[:4] == "GPU-" and gpu.uuid.startswith(word))
+        ]
+        if len(matching) != 1 or matching[0] in chosen:
+            hidden = word in ("", "-1", "NoDevFiles")
+            note = (
+                ""
+                if hidden
+                else f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names no single whole device here"
+            )
+            return tuple(chosen), note
+        chosen += matching
+    return tuple(chosen), ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,159 @@
+"""What /proc says about processes, and signals that reach the right one.
+
+Shared by the scheduler and, stand-alone, by the launcher: it imports nothing but built-in modules, because
+the launcher pays for every import before the first job can start. Knows nothing of jobs, runs or files of
+vctl.
+"""
+
+import os
+
+MYPY = False
+if MYPY:
+    import signal
+    from collections.abc import Callable
+else:
+    # The public module builds enums at import, 4 ms of the launcher's start; the functions are the same.
+    import _signal as signal
+
+# Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
+_STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
+
+
+class Process:
+    """One process as /proc/<pid>/stat showed it; `started` is in clock ticks since boot."""
+
+    __slots__ = ("group", "parent", "pid", "session", "started", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.state = fields[_STATE].decode()
+        self.parent, self.group, self.session = (int(fields[i]) for i in (_PARENT, _GROUP, _SESSION))
+        self.started = int(fields[_START])
+
+
+def boot_id() -> str:
+    """Name this boot of the machine; a pid means nothing under another one."""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def process(pid: int) -> Process | None:
+    """Look at one process; None when there is none. A zombie is still one."""
+    try:
+        return Process(pid, _read(f"/proc/{pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def start_time(pid: int) -> int | None:
+    """Say when a process started, in clock ticks since boot; None when there is none."""
+    seen = process(pid)
+    return None if seen is None else seen.started
+
+
+def alive(pid: int, started: int, boot: str) -> bool:
+    """Say whether exactly this process still runs: same pid, same start, same boot, and not a zombie."""
+    seen = process(pid)
+    return seen is not None and seen.started == started and seen.state not in "ZX" and boot == boot_id()
+
+
+def all_processes() -> list[Process]:
+    """Every process /proc shows now, zombies left out."""
+    seen = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [one for one in seen if one is not None and one.state not in "ZX"]
+
+
+def name(pid: int) -> bytes:
+    """The name a process has in ps, at most 15 bytes; empty when there is none."""
+    try:
+        return _read(f"/proc/{pid}/comm").rstrip(b"\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def command(pid: int) -> list[bytes]:
+    """The arguments a process was started with; empty when there is none, or it is a zombie."""
+    try:
+        return _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list[int]:
+    """Pids below a process, in no order, without those spared and what is below them.
+
+    Those that fork or end while it looks may be missed: look again.
+    """
+    children: Callable[[int], list[int]] = _children
+    if not os.path.exists(f"/proc/{root}/task/{root}/children"):
+        children = _children_by_parent()
+    found: list[int] = []
+    front = [root]
+    while front:
+        below = [pid for pid in children(front.pop()) if spare is None or not spare(pid)]
+        found += below
+        front += below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Children of every thread of a process: the kernel lists a child under the thread that forked it."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    except (FileNotFoundError, ProcessLookupError):
+        return found  # it, or one of its threads, ended meanwhile
+    return found
+
+
+def _children_by_parent() -> "Callable[[int], list[int]]":
+    """The same from parent pids, for kernels built without the children file; reads all of /proc."""
+    below: dict[int, list[int]] = {}
+    for one in all_processes():
+        below.setdefault(one.parent, []).append(one.pid)
+    return lambda pid: below.get(pid, [])
+
+
+def send_signal(pid: int, started: int, signo: int) -> bool:
+    """Signal exactly this process, never one that got its pid later; False when it is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # The handle pins the process; only then is comparing the start time proof that it is the right one.
+        if start_time(pid) != started:
+            return False
+        signal.pidfd_send_signal(handle, signo)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def marked(name: str, value: str) -> list[Process]:
+    """Processes that were started with name=value in their environment, as far as we may read it."""
+    mark = os.fsencode(f"{name}={value}")
+    found: list[Process] = []
+    for one in all_processes():
+        try:
+            environ = _read(f"/proc/{one.pid}/environ")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended meanwhile, or another user's: it cannot be ours to end
+        if mark in environ.split(b"\0"):
+            found.append(one)
+    return found
+
+
+def _read(path: str) -> bytes:
+    # By system calls: a file of /proc is read in one or two of them, and this runs per process.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

@@ -1,0 +1,111 @@
+"""What the scheduler asks of a runtime and what it is told: the values, and the Launcher protocol.
+
+A run is one attempt to run one process of a job; its id is chosen by the scheduler and never used again.
+Nothing here starts a process or reads a file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from vctl.errors import Unreachable
+
+
+class RuntimeUnavailable(Unreachable):
+    """The runtime could not look or act. It never means that nothing is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID).
+
+    `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
+    itself.
+    """
+
+    run_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    log_path: str
+    cpu_ids: tuple[int, ...] | None = None
+    grace_s: float = 3.0
+    niceness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """A run's main process and its supervisor, start times in ticks since boot; `started_at` is epoch ns."""
+
+    pid: int
+    pid_started: int
+    supervisor: int
+    supervisor_started: int
+    boot_id: str
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """How a run ended; none of its processes is left.
+
+    `exit_code` is 128+N when signal N ended it, 127 or 126 when it could not be started; then `launch_errno`
+    and `message` say why. `stopped`: a stop was asked for before the main process had ended. `max_rss_kib` is
+    that of the largest process and never below the supervisor's own few MiB; CPU times are those of all of
+    them.
+    """
+
+    exit_code: int
+    signal: int | None
+    launch_errno: int | None
+    message: str
+    stopped: bool
+    ended_at: int
+    max_rss_kib: int
+    user_us: int
+    system_us: int
+
+
+class RunState(StrEnum):
+    """What can be seen of a run."""
+
+    NEVER_STARTED = "never-started"  # no supervisor has taken it up (yet); launching it (again) is safe
+    STARTING = "starting"  # supervised, its process not started yet
+    RUNNING = "running"
+    EXITED = "exited"
+    LOST = "lost"  # its supervisor was killed, or the machine restarted: how it ended is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started."""
+
+    state: RunState
+    start: StartRecord | None = None
+    exit: ExitRecord | None = None
+
+
+class Launcher(Protocol):
+    """A way to run processes. Every call may be repeated; none waits for the process."""
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Start a run. Asked twice for the same run id, in any way and from anywhere, it runs once."""
+
+    def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
+        """Signal the whole tree, kill what is left after the grace. Before the start: it never starts."""
+
+    def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
+        """Send a signal to the main process or to all of them; False when there is none to get it."""
+
+    def observe(self, run_id: str) -> Seen:
+        """Look at a run."""
+
+    def clear_lost(self, run_id: str) -> tuple[int, ...]:
+        """Kill what a LOST run left behind; return the pids still there, empty when nothing is left."""
+
+    def forget(self, run_id: str) -> None:
+        """Remove what is kept of a run that is over, its log excepted."""
+
+    def close(self) -> None:
+        """Let go of the runtime; runs go on."""

@@ -1,0 +1,78 @@
+"""Starting one process exactly as asked, or saying why not as a shell and the operating system would.
+
+Stand-alone, like processes.py: runs in a supervisor, a fork of the launcher. Knows nothing of runs and
+records.
+"""
+
+import errno
+import os
+
+MYPY = False
+if MYPY:
+    import signal
+else:
+    import _signal as signal  # see processes.py
+
+# argv, env, working directory, log path, cpu ids, niceness
+Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
+
+_RESET = tuple(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class SpawnError(Exception):
+    """The process could not be started: a shell's exit code, errno, and a message with the path."""
+
+    def __init__(self, exit_code: int, problem: str, path: bytes, error: OSError | ValueError) -> None:
+        self.errno = getattr(error, "errno", None) or errno.EINVAL
+        reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
+        super().__init__(f"{problem} {os.fsdecode(path)}: {reason}")
+        self.exit_code = exit_code
+
+
+def spawn(plan: Plan) -> int:
+    """Start the process in a session of its own by vfork and exec; its pid, or SpawnError.
+
+    The caller is prepared as the process shall be, so it keeps the CPUs and the niceness; its standard input
+    is handed on as it is.
+    """
+    argv, env, cwd, log_path, cpu_ids, niceness = plan
+    try:
+        os.chdir(cwd)
+    except (OSError, ValueError) as error:
+        raise SpawnError(126, "cannot enter directory", cwd, error) from None
+    try:
+        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (OSError, ValueError) as error:
+        raise SpawnError(126, "cannot open log", log_path, error) from None
+    try:
+        if cpu_ids is not None:
+            os.sched_setaffinity(0, cpu_ids)
+        if niceness:
+            os.nice(niceness)
+    except (OSError, ValueError) as error:
+        problem = f"cannot set CPUs {cpu_ids} and niceness {niceness} for"
+        raise SpawnError(126, problem, argv[0], error) from None
+    to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
+    path = _find(argv[0], env)
+    try:
+        # Without the resets the process would ignore and block what we do, and be deaf to SIGTERM.
+        return os.posix_spawn(
+            path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
+        )
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        no_interpreter = missing and os.path.exists(path)
+        problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
+        raise SpawnError(127 if missing else 126, problem, path, error) from None
+    finally:
+        os.close(log)
+        os.chdir("/")  # keep no directory or mount in use that the job has left
+
+
+def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
+    """Look a command up on the job's own PATH; a name with a slash is taken as it is."""
+    if b"/" in name or not name:
+        return name
+    places = [(part or b".") + b"/" + name for part in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]
+    present = [place for place in places if os.path.isfile(place)]
+    return next((place for place in present if os.access(place, os.X_OK)), present[0] if present else name)

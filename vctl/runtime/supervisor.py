@@ -1,0 +1,259 @@
+"""The process that stands over one run: starts it, waits, clears up what it left, records how it ended.
+
+It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler.
+Files, all below the state directory; a run is one attempt to run one process of a job:
+
+    runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
+    stops/<run>         a request to stop, "<grace in ms> <signal>"; may come before the run does
+    exits/<run>.start   the process runs; renamed into place, so a watch of exits/ wakes on it
+    exits/<run>.exit    nothing of the run is left; renamed into place, the last thing a supervisor does
+
+A directory runs/<run> without a held lock and without an exit record is a run whose supervisor was killed.
+Its processes go on until the scheduler clears them: a parent-death signal would reach only the main one of
+them. Records are not synced: they outlive every process, and after a power cut the boot id says the run is
+lost.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+import time
+
+MYPY = False
+if MYPY or __package__:
+    from vctl.runtime import processes, spawning
+else:
+    import processes
+    import spawning
+
+if MYPY:
+    import signal
+else:
+    import _signal as signal  # see processes.py
+
+NAME = b"vctl-supervisor"  # as ps shows it
+STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
+_AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
+_LONG_S = 3600.0
+_RETRY_S = 1.0
+_KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
+
+# state directory, run, grace in ms, and what to start
+Request = tuple[bytes, bytes, int, spawning.Plan]
+
+
+class Supervisor:
+    """One run under supervision. The run exists from `claim` on; `record_exit` is its end."""
+
+    def __init__(self, request: Request, boot_id: str) -> None:
+        self.home, run, grace_ms, self.plan = request
+        self.boot_id, home = boot_id, self.home
+        self.runs_dir, self.run_dir = home + b"/runs", home + b"/runs/" + run
+        self.stop_path, self.record_path = home + b"/stops/" + run, home + b"/exits/" + run
+        self.grace_s = grace_ms / 1000
+        self.lock = -1
+        self.main = 0
+        self.status: int | None = None  # wait status of the main process once it ended
+        self.deadline: float | None = None  # when asking ends and killing starts
+        self.asked: int | None = None  # the signal that last asked the tree to end
+        self.stopped = False
+        self.unwritten = b""  # a start record the disk had no room for
+        self.kill_pause_s = _KILL_PAUSE_S[0]
+
+    def run(self) -> None:
+        """Take the run from claim to exit record; return at once when another supervisor has it or had it."""
+        if not self.claim():
+            return
+        self.heed_stop()
+        if self.stopped:
+            self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
+            return
+        try:
+            self.start()
+        except spawning.SpawnError as failed:
+            self.record_exit(failed.exit_code, launch_errno=failed.errno, message=str(failed))
+            return
+        self.wait()
+        code = os.waitstatus_to_exitcode(self.status or 0)
+        self.record_exit(code if code >= 0 else 128 - code, -code if code < 0 else 0)
+
+    def claim(self) -> bool:
+        """Create the run's directory with its lock already held; False when the directory exists.
+
+        The rename decides which of several supervisors has the run: it fails on a directory that is not
+        empty, and nobody ever sees the directory without its lock held.
+        """
+        if os.path.exists(self.run_dir):
+            return False
+        staged = self.runs_dir + b"/.%d" % os.getpid()
+        if not os.path.isdir(staged):  # else left by a supervisor that was killed here and had our pid
+            os.mkdir(staged, 0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self.lock = os.open(staged + b"/lock", flags, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        os.write(self.lock, b"%d %d\n" % (os.getpid(), processes.start_time(os.getpid()) or 0))
+        try:
+            os.rename(staged, self.run_dir)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            os.unlink(staged + b"/lock")
+            os.rmdir(staged)
+            return False
+        return True
+
+    def start(self) -> None:
+        """Start the main process in a session of its own and record it, or raise SpawnError."""
+        started_at = time.time_ns()
+        self.main = spawning.spawn(self.plan)
+        self.unwritten = _lines(
+            pid=self.main,
+            pid_started=processes.start_time(self.main) or 0,
+            supervisor=os.getpid(),
+            supervisor_started=processes.start_time(os.getpid()) or 0,
+            boot_id=self.boot_id,
+            started_at=started_at,
+        )
+        self.publish_start()
+
+    def wait(self) -> None:
+        """Return when the main process and everything that came from it has ended."""
+        while self.reap():
+            if self.status is not None and not self.below():
+                return
+            now = time.monotonic()
+            if self.status is not None and self.deadline is None:
+                self.ask(signal.SIGTERM, self.grace_s)
+            timeout_s = _LONG_S if self.deadline is None else max(0.0, self.deadline - now)
+            if self.deadline is not None and now >= self.deadline:
+                timeout_s = self.kill()
+            if self.unwritten:
+                timeout_s = min(timeout_s, _RETRY_S)
+            told = signal.sigtimedwait(_AWAITED, timeout_s)
+            if told is not None and told.si_signo == STOP_SIGNAL:
+                self.heed_stop()
+            if self.unwritten:
+                self.publish_start()
+
+    def reap(self) -> bool:
+        """Collect what has ended; False when nothing is left: a subreaper's orphans are its children."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.main:
+                self.status = status
+            self.kill_pause_s = _KILL_PAUSE_S[0]
+
+    def below(self) -> list[int]:
+        """All that came from the job, except runs launched by a scheduler that ran inside it."""
+        return processes.descendants(os.getpid(), spare=self.is_of_another_run)
+
+    def is_of_another_run(self, pid: int) -> bool:
+        """Say whether this is a supervisor of the same state directory, with a run of its own."""
+        return processes.name(pid) == NAME and processes.command(pid)[-1:] == [self.home]
+
+    def heed_stop(self) -> None:
+        """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
+        try:
+            with open(self.stop_path, "rb") as file:
+                grace_ms, signo = map(int, file.read().split())
+        except FileNotFoundError:
+            return
+        self.stopped = self.stopped or self.status is None
+        if self.main:
+            self.ask(signo, grace_ms / 1000)
+
+    def ask(self, signo: int, grace_s: float) -> None:
+        """Send the tree a signal, once, and kill it after the grace; a later, longer grace has no effect."""
+        until = time.monotonic() + grace_s
+        self.deadline = until if self.deadline is None else min(self.deadline, until)
+        if signo == self.asked:
+            return
+        self.asked = signo
+        told: set[int] = set()
+        for _ in range(2):  # a second look finds what was forked during the first
+            for pid in set(self.below()) - told:
+                told.add(pid)
+                _kill(pid, signo)
+                _kill(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
+
+    def kill(self) -> float:
+        """SIGKILL everything below us; return how long to wait before looking again.
+
+        A group is killed whole and atomically against fork, which is what ends a fork bomb; each process is
+        killed besides, for those that moved to groups of their own since.
+        """
+        seen = [one for one in map(processes.process, self.below()) if one is not None]
+        for group in {one.group for one in seen}:
+            _kill(-group, signal.SIGKILL)
+        for one in seen:
+            _kill(one.pid, signal.SIGKILL)
+        pause_s = self.kill_pause_s
+        self.kill_pause_s = min(
+            2 * pause_s, _KILL_PAUSE_S[1]
+        )  # they may be in the kernel, or not ours to kill
+        return pause_s
+
+    def publish_start(self) -> None:
+        """Put the start record in place; with no room for it the job goes on and we try again."""
+        try:
+            self.publish(b".start", self.unwritten)
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            return
+        self.unwritten = b""
+
+    def record_exit(
+        self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = ""
+    ) -> None:
+        """Put the exit record in place, however long a full disk takes to have room for it."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        record = _lines(
+            exit_code=exit_code,
+            signal=signo,
+            launch_errno=launch_errno,
+            stopped=int(self.stopped),
+            ended_at=time.time_ns(),
+            max_rss_kib=usage.ru_maxrss,
+            user_us=int(usage.ru_utime * 1_000_000),
+            system_us=int(usage.ru_stime * 1_000_000),
+            message=message,
+        )
+        while True:
+            try:
+                return self.publish(b".exit", record)
+            except OSError as error:
+                if error.errno not in _DISK_FULL:
+                    raise
+            time.sleep(_RETRY_S)
+
+    def publish(self, suffix: bytes, record: bytes) -> None:
+        """Rename a record into place, whole."""
+        staged = os.fsdecode(self.run_dir) + "/record"
+        with open(staged, "wb", opener=_private) as file:
+            file.write(record)
+        os.rename(staged, os.fsdecode(self.record_path + suffix))
+
+
+def _kill(pid: int, signo: int) -> None:
+    # By pid, not by handle: the list is microseconds old, and a pid is not given out again that soon.
+    try:
+        os.kill(pid, signo)
+    except (ProcessLookupError, PermissionError):
+        return  # ended meanwhile, or a set-uid program: then its end is waited for
+
+
+def _lines(**fields: int | str) -> bytes:
+    text = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
+    return text.encode(errors="surrogateescape")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

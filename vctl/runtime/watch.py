@@ -1,0 +1,97 @@
+"""Waking up when files change: inotify through ctypes. Knows nothing of what the files mean.
+
+A watch tells that something happened, not what is true now: whoever is woken looks at the files.
+"""
+
+import ctypes
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+MODIFY, CLOSE_WRITE, MOVED_TO, CREATE, DELETE = 0x2, 0x8, 0x80, 0x100, 0x200
+DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
+
+_HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name
+_BUFFER_BYTES = 1 << 16
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened at a watched path; `name` is the entry when the path is a directory, else empty.
+
+    With OVERFLOW in the mask changes were dropped and `path` is None: look at everything that is watched.
+    """
+
+    path: Path | None
+    name: str
+    mask: int
+
+
+class Watch:
+    """An inotify instance. Never blocks: `fileno` is readable when there is something to read."""
+
+    def __init__(self) -> None:
+        """Open it, or raise OSError when the user has too many."""
+        self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        self._paths: dict[int, Path] = {}
+
+    def add(self, path: Path, mask: int) -> None:
+        """Watch a file or directory; again replaces the mask. Raises OSError when it is not there."""
+        watch = _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask), os.fspath(path))
+        self._paths[watch] = path
+
+    def remove(self, path: Path) -> None:
+        """Stop watching a path; one that is gone, and so no longer watched, is fine."""
+        for watch in [number for number, known in self._paths.items() if known == path]:
+            _libc.inotify_rm_watch(self._fd, watch)
+            del self._paths[watch]
+
+    def fileno(self) -> int:
+        """The descriptor to wait on, with select, poll or epoll."""
+        return self._fd
+
+    def read(self) -> list[Change]:
+        """Everything that happened since the last read, oldest first; empty when nothing did."""
+        changes: list[Change] = []
+        while data := self._read_some():
+            offset = 0
+            while offset < len(data):
+                watch, mask, _, length = _HEADER.unpack_from(data, offset)
+                offset += _HEADER.size
+                name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+                offset += length
+                path = self._paths.pop(watch, None) if mask & IGNORED else self._paths.get(watch)
+                if path is not None or mask & OVERFLOW:
+                    changes.append(Change(path, name, mask))
+        return changes
+
+    def _read_some(self) -> bytes:
+        try:
+            return os.read(self._fd, _BUFFER_BYTES)  # an interrupted call is repeated by Python (PEP 475)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """End all watches. Closing twice is fine."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
