@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY
+from vctl.core.resources import CPU, DEFAULT_UNITS, MEMORY, OBJECT_STORE_MEMORY
 from vctl.errors import BadSpec
 from vctl.spec.fields import as_text, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
@@ -27,32 +27,32 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: ``kind`` names the parser, ``default`` is shown as the user would write it."""
+    """One row: ``kind`` names the parser, ``default`` is a value as the parser would return it."""
 
     name: str
     kind: str
-    default: str | None
     env: str
     help: str
+    default: object = None
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("home", "path", None, "VCTL_HOME", "State directory: database, locks, logs."),
-    Setting("cluster", "cluster", None, "VCTL_CLUSTER", "Where jobs go unless -c says otherwise."),
+    Setting("home", "path", "VCTL_HOME", "State directory: database, locks, logs."),
+    Setting("cluster", "cluster", "VCTL_CLUSTER", "Where jobs go unless -c says otherwise."),
+    Setting("address", "text", "VCTL_ADDRESS", "URL of a server to use instead of the state directory."),
+    Setting("token_file", "path", "VCTL_TOKEN_FILE", "File that holds the token of the server."),
+    Setting("output", "output", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}.", "table"),
+    Setting("color", "color", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}.", "auto"),
     Setting(
-        "address", "text", None, "VCTL_ADDRESS", "URL of a server to use instead of the state directory."
+        "local_node", "flag", "VCTL_LOCAL_NODE", "Whether this machine is a node by itself.", default=True
     ),
-    Setting("token_file", "path", None, "VCTL_TOKEN_FILE", "File that holds the token of the server."),
-    Setting("output", "output", "table", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}."),
-    Setting("color", "color", "auto", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}."),
     Setting(
-        "local_node", "flag", "true", "VCTL_LOCAL_NODE", "Whether this machine becomes a node by itself."
+        "unit_resources", "names", "VCTL_UNIT_RESOURCES", "Resources of numbered instances.", DEFAULT_UNITS
     ),
-    Setting("unit_resources", "names", "GPU", "VCTL_UNIT_RESOURCES", "Resources made of numbered instances."),
-    Setting("kill_grace", "duration", "3s", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL."),
-    Setting("maintenance_interval", "interval", "30s", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps."),
-    Setting("lock_timeout", "duration", "30s", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer."),
-    Setting("log_max_bytes", "size", "64MiB", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never."),
+    Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
+    Setting("maintenance_interval", "interval", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps.", 30),
+    Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
+    Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never.", 64 * 2**20),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
@@ -103,7 +103,7 @@ def load(
 ) -> Config:
     """All settings as they hold in a directory with an environment (default: those of this process)."""
     here, env = os.path.abspath(cwd or "."), os.environ if env is None else env
-    values = dict(_DEFAULTS)
+    values = {setting.name: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, "default")
     if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
         values["color"], origins["color"] = "never", "environment NO_COLOR"
@@ -248,8 +248,4 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "output": _one_of(OUTPUTS),
     "color": _one_of(COLORS),
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
-}
-_DEFAULTS: Mapping[str, object] = {
-    setting.name: None if setting.default is None else _PARSERS[setting.kind](setting.default, setting.name)
-    for setting in SETTINGS
 }

@@ -500,3 +500,61 @@ def test_amounts_of_the_python_api():
     assert parse_cluster_spec({"flexible_resource_min": {"CPU": Decimal("0.1")}}).flexible_min == {
         "CPU": 1_000
     }
+
+
+# ---- whatever comes in: a spec or a BadSpec ----
+
+KEYS = [
+    "nodes",
+    "resources",
+    "labels",
+    "label_selector",
+    "scheduling_policy",
+    "fixed_size_nodes",
+    "replica_sets",
+]
+keys = (
+    st.sampled_from([*KEYS, "flexible_resource_min", "flexible_resource_max", "CPU", "GPU", "memory"])
+    | st.text()
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.decimals()
+    | st.text()
+    | st.sampled_from(POLICIES)
+)
+documents = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(documents, st.booleans())
+def test_any_document_is_a_spec_or_a_bad_spec(document, logical):
+    check_any_document(document, logical=logical)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS[5:]), st.lists(st.dictionaries(keys, documents, max_size=2), max_size=2)
+    )
+)
+def test_almost_specs(document):
+    check_any_document(document, logical=False)
+
+
+def check_any_document(document, *, logical):
+    error = spec = None
+    try:
+        spec = parse_cluster_spec(document, logical=logical, camel_case=logical)
+    except BadSpec as refusal:
+        error = refusal
+    if error:
+        assert error.fix
+        assert len(error.problem) < 2000
+    else:
+        assert parse_cluster_spec(spec_to_document(spec), logical=logical) == spec

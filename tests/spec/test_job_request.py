@@ -111,7 +111,7 @@ def test_a_full_request():
         priority=-(2**31),
         time_limit_s=3600,
         signal=WarningSignal("USR1", 10, 60),
-        env={"A": "1"},
+        env={"A": "1", "BASH_FUNC_f%%": "() { :; }", "odd name": ""},
         cwd="/tmp",
         submission_id="s1",
         max_retries=3,

@@ -12,7 +12,7 @@ from typing import cast
 
 from vctl.errors import BadSpec
 
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
+_PLAIN_KEY = r"[A-Za-z0-9_-]+\Z"
 _SHOWN = 60
 
 
@@ -25,7 +25,7 @@ def refuse(path: str, problem: str, fix: str = "") -> BadSpec:
 
 def child(path: str, key: str) -> str:
     """The path of a key inside an object: ``a.b``, or ``a["x.y/z"]`` when the key is not a plain word."""
-    if not _PLAIN_KEY.match(key):
+    if not re.match(_PLAIN_KEY, key):
         return f"{path}[{show(key)}]"
     return f"{path}.{key}" if path else key
 

@@ -15,12 +15,13 @@ MAX_ARRAY = 100_000
 DEFAULT_WARNING_S = 60
 CONDITIONS = ("ok", "any", "notok")
 
-_ENV_NAME = re.compile(r"[^\s=\0]+\Z")
-_ENV_LINE = re.compile(r"(?:export\s+)?([^\s=]+)\s*=\s*(.*)\Z", re.DOTALL)
-_DATE = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
-_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?\Z""")
-_ESCAPE = re.compile(r"\\(.)")
-_ARRAY = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z")
+# patterns stay strings until their first use: every command imports this
+_ENV_NAME = r"[^\s=\0]+\Z"
+_ENV_LINE = r"(?s)(?:export\s+)?([^\s=]+)\s*=\s*(.*)\Z"
+_DATE = r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}"
+_QUOTED = r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?\Z"""
+_ESCAPE = r"\\(.)"
+_ARRAY = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def parse_env(
 
 def check_env_name(name: str, path: str) -> str:
     """A name that a process environment can hold."""
-    if not _ENV_NAME.match(name):
+    if not re.match(_ENV_NAME, name):
         raise refuse(
             path, f"{show(name)} is not a variable name", "write NAME=value, the name without spaces"
         )
@@ -86,7 +87,7 @@ def parse_env_file(text: str, path: str) -> dict[str, str]:
         line, here = raw.strip(), f"{path}:{number}"
         if not line or line.startswith("#"):
             continue
-        found = _ENV_LINE.match(line)
+        found = re.match(_ENV_LINE, line)
         if not found:
             raise refuse(
                 here, f"{show(line)} is not an assignment", "write NAME=value, or # before a comment"
@@ -100,7 +101,7 @@ def _unquoted(value: str, path: str) -> str:
     if value[:1] not in ("'", '"'):
         # a # inside a word belongs to the value, as in a shell
         return re.split(r"(?:^|\s)#", value, maxsplit=1)[0].rstrip()
-    found = _QUOTED.match(value)
+    found = re.match(_QUOTED, value)
     if not found:
         raise refuse(
             path, "the quote is not closed, or something follows it", "close the quote on the same line"
@@ -108,7 +109,7 @@ def _unquoted(value: str, path: str) -> str:
     inner = found[1][1:-1]
     if value[0] == "'":
         return inner
-    return _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), inner)
+    return re.sub(_ESCAPE, lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), inner)
 
 
 def read_env_file(name: str, path: str = "--env-file") -> dict[str, str]:
@@ -170,7 +171,7 @@ def parse_dependency(text: str, path: str = "--after") -> Dependency:
 
 def parse_array(text: str, path: str = "--array") -> ArrayRange:
     """``0-99``, ``0-99:2``, ``0-99%8`` (at most 8 at once) or a single index."""
-    found = _ARRAY.match(text.strip())
+    found = re.match(_ARRAY, text.strip())
     if not found:
         raise refuse(path, f"{show(text)} is not a range of indices", "write 0-99, or 0-99%8 for 8 at once")
     first = int(found[1])
@@ -193,7 +194,7 @@ def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     word = text.strip()
     if word == "now":
         return now
-    if not _DATE.match(word):
+    if not re.match(_DATE, word):
         return now + parse_duration(word.removeprefix("now").removeprefix("+"), path)
     try:
         return datetime.fromisoformat(word).timestamp()

@@ -42,10 +42,11 @@ _ALIASES = {
     "ram": MEMORY,
     "objectstore": OBJECT_STORE_MEMORY,
 }
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?\Z")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:([kmgtpe])(i?b)?|b)?\Z", re.IGNORECASE)
-_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,6})?)\Z")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|[smhdw])")
+# patterns stay strings until their first use: every command imports this
+_NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?\Z"
+_SIZE = r"(?i)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:([kmgtpe])(i?b)?|b)?\Z"
+_CLOCK = r"(?:([0-9]{1,6})-)?([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,6})?)\Z"
+_PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|[smhdw])"
 _SECONDS = {
     "ms": Decimal("0.001"),
     "s": Decimal(1),
@@ -96,7 +97,7 @@ def _decimal(value: object, path: str) -> Decimal:
         return Decimal(float.__repr__(value))
     text = value.strip()
     # Decimal alone would also read "1_000", "nan" and digits of other scripts
-    if not _NUMBER.match(text):
+    if not re.match(_NUMBER, text):
         raise refuse(path, f"{show(value)} is not a number", "write a number such as 2 or 0.5")
     return Decimal(text)
 
@@ -128,7 +129,7 @@ def parse_size(value: object, path: str) -> int:
                 path, f"{show(value)} is not a whole number of bytes", f'write a unit, such as "{value}GiB"'
             )
         return amount // SCALE
-    found = _SIZE.match(value.strip())
+    found = re.match(_SIZE, value.strip())
     if not found or len(value) > 40:
         raise refuse(
             path, f"{show(value)} is not a size", "write bytes or a size such as 8GiB, 8GB or 512MiB"
@@ -168,15 +169,15 @@ def _duration(value: object, path: str) -> Decimal:
         return _decimal(value, path)
     text = value.strip().lower()
     if len(text) <= 40:
-        if _NUMBER.match(text):
+        if re.match(_NUMBER, text):
             return Decimal(text)
-        if clock := _CLOCK.match(text):
+        if clock := re.match(_CLOCK, text):
             days, hours, minutes, seconds = (Decimal(part or 0) for part in clock.groups())
             if minutes < 60 and seconds < 60:
                 return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-        parts = _PART.findall(text)
+        parts = re.findall(_PART, text)
         units = [unit for _, unit in parts]
-        if parts and _PART.sub("", text) == "" and len(set(units)) == len(units):
+        if parts and re.sub(_PART, "", text) == "" and len(set(units)) == len(units):
             return sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0))
     raise refuse(path, f"{show(value)} is not a duration", "write 90s, 1h30m, 01:30:00 or 1-12:00:00")
 
@@ -202,7 +203,11 @@ def parse_resources(
 def _number_only(value: object, path: str) -> int:
     if isinstance(value, str):
         number = value.strip()
-        fix = f"write {number} without quotes" if _NUMBER.match(number) else "write a number such as 2 or 0.5"
+        fix = (
+            f"write {number} without quotes"
+            if re.match(_NUMBER, number)
+            else "write a number such as 2 or 0.5"
+        )
         raise refuse(path, f"the amount must be a number, not the string {show(value)}", fix)
     return parse_amount(value, path)
 

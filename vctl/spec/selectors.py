@@ -9,7 +9,7 @@ from vctl.spec.fields import as_mapping, as_text, child, refuse, show
 
 MAX_LABELS = 64
 _FORMS = 'forms: "v", "!v", "in(a,b)", "!in(a,b)", "exists()", "!exists()"'
-_CALL = re.compile(r"(!?)(in|exists)\(([^()]*)\)\Z")
+_CALL = r"(!?)(in|exists)\(([^()]*)\)\Z"
 
 
 def parse_labels(value: object, path: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def _condition(key: str, given: object, path: str) -> Condition:
         texts = [as_text(item, f"{path}[{index}]", "a label value") for index, item in enumerate(given)]
         return Condition(key, "in", _values(texts, path))
     text = as_text(given, path, "a selector value").strip()
-    if call := _CALL.match(text):
+    if call := re.match(_CALL, text):
         mark, word, inside = call.groups()
         if word == "in":
             return Condition(key, f"{mark}in", _values(inside.split(","), path))
