@@ -1,0 +1,265 @@
+"""Commands that wait: for a job, its log, its stop. Without a daemon the waiting command schedules by itself.
+
+Several may wait at once: one of them holds the scheduler lock and works, the others follow the tables and take over
+when it leaves. A starting daemon is given the lock as soon as it asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.daemon.loop import Signals
+from vctl.errors import TimedOut
+from vctl.ops import jobs as ops
+from vctl.runtime.watch import CREATE, DELETE, MODIFY, MOVED_TO, Watch
+from vctl.store import jobs as table
+from vctl.store.database import command_name
+from vctl.store.locks import SchedulerLock, lock_is_wanted
+from vctl.store.store import BEAT_EVERY_S, Fenced, Store
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+    from vctl.daemon.scheduler import Scheduler
+
+SAFETY_MS = 1000
+LEFT = "left"
+"""Made and removed in the exits directory by a scheduler that leaves, to wake those who wait for its lock."""
+STALE_NS = int(3 * BEAT_EVERY_S * 1e9)
+INTERRUPTED = 130
+
+
+class Waiter:
+    """Waits for something in the tables, scheduling meanwhile when nobody else does."""
+
+    def __init__(self, store: Store, config: Config, *, schedule: bool = True) -> None:
+        self.store = store
+        self.config = config
+        self.may_schedule = schedule
+        self.lock = SchedulerLock(store.home)
+        self.scheduler: Scheduler | None = None
+        self.watch = Watch()
+        exits = store.home / "exits"
+        exits.mkdir(mode=0o700, exist_ok=True)
+        self.watch.add(exits, DELETE | MOVED_TO)
+        self.signals = Signals()
+        self._wal_watched = False
+
+    def __enter__(self) -> Waiter:
+        self.signals.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._leave()
+        finally:
+            self.signals.__exit__()
+            self.watch.close()
+
+    def until(self, done: Callable[[], bool], *, timeout_s: float | None = None) -> bool:
+        """Wait; True when done, False after a signal. Raises TimedOut."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._schedule_if_nobody_does()
+            if done():
+                return True
+            if self.signals.caught:
+                return False
+            left_ms = float(SAFETY_MS)
+            if give_up is not None:
+                left_ms = min(left_ms, (give_up - time.monotonic()) * 1000)
+                if left_ms <= 0:
+                    raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout")
+            self._sleep(left_ms)
+
+    def _schedule_if_nobody_does(self) -> None:
+        if not self.may_schedule:
+            return
+        if self.scheduler is not None and lock_is_wanted(self.store.home):
+            self._leave()
+            return
+        if self.scheduler is None:
+            if lock_is_wanted(self.store.home) or not self.lock.acquire():
+                self._watch_tables()
+                return
+            from vctl.daemon.scheduler import Scheduler
+
+            ruling = Store.open(self.store.home)
+            self.scheduler = Scheduler(ruling, kind="embedded", local_node=bool(self.config.get("local_node")))
+            self.scheduler.start()
+        try:
+            self.scheduler.turn()
+        except Fenced:
+            self._leave(orderly=False)
+
+    def _watch_tables(self) -> None:
+        if not self._wal_watched:
+            with contextlib.suppress(FileNotFoundError):
+                self.watch.add(Path(f"{self.store.home}/cluster.db-wal"), MODIFY)
+                self._wal_watched = True
+
+    def _leave(self, *, orderly: bool = True) -> None:
+        scheduler, self.scheduler = self.scheduler, None
+        if scheduler is None:
+            return
+        scheduler.close(orderly=orderly)
+        scheduler.store.close()
+        self.lock.release()
+        sign = self.store.home / "exits" / LEFT
+        with contextlib.suppress(OSError):
+            sign.touch()
+            sign.unlink()
+
+    def _sleep(self, most_ms: float) -> None:
+        poll = select.poll()
+        poll.register(self.watch.fileno(), select.POLLIN)
+        poll.register(self.signals.fileno(), select.POLLIN)
+        if self.scheduler is not None:
+            poll.register(self.scheduler.watch.fileno(), select.POLLIN)
+            most_ms = min(most_ms, self.scheduler.sleep_s() * 1000)
+        poll.poll(max(0.0, most_ms))
+        self.watch.read()
+
+
+# ---- what is waited for ----
+
+
+def submit_and_follow(store: Store, config: Config, submission_id: str, *, stop_on_interrupt: bool = False) -> int:
+    """Stream a job's log until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
+    with Waiter(store, config) as waiter:
+        code = _follow(waiter, submission_id)
+        if code is not None:
+            return code
+        if not stop_on_interrupt:
+            print(
+                f"\nDetached: job {submission_id} goes on. Stop it with: vctl job stop {submission_id}",
+                file=sys.stderr,
+            )
+            return INTERRUPTED
+        waiter.signals.caught = None
+        ops.stop(store, submission_id)
+        code = _follow(waiter, submission_id)
+        return INTERRUPTED if code is None else code
+
+
+def follow_log(store: Store, config: Config, ref: str) -> int:
+    """``vctl job logs --follow``: the log to its end; the job's exit code, 130 after an interrupt."""
+    submission_id = str(ops.get_job(store, ref)["submission_id"])
+    with Waiter(store, config) as waiter:
+        code = _follow(waiter, submission_id)
+        return INTERRUPTED if code is None else code
+
+
+def wait_for_jobs(store: Store, config: Config, refs: Sequence[str], *, timeout_s: float | None = None) -> int:
+    """``vctl job wait``: until all are over; 0 when all went well, else the first bad exit code in the order given."""
+    numbers = [ops.resolve(store, ref) for ref in refs]
+    with Waiter(store, config) as waiter:
+        if not waiter.until(lambda: all(_is_over(store, number) for number in numbers), timeout_s=timeout_s):
+            return INTERRUPTED
+    return next((code for code in (_code(store, number) for number in numbers) if code), 0)
+
+
+def wait_until_stopped(store: Store, config: Config, ref: str) -> int:
+    """After ``vctl job stop``: until every process of the job is gone; 0, or 130 after an interrupt."""
+    number = ops.resolve(store, ref)
+    with Waiter(store, config) as waiter:
+        return 0 if waiter.until(lambda: _is_over(store, number)) else INTERRUPTED
+
+
+def _follow(waiter: Waiter, submission_id: str) -> int | None:
+    """Copy the log to stdout until the job is over: its exit code, or None after a signal."""
+    store = waiter.store
+    number = ops.resolve(store, submission_id)
+    path = ops.log_of(store.home, submission_id)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    waiter.watch.add(path.parent, CREATE)
+    with Tail(path, waiter.watch) as tail:
+
+        def done() -> bool:
+            over = _is_over(store, number)  # first the state, then the log: what was written before the end is shown
+            tail.copy()
+            return over
+
+        if not waiter.until(done):
+            return None
+    code = _code(store, number)
+    row = table.get(store, number)
+    if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
+        print(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}", file=sys.stderr)
+    return code
+
+
+class Tail:
+    """Copies a growing file to stdout, byte for byte."""
+
+    def __init__(self, path: Path, watch: Watch) -> None:
+        self.path = path
+        self.watch = watch
+        self._fd: int | None = None
+
+    def __enter__(self) -> Tail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def copy(self) -> None:
+        """Write what is new."""
+        if self._fd is None:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            self.watch.add(self.path, MODIFY)
+        if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
+            os.lseek(self._fd, 0, os.SEEK_SET)  # the log was rotated
+        while chunk := os.read(self._fd, 1 << 16):
+            write_all(chunk)
+
+
+def write_all(data: bytes) -> None:
+    """All of it to stdout, unbuffered."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _is_over(store: Store, number: int) -> bool:
+    row = table.get(store, number)
+    return row is None or row["status"] in jb.FINAL
+
+
+def _code(store: Store, number: int) -> int:
+    """What a waiting command exits with: the job's own code where there is one."""
+    row = table.get(store, number)
+    if row is None:
+        return 1
+    if row["exit_code"] is not None:
+        return int(row["exit_code"])
+    if row["status"] == jb.STOPPED:
+        return jb.EXIT_STOPPED
+    if row["status"] == jb.SUCCEEDED:
+        return 0
+    return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
+
+
+def scheduler_notice(store: Store) -> str | None:
+    """What readers should know when no scheduler is at work; None while its beat is fresh."""
+    beat = store.read_beat()
+    if beat is None:
+        return "no scheduler has run here yet; start one with `vctl daemon`"
+    age_s = (store.clock() - int(beat["last_beat_ns"])) / 1e9
+    pid = int(beat["pid"])
+    if age_s * 1e9 <= STALE_NS and "vctl" in command_name(pid):
+        return None
+    return f"no scheduler is running; its last beat was {age_s:.0f} s ago (start one with `vctl daemon`)"
+
+

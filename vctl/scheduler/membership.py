@@ -1,0 +1,89 @@
+"""Whole nodes by template: which a logical cluster gets from its parent and which it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vctl.core.clusters import VNode
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE, DEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Virtual nodes of the parent to take whole, and own virtual nodes to give back."""
+
+    join: tuple[VNode, ...] = ()
+    leave: tuple[VNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Not enough to remove (``adding`` False) or to add, and per affected template how many could be."""
+
+    adding: bool
+    recommend: Mapping[str, int]
+
+
+def exchange(ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]) -> Exchange | Shortage:
+    """From the present members to the wanted counts; a template not named counts as 0. All templates or none.
+
+    Dead members leave first, then idle ones; joined are alive, undivided nodes of the parent. Removal is judged
+    before addition.
+    """
+    own = _by_template(ledger, cluster_id) if cluster_id is not None else {}
+    leave: list[VNode] = []
+    removable: dict[str, int] = {}
+    too_few = False
+    for template in sorted({*own, *wanted}):
+        surplus = len(own.get(template, ())) - wanted.get(template, 0)
+        if surplus <= 0:
+            continue
+        free = [vnode for vnode in own[template] if is_undivided(ledger, vnode)]
+        free.sort(key=lambda vnode: (ledger.nodes[vnode.node_id].state != DEAD, vnode.node_id))
+        removable[template] = len(free)
+        too_few = too_few or len(free) < surplus
+        leave += free[:surplus]
+    if too_few:
+        return Shortage(False, removable)
+    join: list[VNode] = []
+    addable: dict[str, int] = {}
+    for template in sorted(wanted):
+        missing = wanted[template] - len(own.get(template, ()))
+        if missing <= 0:
+            continue
+        candidates = undivided(ledger, parent_id, template)
+        addable[template] = len(candidates)
+        too_few = too_few or len(candidates) < missing
+        join += candidates[:missing]
+    if too_few:
+        return Shortage(True, addable)
+    return Exchange(tuple(join), tuple(leave))
+
+
+def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
+    """Alive whole nodes of a cluster of which nobody holds anything, by id."""
+    return [
+        vnode
+        for vnode in ledger.slots(cluster_id)
+        if vnode.whole
+        and ledger.nodes[vnode.node_id].template_id == template
+        and ledger.nodes[vnode.node_id].state == ALIVE
+        and is_undivided(ledger, vnode)
+    ]
+
+
+def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
+    """Whether no child and no process holds any of a virtual node."""
+    if ledger.children[vnode.vnode_id] or not ledger.rooms[vnode.vnode_id].is_untouched():
+        return False
+    return all(held != vnode.vnode_id for held, _ in ledger.charges.values())
+
+
+def _by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:
+    found: dict[str, list[VNode]] = {}
+    for vnode in ledger.slots(cluster_id):
+        if vnode.whole:
+            found.setdefault(ledger.nodes[vnode.node_id].template_id, []).append(vnode)
+    return found
