@@ -1,0 +1,91 @@
+"""Small worlds for placement tests: amounts, nodes and specs in a few characters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vctl.core import resources as rs
+from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.labels import VCLUSTER_ID, VNODE_ID, Condition
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
+from vctl.core.resources import SCALE, Holding
+
+NAMES = {"c": "CPU", "g": "GPU", "m": "memory"}
+
+
+def amounts(text: str) -> dict[str, int]:
+    """'4c 0.5g' -> amounts in 1/10000."""
+    return {NAMES.get(word[-1], word[-1]): round(float(word[:-1]) * SCALE) for word in text.split()}
+
+
+def ledger(nodes: str | Sequence[str], labels: Mapping[str, str] | None = None) -> Ledger:
+    """Nodes n1, n2, … from '4c 1g, 2c'; their template is their text, labels are given per node as 'k=v'."""
+    result = Ledger()
+    for number, text in enumerate(nodes.split(",") if isinstance(nodes, str) else nodes, 1):
+        own = dict([(labels or {}).get(f"n{number}", "").split("=")]) if f"n{number}" in (labels or {}) else {}
+        template = text.strip().replace(" ", "")
+        result.put_node(Node(f"n{number}", template, rs.whole_node(amounts(text)), labels=own))
+    return result
+
+
+def slice_cluster(world: Ledger, cluster_id: str, slots: str) -> None:
+    """A logical cluster with one virtual node per word: 'n1=2c, n1=1c 1g'; ids v1, v2, …"""
+    world.put_cluster(Cluster(cluster_id, PRIMARY, LOGICAL, ClusterSpec(flexible=False)))
+    for rank, text in enumerate(slots.split(","), 1):
+        node_id, _, want = text.strip().partition("=")
+        carve(world, cluster_id, f"{cluster_id}-v{rank}", node_id, amounts(want), rank)
+
+
+def carve(
+    world: Ledger, cluster_id: str, vnode_id: str, node_id: str, want: Mapping[str, int], rank: int = 0
+) -> None:
+    """One virtual node of a cluster on a physical node."""
+    holding: Holding = world.rooms[node_id].copy().take(want)
+    labels = {**world.vnodes[node_id].labels, VNODE_ID: vnode_id, VCLUSTER_ID: cluster_id}
+    world.carve(VNode(vnode_id, cluster_id, node_id, node_id, FIXED, holding, labels, rank=rank))
+
+
+def use(world: Ledger, vnode_id: str, want: str) -> None:
+    """A process that holds something."""
+    holding = world.rooms[vnode_id].copy().take(amounts(want))
+    world.charge(f"run-{len(world.charges)}", vnode_id, holding)
+
+
+def selector(text: str) -> tuple[Condition, ...]:
+    """'zone=a', 'zone!=a', 'zone', '!zone' or ''."""
+    if not text:
+        return ()
+    if "!=" in text:
+        key, value = text.split("!=")
+        return (Condition(key, "!in", (value,)),)
+    if "=" in text:
+        key, value = text.split("=")
+        return (Condition(key, "in", tuple(value.split("|"))),)
+    return (Condition(text.lstrip("!"), "!exists" if text.startswith("!") else "exists"),)
+
+
+def group(text: str) -> Group:
+    """'STRICT_SPREAD: 1c, 1c 1g @zone=a'."""
+    policy, _, nodes = text.partition(":")
+    bundles = []
+    for bundle in nodes.split(","):
+        want, _, condition = bundle.partition("@")
+        bundles.append(FixedNode(amounts(want), {}, selector(condition.strip())))
+    return Group(tuple(bundles), policy)
+
+
+def spec(
+    *groups: str,
+    flexible: str | None = None,
+    most: str | None = None,
+    whole: Mapping[str, int] | None = None,
+) -> ClusterSpec:
+    """A cluster spec; ``flexible`` None means that it has no flexible part."""
+    return ClusterSpec(
+        flexible_min=amounts(flexible or ""),
+        flexible_max=None if most is None else amounts(most),
+        groups=tuple(group(text) for text in groups),
+        replica_sets=whole or {},
+        flexible=flexible is not None,
+    )

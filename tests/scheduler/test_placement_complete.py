@@ -1,0 +1,132 @@
+"""Placement against brute force: the same answer on random small gangs, and as few nodes as possible for PACK."""
+
+from __future__ import annotations
+
+import random
+
+from tests.scheduler import brute, ground
+from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.ledger import Ledger
+from vctl.scheduler.feasibility import could_help, ever
+from vctl.scheduler.placement import Placed, Unplaced, place
+
+POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+Case = tuple[Ledger, str, ClusterSpec, dict[str, int]]
+
+
+def random_case(seed: int) -> Case:
+    """A cluster of at most four slots, partly used, and a gang of at most four bundles."""
+    pick = random.Random(seed)
+    world, parent_id = random_world(pick)
+    groups, left = [], pick.choice([0, 1, 2, 3, 3, 4])
+    while left:
+        size = pick.randint(1, left)
+        left -= size
+        bundles = [random_bundle(pick) for _ in range(size)]
+        if pick.random() < 0.5:
+            bundles = [bundles[0]] * size
+        groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
+    whole = {}
+    if parent_id == PRIMARY and pick.random() < 0.2:
+        whole = {pick.choice(sorted({node.template_id for node in world.nodes.values()})): pick.randint(1, 2)}
+    flexible, most = None, None
+    if pick.random() < 0.5 or not (groups or whole):
+        flexible = f"{pick.choice([0, 0, 0.5, 1, 1, 2, 2.5, 3, 4.5])}c"
+        flexible += pick.choice(["", "", "", " 0.5g", " 1g", " 2g"])
+        if pick.random() < 0.2:
+            most = "6c 2g"
+    entry = pick.choice(["", "", "", "", "0.5c", "0.5c", "1c", "1.5c", "1c 0.5g", "1g"])
+    return world, parent_id, ground.spec(*groups, flexible=flexible, most=most, whole=whole), ground.amounts(entry)
+
+
+def random_world(pick: random.Random) -> tuple[Ledger, str]:
+    nodes = [
+        f"{pick.choice([1, 2, 2, 3, 4])}c {pick.choice([0, 1, 1, 2, 2])}g" for _ in range(pick.randint(2, 4))
+    ]
+    labels = {f"n{i}": f"zone={pick.choice('ab')}" for i in range(1, 5) if pick.random() < 0.7}
+    world, parent_id = ground.ledger(nodes, labels), PRIMARY
+    if pick.random() < 0.4:
+        parent_id = "part"
+        ground.slice_cluster(world, parent_id, "n1=0.5c")
+        for i in range(2, 5):
+            node_id = pick.choice(sorted(world.nodes))
+            want = ground.amounts(f"{pick.choice([1, 1.5, 2, 2])}c {pick.choice([0, 0.5, 1, 1])}g")
+            if world.rooms[node_id].fits(want):
+                ground.carve(world, parent_id, f"part-v{i}", node_id, want, i)
+    for vnode_id in sorted(world.members[parent_id]):
+        for _ in range(pick.randint(0, 2)):
+            want = pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "0.25g"])
+            if pick.random() < 0.5 and world.rooms[vnode_id].fits(ground.amounts(want)):
+                ground.use(world, vnode_id, want)
+    return world, parent_id
+
+
+def random_bundle(pick: random.Random) -> str:
+    cpu = pick.choice([0, 0, 0.5, 0.5, 0.5, 1, 1, 1.5, 2])
+    gpu = pick.choice([0, 0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 1])
+    condition = pick.choice(["", "", "", "", "", "", "", "", " @zone=a", " @zone!=a", " @zone", " @ray.io/vnode_id=n1|part-v2"])
+    return f"{cpu}c {gpu}g{condition}"
+
+
+def test_fits_exactly_when_brute_force_finds_an_assignment() -> None:
+    agreed = placed = 0
+    for seed in range(2000):
+        world, parent_id, spec, entry = random_case(seed)
+        want = brute.fits(world, parent_id, spec, entry)
+        plan = place(world, parent_id, spec, entry)
+        assert isinstance(plan, Placed) == want, (seed, plan)
+        if isinstance(plan, Placed):
+            brute.check(world, parent_id, spec, entry, plan)
+            assert ever(world, parent_id, spec, entry) is None, seed
+            placed += 1
+        else:
+            assert plan.message, seed
+            assert not plan.exhausted, seed
+        assert place(world, parent_id, spec, entry) == plan, seed
+        agreed += 1
+    assert agreed == 2000
+    assert 600 < placed < 1600, "the cases are neither all easy nor all hopeless"
+
+
+def test_pack_uses_the_fewest_nodes() -> None:
+    fewest = compared = 0
+    for seed in range(700):
+        pick = random.Random(seed)
+        world, parent_id = random_world(pick)
+        text = "PACK: " + ", ".join(random_bundle(pick) for _ in range(pick.randint(2, 4)))
+        spec = ground.spec(text)
+        plan = place(world, parent_id, spec, {})
+        if isinstance(plan, Placed):
+            best = min(len({n for _, n in found}) for found in brute.assignments(world, parent_id, spec, {}))
+            used = len({piece.node_id for piece in plan.pieces})
+            compared += 1
+            fewest += used == best
+            assert used == best, (seed, used, best)
+    assert compared > 100
+    assert fewest == compared
+
+
+def test_spread_uses_distinct_nodes_when_it_can() -> None:
+    for seed in range(300):
+        pick = random.Random(seed)
+        world, parent_id = random_world(pick)
+        bundles = ", ".join(random_bundle(pick) for _ in range(pick.randint(2, 3)))
+        strict = place(world, parent_id, ground.spec(f"STRICT_SPREAD: {bundles}"), {})
+        if isinstance(strict, Placed):
+            soft = place(world, parent_id, ground.spec(f"SPREAD: {bundles}"), {})
+            assert isinstance(soft, Placed), seed
+            assert len({piece.node_id for piece in soft.pieces}) == len(soft.pieces), seed
+
+
+def test_nothing_that_now_fits_is_called_hopeless() -> None:
+    helped = 0
+    for seed in range(1500):
+        world, parent_id, spec, entry = random_case(seed)
+        if isinstance(place(world, parent_id, spec, entry), Unplaced) and world.charges:
+            run_id = next(iter(world.charges))
+            vnode_id = world.charges[run_id][0]
+            world.discharge(run_id)
+            if isinstance(place(world, parent_id, spec, entry), Placed):
+                helped += 1
+                assert could_help(world, parent_id, spec, entry, [vnode_id]), seed
+    assert helped > 10

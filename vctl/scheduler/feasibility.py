@@ -1,0 +1,143 @@
+"""Whether a gang could ever run, what stands in its way node by node, and whether a change may help it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vctl.core import labels as lb
+from vctl.core.clusters import ClusterSpec, FixedNode
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE, DRAINING
+from vctl.core.resources import Amounts, Room
+from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
+from vctl.scheduler.placement_ground import ground_when_empty
+
+INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
+
+
+def ever(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
+) -> Unplaced | None:
+    """None when the gang would fit if every alive or draining node of the parent were empty, else what limits it.
+
+    A search that ends at its budget proves nothing, so it counts as possible.
+    """
+    if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
+        return None
+    answer = place_on(ground_when_empty(ledger, parent_id), spec, entry, budget=budget)
+    return None if isinstance(answer, Placed) or answer.exhausted else answer
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What one node says to the part of a gang that is hardest to place.
+
+    ``need`` is what that part asks for, ``have`` what is free in the parent's fullest fitting slot there.
+    ``note`` says what else stands in the way: labels, or a node that takes no work.
+    """
+
+    node_id: str
+    verdict: str
+    need: Amounts
+    have: Amounts
+    note: str = ""
+
+
+def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> list[NodeVerdict]:
+    """Per node of the parent: infeasible, feasible but not available, or available, by node id."""
+    tables = [_verdicts(ledger, parent_id, part) for part in _parts(spec, entry)]
+    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
+    return min(
+        tables, key=lambda table: [sum(v.verdict == word for v in table) for word in reversed(rank)], default=[]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Something that must lie in one slot: a bundle, a whole node, the entrypoint."""
+
+    request: Amounts
+    selector: lb.Selector = ()
+    template: str = ""
+
+
+def _parts(spec: ClusterSpec, entry: Amounts) -> list[_Part]:
+    bundles = dict.fromkeys((tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes)
+    parts = [_Part(dict(resources), selector) for resources, selector in bundles]
+    parts += [_Part({}, (), template) for template, count in sorted(spec.replica_sets.items()) if count]
+    if spec.flexible and not (any(entry.values()) and any(_inside(entry, part.request) for part in parts)):
+        wanted = {name: amount for name, amount in entry.items() if amount}
+        if wanted or not parts:
+            parts.append(_Part(wanted or dict(spec.flexible_min)))
+    return parts
+
+
+def _inside(small: Amounts, large: Amounts) -> bool:
+    return all(amount <= large.get(name, 0) for name, amount in small.items())
+
+
+def _verdicts(ledger: Ledger, parent_id: str, part: _Part) -> list[NodeVerdict]:
+    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
+    best: dict[str, NodeVerdict] = {}
+    for vnode in ledger.slots(parent_id):
+        if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
+            verdict = _verdict(ledger, vnode.vnode_id, part)
+            other = best.get(vnode.node_id)
+            if other is None or rank.index(verdict.verdict) > rank.index(other.verdict):
+                best[vnode.node_id] = verdict
+    return [best[node_id] for node_id in sorted(best)]
+
+
+def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
+    vnode, room = ledger.vnodes[vnode_id], ledger.rooms[vnode_id]
+    node = ledger.nodes[vnode.node_id]
+    need = vnode.holding.amounts if part.template else part.request
+    have = {name: room.free.get(name, 0) for name in need}
+    if part.template and not (vnode.whole and node.template_id == part.template):
+        return NodeVerdict(node.node_id, INFEASIBLE, {}, {}, f"not a whole node of template {part.template}")
+    if not lb.matches(part.selector, vnode.labels):
+        wrong = ", ".join(f"{c.key}: {c}" for c in part.selector if not c.matches(vnode.labels))
+        return NodeVerdict(node.node_id, INFEASIBLE, need, have, f"labels do not match {wrong}")
+    if not Room(vnode.holding).fits(need):
+        return NodeVerdict(node.node_id, INFEASIBLE, need, have)
+    if not node.schedulable:
+        return NodeVerdict(node.node_id, FEASIBLE, need, have, f"the node is {node.state}")
+    free = room.is_untouched() if part.template else room.fits(need)
+    return NodeVerdict(node.node_id, AVAILABLE if free else FEASIBLE, need, have)
+
+
+def could_help(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, changed: Iterable[str]
+) -> bool:
+    """Whether a gang that had no place may have one now that these virtual nodes of the parent got more room.
+
+    False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before must
+    use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
+    """
+    nodes = list({(tuple(sorted(n.resources.items())), n.selector): n for g in spec.groups for n in g.nodes}.values())
+    return any(
+        ledger.vnodes[vnode_id].cluster_id == parent_id
+        and ledger.nodes[ledger.vnodes[vnode_id].node_id].schedulable
+        and _takes_something(ledger, vnode_id, nodes, spec, entry)
+        for vnode_id in changed
+        if vnode_id in ledger.vnodes
+    )
+
+
+def _takes_something(
+    ledger: Ledger, vnode_id: str, nodes: list[FixedNode], spec: ClusterSpec, entry: Amounts
+) -> bool:
+    vnode, room = ledger.vnodes[vnode_id], ledger.rooms[vnode_id]
+    if any(lb.matches(n.selector, vnode.labels) and room.fits(n.resources) for n in nodes):
+        return True
+    template = ledger.nodes[vnode.node_id].template_id
+    if vnode.whole and spec.replica_sets.get(template, 0) > 0 and room.is_untouched():
+        return True
+    if not spec.flexible:
+        return False
+    wanted = [*spec.flexible_min.items(), *entry.items()]
+    if not any(amount for _, amount in wanted):
+        return not nodes and not any(spec.replica_sets.values())
+    # a piece may be one unit of one resource or the fraction, so whatever is free of it may be what was missing
+    return any(amount and room.free.get(name, 0) > 0 for name, amount in wanted)

@@ -1,0 +1,233 @@
+"""Finds a place for a gang: all its fixed groups, whole nodes, flexible minimum and entrypoint, or for nothing.
+
+Reads the ledger and changes nothing. Work grows with the number of classes of equal nodes and the size of the
+gang, not with the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from vctl.core.clusters import FLEXIBLE, ClusterSpec
+from vctl.core.ledger import Ledger
+from vctl.core.resources import EMPTY, SCALE, Amounts, Room, maximum
+from vctl.scheduler.placement_carve import carve, pieces_of
+from vctl.scheduler.placement_ground import Ground, ground_now
+from vctl.scheduler.placement_model import Bundle, Phase, Problem, Rule, holds
+from vctl.scheduler.placement_reasons import amount_text, no_room_for_entry, quick_reason, search_reason
+from vctl.scheduler.placement_result import Piece, Placed, Unplaced
+from vctl.scheduler.placement_search import search
+
+__all__ = ["BUDGET", "Piece", "Placed", "Unplaced", "place", "place_on"]
+
+BUDGET = 20_000
+"""Steps that a search may take back before it gives up."""
+WISH_BUDGET = 400
+"""Of these, how many may go into a nicer plan (fewer nodes, wider spread) once there is one."""
+
+_RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
+
+
+def place(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
+) -> Placed | Unplaced:
+    """Where the gang of a spec goes in what is free in a cluster now, or why it has no place.
+
+    ``entry`` is what the entrypoint asks for; it runs in the first piece that can hold it.
+    """
+    return place_on(ground_now(ledger, parent_id), spec, entry, budget=budget)
+
+
+def place_on(ground: Ground, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET) -> Placed | Unplaced:
+    """The same on a given ground."""
+    entry = {name: amount for name, amount in entry.items() if amount}
+    if not entry and not _asks_for_anything(spec):
+        return _a_place_to_be(ground, spec)
+    worst: Unplaced | None = None
+    for question in _questions(spec, entry):
+        answer, steps = _answer(ground, spec, question, entry, budget)
+        if isinstance(answer, Placed):
+            return answer
+        # the last question, the flexible part, says most; but a spent budget must not read as a proof
+        worst = replace(answer, exhausted=True) if worst and worst.exhausted else answer
+        budget = max(budget - steps, 0)
+    return worst or no_room_for_entry(entry, [node.resources for g in spec.groups for node in g.nodes])
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One way to house the entrypoint: the phases, the flexible minimum, and what of it must be in one piece."""
+
+    phases: tuple[Phase, ...]
+    flexible: Amounts
+    flexible_entry: Amounts
+
+
+def _questions(spec: ClusterSpec, entry: Amounts) -> Iterator[_Question]:
+    """In a bundle when one can hold it; else on a whole node; else in the flexible part."""
+    phases = _phases(spec, "")
+    minimum = spec.flexible_min if spec.flexible else {}
+    if not entry or any(holds(bundle, entry) for phase in phases for bundle in phase.bundles):
+        yield _Question(phases, minimum, {})
+        return
+    for template in sorted(t for t, count in spec.replica_sets.items() if count):
+        yield _Question(_phases(spec, template), minimum, {})
+    if spec.flexible:
+        yield _Question(phases, maximum(minimum, entry), entry)
+
+
+def _asks_for_anything(spec: ClusterSpec) -> bool:
+    fixed = any(group.nodes for group in spec.groups) or any(spec.replica_sets.values())
+    return fixed or (spec.flexible and any(spec.flexible_min.values()))
+
+
+def _phases(spec: ClusterSpec, entry_template: str) -> tuple[Phase, ...]:
+    phases = []
+    for number, group in enumerate(spec.groups):
+        bundles = tuple(
+            Bundle(number, position, node.resources, node.selector)
+            for position, node in enumerate(group.nodes)
+        )
+        if bundles:
+            phases.append(Phase(number, group.policy, _RULES.get(group.policy, Rule()), bundles))
+    whole = tuple(
+        Bundle(-1, position, {}, (), template, position == 0 and template == entry_template)
+        for template, count in sorted(spec.replica_sets.items())
+        for position in range(count)
+    )
+    return (*phases, Phase(-1, "WHOLE", Rule(), whole)) if whole else tuple(phases)
+
+
+def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
+    """The flexible part may never exceed its maximum, also not to house the entrypoint."""
+    for name, need in sorted(question.flexible_entry.items()):
+        have = need if spec.flexible_max is None else spec.flexible_max.get(name, need)
+        if need > have:
+            text = f"the entrypoint needs {amount_text(name, need)}, flexible_resource_max allows"
+            return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
+    return None
+
+
+def _a_place_to_be(ground: Ground, spec: ClusterSpec) -> Placed | Unplaced:
+    """A process needs a place also when it asks for nothing."""
+    if not spec.flexible:
+        return Placed((), 0, EMPTY, exact=False)
+    slot_id = ground.first_slot()
+    if slot_id is None:
+        return Unplaced("", SCALE, 0, "no node takes work now: 0 schedulable nodes")
+    piece = Piece(FLEXIBLE, 0, -1, slot_id, ground.node_of(slot_id), EMPTY, {}, whole=False)
+    return Placed((piece,), 0, EMPTY, exact=False)
+
+
+def _answer(
+    ground: Ground, spec: ClusterSpec, question: _Question, entry: Amounts, budget: int
+) -> tuple[Placed | Unplaced, int]:
+    if reason := _above_maximum(spec, question):
+        return reason, 0
+    problem = _problem(ground, question, question.phases, entry)
+    if reason := quick_reason(problem):
+        return reason, 0
+    tried = search(problem, budget)
+    if tried.found is None:
+        return search_reason(problem, tried), tried.steps
+    pieces = pieces_of(carve(problem, tried.found), spec)
+    exact = tried.found.exact
+    wishes = _Wishes(ground, spec, question, entry, min(budget, WISH_BUDGET))
+    better = wishes.improve(problem, pieces)
+    return _with_entry(better or pieces, entry, exact=exact or better is not None), tried.steps
+
+
+def _problem(
+    ground: Ground, question: _Question, phases: tuple[Phase, ...], entry: Amounts, *, one_piece: bool = False
+) -> Problem:
+    return Problem(ground, phases, question.flexible, question.flexible_entry, entry, one_piece=one_piece)
+
+
+def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Placed:
+    if not entry:
+        return Placed(pieces, 0, EMPTY, exact)
+    for piece in pieces:
+        room = Room(piece.holding)
+        if room.fits(entry):
+            return Placed(pieces, piece.rank, room.take(entry), exact)
+    raise AssertionError((pieces, entry))
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """Improves a plan within a small budget: fewer nodes for PACK, distinct ones for SPREAD, one flexible piece."""
+
+    ground: Ground
+    spec: ClusterSpec
+    question: _Question
+    entry: Amounts
+    budget: int
+
+    def improve(self, problem: Problem, pieces: tuple[Piece, ...]) -> tuple[Piece, ...] | None:
+        """Better pieces, or None when the plan is already as good as can be found."""
+        best: tuple[Piece, ...] | None = None
+        phases = list(self.question.phases)
+        for number, phase in enumerate(phases):
+            if phase.policy not in ("PACK", "SPREAD"):
+                continue
+            for rule in self._better_rules(problem, number, _nodes_of(best or pieces, phase.group)):
+                phases[number] = replace(phase, rule=rule)
+                if found := self._try(tuple(phases), one_piece=False):
+                    best = found
+                    break
+            phases[number] = replace(phase, rule=self._kept(problem, number, best or pieces))
+        if self._wants_one_piece(problem, best or pieces):
+            best = self._try(tuple(phases), one_piece=True) or best
+        return best
+
+    def _try(self, phases: tuple[Phase, ...], *, one_piece: bool) -> tuple[Piece, ...] | None:
+        if self.budget <= 0:
+            return None
+        problem = _problem(self.ground, self.question, phases, self.entry, one_piece=one_piece)
+        tried = search(problem, self.budget)
+        self.budget -= tried.steps + 1
+        return None if tried.found is None else pieces_of(carve(problem, tried.found), self.spec)
+
+    def _better_rules(self, problem: Problem, number: int, used: int) -> list[Rule]:
+        phase = self.question.phases[number]
+        if phase.policy == "SPREAD":
+            wider = used < len(phase.bundles) <= sum(problem.counts.values())
+            return [Rule(distinct=True)] if wider else []
+        return [Rule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
+
+    def _kept(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> Rule:
+        """The rule that keeps later improvements from undoing this one."""
+        phase = problem.phases[number]
+        used = _nodes_of(pieces, phase.group)
+        if phase.policy == "SPREAD":
+            return Rule(distinct=used == len(phase.bundles))
+        return Rule(limit=used)
+
+    def _wants_one_piece(self, problem: Problem, pieces: tuple[Piece, ...]) -> bool:
+        if sum(piece.kind == FLEXIBLE for piece in pieces) < 2:
+            return False
+        return any(
+            all(w <= m for w, m in zip(problem.want, option.most, strict=True))
+            for state_id in problem.counts
+            for option in problem.options(state_id)
+        )
+
+
+def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:
+    return len({piece.node_id for piece in pieces if piece.group == group})
+
+
+def _fewest_nodes(problem: Problem, number: int) -> int:
+    """A lower bound: so many of the emptiest nodes are needed to have enough of every resource."""
+    wanted = problem.rest[problem.phase_of.index(number)]
+    fewest = 1
+    for r, need in enumerate(wanted):
+        nodes = 0
+        for free, count in sorted(((problem.free(s)[r], c) for s, c in problem.counts.items()), reverse=True):
+            if need <= 0 or not free:
+                break
+            taken = min(count, -(-need // free))
+            nodes, need = nodes + taken, need - taken * free
+        fewest = max(fewest, nodes)
+    return fewest

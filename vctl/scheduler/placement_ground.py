@@ -1,0 +1,109 @@
+"""The free ground of one cluster as placement sees it: classes of slots, and the few nodes seen one by one.
+
+Two ways to get it: as it is now, or as it would be if every alive or draining node were empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from vctl.core import labels as lb
+from vctl.core.ledger import ClassKey, Ledger, SlotClass
+from vctl.core.nodes import ALIVE, DRAINING
+from vctl.core.resources import Room
+
+Spot = tuple[str, tuple[str, ...]]
+"""A physical node with the cluster's virtual nodes on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Slots of one cluster by class, in the order of their first node.
+
+    ``crowded`` are the physical nodes with several slots of the cluster. ``room`` gives the room of one slot,
+    which nobody may change; trials copy it.
+    """
+
+    ledger: Ledger
+    classes: tuple[SlotClass, ...]
+    crowded: dict[str, set[str]]
+    class_of: Callable[[str], SlotClass | None]
+    room: Callable[[str], Room]
+
+    def node_of(self, slot_id: str) -> str:
+        """The physical node of a slot."""
+        return self.ledger.vnodes[slot_id].node_id
+
+    def apart(self, named: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Nodes to be looked at one by one: crowded ones, and those of slots that a selector calls by id."""
+        nodes = {node_id: tuple(sorted(slots)) for node_id, slots in self.crowded.items()}
+        for slot_id in named:
+            if self.class_of(slot_id) is not None:
+                nodes.setdefault(self.node_of(slot_id), (slot_id,))
+        return nodes
+
+    def spots(self, group: SlotClass, apart: dict[str, tuple[str, ...]]) -> Iterator[Spot]:
+        """The members of a class on nodes that are not apart, lowest node id first."""
+        for slot_id in group.ids:
+            node_id = self.node_of(slot_id)
+            if node_id not in apart:
+                yield node_id, (slot_id,)
+
+    def first_slot(self) -> str | None:
+        """The slot with the lowest node id, if there is any."""
+        return self.classes[0].ids[0] if self.classes else None
+
+
+def ground_now(ledger: Ledger, parent_id: str) -> Ground:
+    """What is free in a cluster now, on nodes that take work."""
+    index = ledger.index(parent_id)
+    return _ground(
+        ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.rooms.__getitem__
+    )
+
+
+def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:
+    """The same if every alive or draining node held nothing of the cluster's children and processes."""
+    classes: dict[ClassKey, SlotClass] = {}
+    class_of: dict[str, SlotClass] = {}
+    on_node: dict[str, set[str]] = {}
+    members = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(parent_id, ())]
+    for vnode in sorted(members, key=lambda vnode: (vnode.node_id, vnode.vnode_id)):
+        node = ledger.nodes[vnode.node_id]
+        if node.state not in (ALIVE, DRAINING):
+            continue
+        holding = vnode.holding
+        template_id = node.template_id if vnode.whole else ""
+        key: ClassKey = (
+            tuple(sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)),
+            template_id,
+            tuple(sorted(holding.amounts.items())),
+            tuple(sorted((name, tuple(sorted(i.values()))) for name, i in holding.instances.items())),
+        )
+        group = classes.get(key)
+        if group is None:
+            group = classes[key] = SlotClass(vnode.labels, template_id, Room(holding), untouched=True)
+        group.ids.append(vnode.vnode_id)
+        class_of[vnode.vnode_id] = group
+        on_node.setdefault(vnode.node_id, set()).add(vnode.vnode_id)
+    crowded = {node_id: slots for node_id, slots in on_node.items() if len(slots) > 1}
+    return _ground(
+        ledger,
+        list(classes.values()),
+        crowded,
+        class_of.get,
+        lambda slot_id: Room(ledger.vnodes[slot_id].holding),
+    )
+
+
+def _ground(
+    ledger: Ledger,
+    classes: list[SlotClass],
+    crowded: dict[str, set[str]],
+    class_of: Callable[[str], SlotClass | None],
+    room: Callable[[str], Room],
+) -> Ground:
+    # dict order tells in which order states arose; the first id does not, so equal states give equal plans
+    classes.sort(key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0]))
+    return Ground(ledger, tuple(classes), crowded, class_of, room)

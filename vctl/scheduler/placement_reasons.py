@@ -1,0 +1,242 @@
+"""Says why a gang has no place: the first necessary condition that fails, with numbers in user units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts, within
+from vctl.scheduler.placement_model import Demand, Problem, amounts_of
+from vctl.scheduler.placement_result import Unplaced
+from vctl.scheduler.placement_search import Tried
+
+Shortage = tuple[str, int, int]
+"""Resource, need and have, both in 1/10000."""
+
+_SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def amount_text(name: str, amount: int) -> str:
+    """An amount as a user writes it, such as ``0.5 GPU`` or ``8GiB memory``."""
+    if name in (MEMORY, OBJECT_STORE_MEMORY):
+        for unit, size in _SIZES:
+            if amount >= size * SCALE:
+                return f"{_number(amount * 100 // size // 100)}{unit} {name}"
+    return f"{_number(amount)} {name}"
+
+
+def amounts_text(amounts: Amounts) -> str:
+    """Several amounts in one phrase."""
+    wanted = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]
+    return " and ".join(wanted) or "nothing"
+
+
+def _number(amount: int) -> str:
+    whole, fraction = divmod(amount, SCALE)
+    return f"{whole}.{fraction:04d}".rstrip("0") if fraction else str(whole)
+
+
+def quick_reason(problem: Problem) -> Unplaced | None:
+    """The first simple condition that the free ground does not meet; each one is necessary, so None proves nothing."""
+    if not problem.counts:
+        return Unplaced("", SCALE, 0, "no node takes work now: 0 schedulable nodes")
+    checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible)
+    return next((reason for check in checks if (reason := check(problem))), None)
+
+
+def search_reason(problem: Problem, tried: Tried) -> Unplaced:
+    """What to say when every simple condition holds and still nothing was found."""
+    items = len(problem.items)
+    wanted = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
+    wanted = {n: a + problem.flexible_amounts.get(n, 0) for n, a in wanted.items()}
+    free = amounts_of(problem, _free(problem))
+    name = max(problem.names, key=lambda n: wanted[n] * 1000 // max(free.get(n, 0), 1), default="")
+    numbers = f"{amounts_text(wanted)} asked for, {amounts_text({n: free.get(n, 0) for n in wanted})} free"
+    need, have = wanted.get(name, 0), free.get(name, 0)
+    if tried.exhausted:
+        text = f"no placement found within the search budget after {tried.steps} steps ({numbers})"
+        return Unplaced(name, need, have, text, exhausted=True)
+    text = (
+        f"does not fit as a whole: {tried.depth} of {items} fixed nodes fit together ({numbers}, in pieces)"
+    )
+    return Unplaced(name, need, have, text)
+
+
+def no_room_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
+    """The entrypoint asks for more than any fixed piece has, and there is no flexible part."""
+    name, need, have = _closest(entry, pieces)
+    text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has {amount_text(name, have)}"
+    return Unplaced(name, need, have, text)
+
+
+def _closest(request: Amounts, rooms: Sequence[Amounts]) -> Shortage:
+    """The resource with the largest gap to every room; when only the sum is too much, one lacking where least lacks.
+
+    No resource at all when some room has everything.
+    """
+    if any(within(request, room) for room in rooms):
+        return "", 0, 0
+    shortages = []
+    for name, need in sorted(request.items()):
+        have = max((room.get(name, 0) for room in rooms), default=0)
+        if need > have:
+            shortages.append((need * 1000 // max(have, 1), name, need, have))
+    if shortages:
+        _, name, need, have = max(shortages, key=lambda one: one[0])
+        return name, need, have
+    gaps = []
+    for room in rooms:
+        short = [(n, a, room.get(n, 0)) for n, a in sorted(request.items()) if a > room.get(n, 0)]
+        if short:
+            gaps.append((len(short), sum((a - h) * 1000 // a for _, a, h in short), short[0]))
+    return min(gaps)[2] if gaps else ("", 0, 0)
+
+
+# ---- necessary conditions, each a function from the problem to a reason or None ----
+
+
+def _one_bundle(problem: Problem) -> Unplaced | None:
+    for demand_id, demand in enumerate(problem.demands):
+        if problem.places(demand_id):
+            continue
+        if demand.template:
+            return _template_reason(problem, demand, 0)
+        rooms = list(_matching(problem, demand))
+        if not rooms:
+            selector = ", ".join(f"{c.key}: {c}" for c in problem.selectors[demand.selector])
+            return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match")
+        request = amounts_of(problem, demand.request)
+        name, need, have = _closest(request, rooms)
+        if have >= need:
+            text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
+        else:
+            text = f"needs {amount_text(name, need)} on one node, the most free on one node is {amount_text(name, have)}"
+        return Unplaced(name, need, have, text)
+    return None
+
+
+def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | None:
+    bundles = [b for _, b in problem.items if b.template == demand.template]
+    need = len(bundles)
+    if demand.with_entry and have == 0:
+        plain = _untouched(problem, demand)
+        if plain >= need:
+            text = (
+                f"the entrypoint does not fit on any of the {plain} whole nodes of template {demand.template}"
+            )
+            return Unplaced("", SCALE, 0, text)
+        have = plain
+    text = f"needs {need} whole nodes of template {demand.template}, {have} untouched"
+    return Unplaced("", need * SCALE, have * SCALE, text)
+
+
+def _untouched(problem: Problem, demand: Demand) -> int:
+    slots = (
+        (slot, count)
+        for s, count in problem.counts.items()
+        for slot in problem.states[s].slots
+        if slot.pristine
+    )
+    return sum(count for slot, count in slots if problem.traits[slot.trait].template == demand.template)
+
+
+def _totals(problem: Problem) -> Unplaced | None:
+    free = amounts_of(problem, _free(problem))
+    wanted = {n: problem.flexible_amounts.get(n, 0) for n in problem.names}
+    for _, bundle in problem.items:
+        for name, amount in bundle.amounts.items():
+            if amount:
+                wanted[name] += amount
+    short = [(a * 1000 // max(free.get(n, 0), 1), n) for n, a in wanted.items() if a > free.get(n, 0)]
+    if not short:
+        return None
+    name = max(short)[1]
+    need, have = wanted[name], free.get(name, 0)
+    return Unplaced(
+        name, need, have, f"needs {amount_text(name, need)} in total, {amount_text(name, have)} free"
+    )
+
+
+def _nodes_of_phase(problem: Problem) -> Unplaced | None:
+    for number, phase in enumerate(problem.phases):
+        demands = [d for d, demand in enumerate(problem.demands) if demand.phase == number]
+        need = sum(problem.needs[d] for d in demands)
+        if phase.rule.distinct and need:
+            have = sum(
+                count for s, count in problem.counts.items() if any(problem.moves(s, d) for d in demands)
+            )
+            if have < need:
+                text = f"needs {need} distinct nodes ({phase.policy}), have {have}"
+                return Unplaced("", need * SCALE, have * SCALE, text)
+        if phase.rule.limit == 1 and need:
+            first = problem.phase_of.index(number)
+            request = amounts_of(problem, problem.rest[first])
+            nodes = [amounts_of(problem, problem.free(s)) for s in problem.counts]
+            name, amount, free = _closest(request, nodes)
+            if amount > free:
+                text = f"needs {amount_text(name, amount)} on one node ({phase.policy}), the most free on one node"
+                return Unplaced(name, amount, free, f"{text} is {amount_text(name, free)}")
+    return None
+
+
+def _copies(problem: Problem) -> Unplaced | None:
+    for demand_id, demand in enumerate(problem.demands):
+        need, have = problem.needs[demand_id], problem.places(demand_id)
+        if have >= need:
+            continue
+        if demand.template:
+            return _template_reason(problem, demand, have)
+        request = amounts_of(problem, demand.request)
+        if problem.phases[demand.phase].rule.distinct:
+            text = f"needs {need} distinct nodes with {amounts_text(request)} free each, have {have}"
+            return Unplaced("", need * SCALE, have * SCALE, text)
+        name = min(
+            request, key=lambda n: sum(room.get(n, 0) for room in _matching(problem, demand)) // request[n]
+        )
+        text = f"needs {need} times {amounts_text(request)}, {have} fit"
+        return Unplaced(name, need * request[name], have * request[name], text)
+    return None
+
+
+def _flexible(problem: Problem) -> Unplaced | None:
+    if any(problem.want_entry):
+        entry = amounts_of(problem, problem.want_entry)
+        rooms = [amounts_of(problem, option.most) for s in problem.counts for option in problem.options(s)]
+        name, need, have = _closest(entry, rooms)
+        if have < need:
+            text = f"the entrypoint needs {amount_text(name, need)} on one node, the most free on one node is"
+            return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
+    for r, want in enumerate(problem.want):
+        name = problem.names[r]
+        have = sum(
+            count * max(option.most[r] for option in problem.options(s))
+            for s, count in problem.counts.items()
+        )
+        if want > have:
+            text = (
+                f"the flexible minimum needs {amount_text(name, want)}, {amount_text(name, have)} can be had"
+            )
+            return Unplaced(name, want, have, text)
+    return None
+
+
+def _free(problem: Problem) -> tuple[int, ...]:
+    free = [0] * len(problem.names)
+    for state_id, count in problem.counts.items():
+        for r, amount in enumerate(problem.free(state_id)):
+            free[r] += amount * count
+    return tuple(free)
+
+
+def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
+    """What is free on each different slot that a bundle's selector admits; of a unit, the largest piece."""
+    for state_id in problem.counts:
+        for slot in problem.states[state_id].slots:
+            trait = problem.traits[slot.trait]
+            if trait.selectors >> demand.selector & 1:
+                free = dict(zip(problem.names, slot.free, strict=True))
+                for r, amount in enumerate(demand.request):
+                    if trait.units[r] and amount:
+                        levels = slot.levels[r]
+                        share = max(levels, default=0) if amount < SCALE else levels.count(SCALE) * SCALE
+                        free[problem.names[r]] = share
+                yield free

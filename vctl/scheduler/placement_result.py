@@ -1,0 +1,54 @@
+"""What a placement answers: the pieces of a gang, or why there is no place for it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vctl.core.resources import Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One virtual node to carve out of ``parent_vnode_id``.
+
+    ``rank`` follows the spec: fixed groups' nodes in order, then whole nodes (templates by name), flexible parts
+    last (by node id). ``group`` is the index of the fixed group, -1 otherwise. ``labels`` are the bundle's own.
+    """
+
+    kind: str
+    rank: int
+    group: int
+    parent_vnode_id: str
+    node_id: str
+    holding: Holding
+    labels: Mapping[str, str]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A whole gang: every piece, and the piece in which the entrypoint runs with what it holds there.
+
+    ``exact`` says that the search had to go back on a first choice; otherwise the heuristic alone found it.
+    """
+
+    pieces: tuple[Piece, ...]
+    entry_rank: int
+    entry: Holding
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
+
+    ``resource`` is empty when labels, templates or a policy limit; then the numbers count nodes, also in 1/10000.
+    ``exhausted``: the step budget ended before an answer, so this is not a proof.
+    """
+
+    resource: str
+    need: int
+    have: int
+    message: str
+    exhausted: bool = False

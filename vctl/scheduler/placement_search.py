@@ -1,0 +1,247 @@
+"""Depth-first search for a gang: its first dive is the heuristic, going back makes it exact.
+
+Equal nodes are one candidate and states that failed are remembered, so permutations are tried once. The budget
+counts the steps taken back, never time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vctl.scheduler.flexible import Part, split
+from vctl.scheduler.placement_model import Move, Problem, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Which node state each item goes to and how, in the order of ``Problem.items``; then the flexible parts."""
+
+    trail: tuple[tuple[int, Move], ...]
+    parts: tuple[Part[SlotState], ...]
+    exact: bool
+
+
+@dataclass(slots=True)
+class Tried:
+    """What a search came to: ``found``, or not, with the steps it took and whether it stopped at its budget."""
+
+    found: Found | None
+    steps: int
+    exhausted: bool = False
+    depth: int = 0
+
+
+@dataclass(slots=True)
+class _Frame:
+    """One placed-or-being-placed item: the moves still to try and how to go back to before it."""
+
+    moves: Iterator[tuple[int, Move]]
+    key: object
+    world: dict[int, int] | None
+    used: int
+    applied: tuple[int, Move] | None = None
+    opened: bool = False
+
+
+@dataclass(slots=True)
+class _Search:
+    problem: Problem
+    budget: int
+    world: dict[int, int] = field(init=False)
+    sums: list[int] = field(init=False)
+    needs: list[int] = field(init=False)
+    used: int = 0
+    steps: int = 0
+    depth: int = 0
+    failed: set[object] = field(default_factory=set)
+    frames: list[_Frame] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.world = dict(self.problem.counts)
+        self.needs = list(self.problem.needs)
+        self.sums = [0] * len(self.needs)
+        for state_id, count in self.world.items():
+            for k, bound in enumerate(self.problem.bounds(state_id)):
+                self.sums[k] += bound * count
+
+    def run(self) -> Tried:
+        """Search until an assignment is found, there is none, or the budget is spent."""
+        if not self._hopeful():
+            return Tried(None, 0)
+        deeper = True
+        while True:
+            if deeper:
+                self.depth = max(self.depth, len(self.frames))
+                if len(self.frames) < len(self.problem.items):
+                    self._enter()
+                elif (parts := self._finish()) is not None:
+                    trail = tuple(frame.applied for frame in self.frames if frame.applied)
+                    return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth)
+                elif not self._undo():
+                    return self._failed()
+            deeper = self._advance()
+            if self.steps > self.budget or not (deeper or self._leave()):
+                return self._failed()
+
+    def _failed(self) -> Tried:
+        return Tried(None, self.steps, exhausted=self.steps > self.budget, depth=self.depth)
+
+    # ---- one step ----
+
+    def _enter(self) -> None:
+        """Open the next item; at a new phase nobody has used any node yet."""
+        i, problem = len(self.frames), self.problem
+        saved, used = None, self.used
+        if i and problem.phase_of[i] != problem.phase_of[i - 1]:
+            saved, self.used = self.world, 0
+            self.world = {}
+            for state_id, count in saved.items():
+                clean = problem.clean(state_id)
+                self.world[clean] = self.world.get(clean, 0) + count
+        self.frames.append(_Frame(iter(self._candidates(i)), self._key(i), saved, used))
+
+    def _advance(self) -> bool:
+        """Try the moves of the last item until one leaves hope."""
+        frame = self.frames[-1]
+        for state_id, move in frame.moves:
+            if self.steps > self.budget:
+                return False
+            self._apply(frame, state_id, move)
+            if self._hopeful() and (not self.failed or self._key(len(self.frames)) not in self.failed):
+                return True
+            self._take_back(frame)
+        return False
+
+    def _leave(self) -> bool:
+        """The last item has no moves left: remember that, close it and take back the one before."""
+        frame = self.frames.pop()
+        self.failed.add(frame.key)
+        if frame.world is not None:
+            self.world, self.used = frame.world, frame.used
+        return self._undo()
+
+    def _undo(self) -> bool:
+        if not self.frames:
+            return False
+        self._take_back(self.frames[-1])
+        return True
+
+    def _apply(self, frame: _Frame, state_id: int, move: Move) -> None:
+        phase = self.problem.phase_of[len(self.frames) - 1]
+        frame.applied = (state_id, move)
+        frame.opened = self.problem.states[state_id].used != phase + 1
+        self.used += frame.opened
+        self._shift(state_id, move.target)
+        self.needs[self.problem.items[len(self.frames) - 1][0]] -= 1
+
+    def _take_back(self, frame: _Frame) -> None:
+        assert frame.applied is not None
+        state_id, move = frame.applied
+        self.used -= frame.opened
+        self._shift(move.target, state_id)
+        self.needs[self.problem.items[len(self.frames) - 1][0]] += 1
+        frame.applied = None
+        self.steps += 1
+
+    def _shift(self, source: int, target: int) -> None:
+        world, sums = self.world, self.sums
+        if world[source] == 1:
+            del world[source]
+        else:
+            world[source] -= 1
+        world[target] = world.get(target, 0) + 1
+        before, after = self.problem.bounds(source), self.problem.bounds(target)
+        for k, bound in enumerate(before):
+            sums[k] += after[k] - bound
+
+    # ---- is there hope ----
+
+    def _hopeful(self) -> bool:
+        """Whether every bound still allows what is needed; used nodes suffice where no more may be opened."""
+        for need, bound in zip(self.needs, self.sums, strict=True):
+            if 0 < need > bound:
+                return False
+        i = len(self.frames)
+        problem = self.problem
+        if not 0 < i < len(problem.items) or problem.phase_of[i] != problem.phase_of[i - 1]:
+            return True
+        limit = problem.phases[problem.phase_of[i]].rule.limit
+        if not limit:
+            return True
+        mark = problem.phase_of[i] + 1
+        more = limit - self.used
+        used = [(s, count) for s, count in self.world.items() if problem.states[s].used == mark]
+        for r, need in enumerate(problem.rest[i]):
+            if need:
+                have = sum(problem.free(s)[r] * count for s, count in used)
+                if more:
+                    have += more * max(problem.free(s)[r] for s in self.world)
+                if have < need:
+                    return False
+        return True
+
+    def _key(self, i: int) -> object:
+        """The state before item i: equal keys have equal futures."""
+        problem = self.problem
+        if i == len(problem.items):
+            return None
+        rule = problem.phases[problem.phase_of[i]].rule
+        fresh = i and problem.phase_of[i] != problem.phase_of[i - 1]
+        if (rule.distinct or rule.limit) and not fresh:
+            return i, self.used if rule.limit else 0, frozenset(self.world.items())
+        world: dict[int, int] = {}
+        for state_id, count in self.world.items():
+            clean = problem.clean(state_id)
+            world[clean] = world.get(clean, 0) + count
+        return i, 0, frozenset(world.items())
+
+    def _finish(self) -> list[Part[SlotState]] | None:
+        problem = self.problem
+        if not any(problem.want):
+            return []
+        stands = [(s, count, problem.options(s)) for s, count in sorted(self.world.items())]
+        tries = max(self.budget - self.steps, 0) + 1
+        parts, used = split(
+            stands, problem.want, problem.want_entry, one_piece=problem.one_piece, tries=tries
+        )
+        # the first choice is part of the heuristic; only going back on it is search
+        self.steps += max(used - 1, 0)
+        return parts
+
+    # ---- the order of candidates: the heuristic ----
+
+    def _candidates(self, i: int) -> list[tuple[int, Move]]:
+        problem = self.problem
+        demand_id, number = problem.items[i][0], problem.phase_of[i]
+        phase = problem.phases[number]
+        mark, rest = number + 1, problem.rest[i]
+        full = phase.rule.limit and self.used >= phase.rule.limit
+        scored: list[tuple[tuple[int, ...], int, Move]] = []
+        for state_id in self.world:
+            used = problem.states[state_id].used == mark
+            if used and phase.rule.distinct or full and not used:
+                continue
+            moves = problem.moves(state_id, demand_id)
+            if not moves:
+                continue
+            bulk, waste = problem.bulk(state_id), problem.waste(state_id)
+            if phase.policy == "SPREAD":
+                score: tuple[int, ...] = (used, waste, -bulk)
+            elif phase.policy in ("PACK", "STRICT_PACK"):
+                score = (not used, 0 if used else -_fill(problem.free(state_id), rest), waste, bulk)
+            else:
+                score = (waste, bulk)
+            scored += [((*score, state_id, order), state_id, move) for order, move in enumerate(moves)]
+        scored.sort(key=lambda one: one[0])
+        return [(state_id, move) for _, state_id, move in scored]
+
+
+def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:
+    """How much of what is left of a group fits a node, in thousandths of the scarcest resource."""
+    return min((min(f, r) * 1000 // r for f, r in zip(free, rest, strict=True) if r), default=1000)
+
+
+def search(problem: Problem, budget: int) -> Tried:
+    """Find an assignment of the gang, or prove that there is none, within so many steps."""
+    return _Search(problem, budget).run()
