@@ -71,7 +71,7 @@ class Report:
     def text(self) -> str:
         """The table people read."""
         header = ("", "median", "p99", "min", "max", "n", "ratio")
-        rows = [header]
+        rows: list[tuple[str, ...]] = [header]
         for figure in self.figures:
             ratio = self.ratio(figure)
             numbers = (figure.median, figure.p99, min(figure.samples), max(figure.samples))
