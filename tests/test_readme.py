@@ -38,7 +38,7 @@ def two_commands() -> tuple[str, str]:
 
 
 def shell(script: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script as a newcomer would: in the checkout, with an empty home, our command first on the path."""
+    """Run a script as a newcomer would: in the checkout, with an empty home, our command on the path."""
     env = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
