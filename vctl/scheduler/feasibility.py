@@ -19,7 +19,7 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
 ) -> Unplaced | None:
-    """None when the gang would fit if every alive or draining node of the parent were empty, else what limits it.
+    """None when the gang would fit if every alive or draining node of the parent were empty, else why not.
 
     A search that ends at its budget proves nothing, so it counts as possible.
     """
@@ -49,7 +49,9 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     tables = [_verdicts(ledger, parent_id, part) for part in _parts(spec, entry)]
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
     return min(
-        tables, key=lambda table: [sum(v.verdict == word for v in table) for word in reversed(rank)], default=[]
+        tables,
+        key=lambda table: [sum(v.verdict == word for v in table) for word in reversed(rank)],
+        default=[],
     )
 
 
@@ -63,7 +65,9 @@ class _Part:
 
 
 def _parts(spec: ClusterSpec, entry: Amounts) -> list[_Part]:
-    bundles = dict.fromkeys((tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes)
+    bundles = dict.fromkeys(
+        (tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes
+    )
     parts = [_Part(dict(resources), selector) for resources, selector in bundles]
     parts += [_Part({}, (), template) for template, count in sorted(spec.replica_sets.items()) if count]
     if spec.flexible and not (any(entry.values()) and any(_inside(entry, part.request) for part in parts)):
@@ -112,10 +116,12 @@ def could_help(
 ) -> bool:
     """Whether a gang that had no place may have one now that these virtual nodes of the parent got more room.
 
-    False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before must
-    use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
+    False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before
+    must use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
     """
-    nodes = list({(tuple(sorted(n.resources.items())), n.selector): n for g in spec.groups for n in g.nodes}.values())
+    nodes = list(
+        {(tuple(sorted(n.resources.items())), n.selector): n for g in spec.groups for n in g.nodes}.values()
+    )
     return any(
         ledger.vnodes[vnode_id].cluster_id == parent_id
         and ledger.nodes[ledger.vnodes[vnode_id].node_id].schedulable
@@ -139,5 +145,5 @@ def _takes_something(
     wanted = [*spec.flexible_min.items(), *entry.items()]
     if not any(amount for _, amount in wanted):
         return not nodes and not any(spec.replica_sets.values())
-    # a piece may be one unit of one resource or the fraction, so whatever is free of it may be what was missing
+    # a piece may be one unit of one resource or a fraction, so whatever is free may be what was missing
     return any(amount and room.free.get(name, 0) > 0 for name, amount in wanted)

@@ -42,7 +42,7 @@ Stand = tuple[int, int, tuple[Option[S], ...]]
 def split(
     stands: Sequence[Stand[S]], want: Vector, entry: Vector, *, one_piece: bool, tries: int
 ) -> tuple[list[Part[S]] | None, int]:
-    """Pieces that sum to ``want``, one of them holding ``entry`` (zeros: nobody asks), or None; and tries used.
+    """Pieces that sum to ``want``, one of them holding ``entry`` (zeros: nobody asks), or None; and tries.
 
     One piece when a node fits all of it, the tightest. Gives up when ``tries`` choices of slots are spent,
     which only matters where a cluster has several slots on one node.
@@ -96,7 +96,7 @@ Host = tuple[int, Option[S]]
 def _hosts(
     stands: Sequence[Stand[S]], want: Vector, entry: Vector
 ) -> Iterator[tuple[Host[S] | None, list[Stand[S]]]]:
-    """Every node state that can hold the entrypoint, with what is left of the others; None when nobody asks."""
+    """Every node state that can hold the entrypoint, with the other nodes; None when nobody asks."""
     if not any(entry):
         yield None, list(stands)
         return
@@ -167,7 +167,7 @@ def _covers(nodes: list[Chosen[S]], r: int, want: int) -> bool:
 
 
 def _fraction_host(nodes: list[Chosen[S]], r: int, want: int) -> int:
-    """Which node must take the fraction so that the whole units suffice elsewhere: a position, or one of two words."""
+    """The position of the node that must take the fraction for the whole units to suffice, or a word."""
     units = sum(count * (option.most[r] // SCALE) for _, count, option in nodes) * SCALE
     if units >= want:
         return ANYWHERE

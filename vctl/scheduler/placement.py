@@ -1,7 +1,7 @@
-"""Finds a place for a gang: all its fixed groups, whole nodes, flexible minimum and entrypoint, or for nothing.
+"""Finds a place for a whole gang: its fixed groups, whole nodes, flexible minimum and entrypoint.
 
-Reads the ledger and changes nothing. Work grows with the number of classes of equal nodes and the size of the
-gang, not with the number of nodes.
+Reads the ledger and changes nothing. Work grows with the number of classes of equal nodes and the size of
+the gang, not with the number of nodes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def place_on(ground: Ground, spec: ClusterSpec, entry: Amounts, *, budget: int =
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One way to house the entrypoint: the phases, the flexible minimum, and what of it must be in one piece."""
+    """One way to house the entrypoint: phases, the flexible minimum, and what of it must be in one piece."""
 
     phases: tuple[Phase, ...]
     flexible: Amounts
@@ -156,7 +156,7 @@ def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Pl
 
 @dataclass(slots=True)
 class _Wishes:
-    """Improves a plan within a small budget: fewer nodes for PACK, distinct ones for SPREAD, one flexible piece."""
+    """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on distinct, one flexible piece."""
 
     ground: Ground
     spec: ClusterSpec
@@ -192,7 +192,7 @@ class _Wishes:
     def _better_rules(self, problem: Problem, number: int, used: int) -> list[Rule]:
         phase = self.question.phases[number]
         if phase.policy == "SPREAD":
-            wider = used < len(phase.bundles) <= sum(problem.counts.values())
+            wider = used < len(phase.bundles) <= sum(problem.terrain.counts.values())
             return [Rule(distinct=True)] if wider else []
         return [Rule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
 
@@ -209,8 +209,8 @@ class _Wishes:
             return False
         return any(
             all(w <= m for w, m in zip(problem.want, option.most, strict=True))
-            for state_id in problem.counts
-            for option in problem.options(state_id)
+            for state_id in problem.terrain.counts
+            for option in problem.terrain.options(state_id)
         )
 
 
@@ -223,11 +223,12 @@ def _fewest_nodes(problem: Problem, number: int) -> int:
     wanted = problem.rest[problem.phase_of.index(number)]
     fewest = 1
     for r, need in enumerate(wanted):
-        nodes = 0
-        for free, count in sorted(((problem.free(s)[r], c) for s, c in problem.counts.items()), reverse=True):
-            if need <= 0 or not free:
+        nodes, left = 0, need
+        stands = [(problem.terrain.free(s)[r], count) for s, count in problem.terrain.counts.items()]
+        for free, count in sorted(stands, reverse=True):
+            if left <= 0 or not free:
                 break
-            taken = min(count, -(-need // free))
-            nodes, need = nodes + taken, need - taken * free
+            taken = min(count, -(-left // free))
+            nodes, left = nodes + taken, left - taken * free
         fewest = max(fewest, nodes)
     return fewest

@@ -1,4 +1,7 @@
-"""Turns an assignment of node states into pieces on real nodes: lowest node id first, on trial copies of rooms."""
+"""Turns an assignment of node states into pieces on real nodes, lowest node id first, on copies of rooms.
+
+Decides nothing that matters to another gang: nodes in one state are interchangeable.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from heapq import heappop, heappush, merge
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, Room
 from vctl.scheduler.placement_ground import Spot
-from vctl.scheduler.placement_model import Bundle, Move, Problem, SlotState, amounts_of
+from vctl.scheduler.placement_model import Bundle, Move, Problem, amounts_of
 from vctl.scheduler.placement_result import Piece
 from vctl.scheduler.placement_search import Found
+from vctl.scheduler.placement_terrain import SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class _Trial:
         touched, self.touched = self.touched, {}
         for state_id, spots in touched.items():
             for spot in spots:
-                self.put_node(self.problem.clean(state_id), spot)
+                self.put_node(self.problem.terrain.clean(state_id), spot)
 
     def slot_in(self, spot: Spot, state: SlotState) -> str:
         """The slot of a node that is in this state, the lowest id first."""
@@ -60,18 +64,18 @@ class _Trial:
 
     def state_of(self, slot_id: str) -> SlotState:
         if slot_id not in self.slots:
-            self.slots[slot_id] = self.problem.slot_state(slot_id)
+            self.slots[slot_id] = self.problem.terrain.slot_state(slot_id)
         return self.slots[slot_id]
 
     def room(self, slot_id: str) -> Room:
         if slot_id not in self.rooms:
-            self.rooms[slot_id] = self.problem.ground.room(slot_id).copy()
+            self.rooms[slot_id] = self.problem.terrain.ground.room(slot_id).copy()
         return self.rooms[slot_id]
 
     def _peek(self, state_id: int) -> Spot | None:
         if state_id not in self.head:
             if state_id not in self.fresh:
-                self.fresh[state_id] = merge(*self.problem.sources.get(state_id, ()))
+                self.fresh[state_id] = merge(*self.problem.terrain.sources.get(state_id, ()))
             spot = next(self.fresh[state_id], None)
             if spot is None:
                 return None
@@ -80,7 +84,7 @@ class _Trial:
 
 
 def carve(problem: Problem, found: Found) -> list[Carved]:
-    """Real nodes and exact holdings for every item, in the order of ``Problem.items``, then the flexible parts."""
+    """Real nodes and exact holdings for every item of the problem in order, then for the flexible parts."""
     trial = _Trial(problem)
     carved = []
     for i, (state_id, move) in enumerate(found.trail):
@@ -153,7 +157,7 @@ def pieces_of(carved: list[Carved], spec: ClusterSpec) -> tuple[Piece, ...]:
 
 
 def _first(carved: Carved) -> tuple[object, ...]:
-    """Instances and cores in order, so that equal bundles on one node are numbered the same way every time."""
+    """Instances and cores in order, so that equal bundles on one node are always numbered alike."""
     return tuple(
         sorted((n, tuple(sorted(i))) for n, i in carved.holding.instances.items())
     ), carved.holding.cores

@@ -36,8 +36,8 @@ def _number(amount: int) -> str:
 
 
 def quick_reason(problem: Problem) -> Unplaced | None:
-    """The first simple condition that the free ground does not meet; each one is necessary, so None proves nothing."""
-    if not problem.counts:
+    """The first simple condition that is not met; each one is necessary, so None proves nothing."""
+    if not problem.terrain.counts:
         return Unplaced("", SCALE, 0, "no node takes work now: 0 schedulable nodes")
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible)
     return next((reason for check in checks if (reason := check(problem))), None)
@@ -47,7 +47,7 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     """What to say when every simple condition holds and still nothing was found."""
     items = len(problem.items)
     wanted = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
-    wanted = {n: a + problem.flexible_amounts.get(n, 0) for n, a in wanted.items()}
+    wanted = {n: a + problem.flexible.get(n, 0) for n, a in wanted.items()}
     free = amounts_of(problem, _free(problem))
     name = max(problem.names, key=lambda n: wanted[n] * 1000 // max(free.get(n, 0), 1), default="")
     numbers = f"{amounts_text(wanted)} asked for, {amounts_text({n: free.get(n, 0) for n in wanted})} free"
@@ -64,12 +64,12 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
 def no_room_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
     """The entrypoint asks for more than any fixed piece has, and there is no flexible part."""
     name, need, have = _closest(entry, pieces)
-    text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has {amount_text(name, have)}"
-    return Unplaced(name, need, have, text)
+    text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has"
+    return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
 
 
 def _closest(request: Amounts, rooms: Sequence[Amounts]) -> Shortage:
-    """The resource with the largest gap to every room; when only the sum is too much, one lacking where least lacks.
+    """The resource with the largest gap to every room; or, if each alone would fit, one where least lacks.
 
     No resource at all when some room has everything.
     """
@@ -96,7 +96,7 @@ def _closest(request: Amounts, rooms: Sequence[Amounts]) -> Shortage:
 
 def _one_bundle(problem: Problem) -> Unplaced | None:
     for demand_id, demand in enumerate(problem.demands):
-        if problem.places(demand_id):
+        if problem.sums[demand_id]:
             continue
         if demand.template:
             return _template_reason(problem, demand, 0)
@@ -109,7 +109,8 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
         if have >= need:
             text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
         else:
-            text = f"needs {amount_text(name, need)} on one node, the most free on one node is {amount_text(name, have)}"
+            most = amount_text(name, have)
+            text = f"needs {amount_text(name, need)} on one node, the most free on one node is {most}"
         return Unplaced(name, need, have, text)
     return None
 
@@ -132,16 +133,18 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
 def _untouched(problem: Problem, demand: Demand) -> int:
     slots = (
         (slot, count)
-        for s, count in problem.counts.items()
-        for slot in problem.states[s].slots
+        for s, count in problem.terrain.counts.items()
+        for slot in problem.terrain.states[s].slots
         if slot.pristine
     )
-    return sum(count for slot, count in slots if problem.traits[slot.trait].template == demand.template)
+    return sum(
+        count for slot, count in slots if problem.terrain.traits[slot.trait].template == demand.template
+    )
 
 
 def _totals(problem: Problem) -> Unplaced | None:
     free = amounts_of(problem, _free(problem))
-    wanted = {n: problem.flexible_amounts.get(n, 0) for n in problem.names}
+    wanted = {n: problem.flexible.get(n, 0) for n in problem.names}
     for _, bundle in problem.items:
         for name, amount in bundle.amounts.items():
             if amount:
@@ -162,7 +165,9 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
         need = sum(problem.needs[d] for d in demands)
         if phase.rule.distinct and need:
             have = sum(
-                count for s, count in problem.counts.items() if any(problem.moves(s, d) for d in demands)
+                count
+                for s, count in problem.terrain.counts.items()
+                if any(problem.moves(s, d) for d in demands)
             )
             if have < need:
                 text = f"needs {need} distinct nodes ({phase.policy}), have {have}"
@@ -170,17 +175,18 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])
-            nodes = [amounts_of(problem, problem.free(s)) for s in problem.counts]
+            nodes = [amounts_of(problem, problem.terrain.free(s)) for s in problem.terrain.counts]
             name, amount, free = _closest(request, nodes)
             if amount > free:
-                text = f"needs {amount_text(name, amount)} on one node ({phase.policy}), the most free on one node"
-                return Unplaced(name, amount, free, f"{text} is {amount_text(name, free)}")
+                wanted, most = amount_text(name, amount), amount_text(name, free)
+                text = f"needs {wanted} on one node ({phase.policy}), the most free on one node is {most}"
+                return Unplaced(name, amount, free, text)
     return None
 
 
 def _copies(problem: Problem) -> Unplaced | None:
     for demand_id, demand in enumerate(problem.demands):
-        need, have = problem.needs[demand_id], problem.places(demand_id)
+        need, have = problem.needs[demand_id], problem.sums[demand_id]
         if have >= need:
             continue
         if demand.template:
@@ -200,7 +206,11 @@ def _copies(problem: Problem) -> Unplaced | None:
 def _flexible(problem: Problem) -> Unplaced | None:
     if any(problem.want_entry):
         entry = amounts_of(problem, problem.want_entry)
-        rooms = [amounts_of(problem, option.most) for s in problem.counts for option in problem.options(s)]
+        rooms = [
+            amounts_of(problem, option.most)
+            for s in problem.terrain.counts
+            for option in problem.terrain.options(s)
+        ]
         name, need, have = _closest(entry, rooms)
         if have < need:
             text = f"the entrypoint needs {amount_text(name, need)} on one node, the most free on one node is"
@@ -208,8 +218,8 @@ def _flexible(problem: Problem) -> Unplaced | None:
     for r, want in enumerate(problem.want):
         name = problem.names[r]
         have = sum(
-            count * max(option.most[r] for option in problem.options(s))
-            for s, count in problem.counts.items()
+            count * max(option.most[r] for option in problem.terrain.options(s))
+            for s, count in problem.terrain.counts.items()
         )
         if want > have:
             text = (
@@ -221,17 +231,17 @@ def _flexible(problem: Problem) -> Unplaced | None:
 
 def _free(problem: Problem) -> tuple[int, ...]:
     free = [0] * len(problem.names)
-    for state_id, count in problem.counts.items():
-        for r, amount in enumerate(problem.free(state_id)):
+    for state_id, count in problem.terrain.counts.items():
+        for r, amount in enumerate(problem.terrain.free(state_id)):
             free[r] += amount * count
     return tuple(free)
 
 
 def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
     """What is free on each different slot that a bundle's selector admits; of a unit, the largest piece."""
-    for state_id in problem.counts:
-        for slot in problem.states[state_id].slots:
-            trait = problem.traits[slot.trait]
+    for state_id in problem.terrain.counts:
+        for slot in problem.terrain.states[state_id].slots:
+            trait = problem.terrain.traits[slot.trait]
             if trait.selectors >> demand.selector & 1:
                 free = dict(zip(problem.names, slot.free, strict=True))
                 for r, amount in enumerate(demand.request):

@@ -12,8 +12,9 @@ from vctl.core.resources import Holding
 class Piece:
     """One virtual node to carve out of ``parent_vnode_id``.
 
-    ``rank`` follows the spec: fixed groups' nodes in order, then whole nodes (templates by name), flexible parts
-    last (by node id). ``group`` is the index of the fixed group, -1 otherwise. ``labels`` are the bundle's own.
+    ``rank`` follows the spec: fixed groups' nodes in order, then whole nodes (templates by name), flexible
+    parts last (by node id). ``group`` is the index of the fixed group, -1 otherwise. ``labels`` are the
+    bundle's own.
     """
 
     kind: str
@@ -43,7 +44,7 @@ class Placed:
 class Unplaced:
     """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
 
-    ``resource`` is empty when labels, templates or a policy limit; then the numbers count nodes, also in 1/10000.
+    ``resource`` is empty when labels, templates or a policy limit; then the numbers are nodes in 1/10000.
     ``exhausted``: the step budget ended before an answer, so this is not a proof.
     """
 

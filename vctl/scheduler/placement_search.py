@@ -1,7 +1,7 @@
 """Depth-first search for a gang: its first dive is the heuristic, going back makes it exact.
 
-Equal nodes are one candidate and states that failed are remembered, so permutations are tried once. The budget
-counts the steps taken back, never time.
+Equal nodes are one candidate and states that failed are remembered, so permutations are tried once.
+The budget counts the steps taken back, never time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vctl.scheduler.flexible import Part, split
-from vctl.scheduler.placement_model import Move, Problem, SlotState
+from vctl.scheduler.placement_model import Move, Problem
+from vctl.scheduler.placement_terrain import SlotState
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Which node state each item goes to and how, in the order of ``Problem.items``; then the flexible parts."""
+    """Which node state each item goes to and how, in the order of ``Problem.items``; then flexible parts."""
 
     trail: tuple[tuple[int, Move], ...]
     parts: tuple[Part[SlotState], ...]
@@ -24,7 +25,10 @@ class Found:
 
 @dataclass(slots=True)
 class Tried:
-    """What a search came to: ``found``, or not, with the steps it took and whether it stopped at its budget."""
+    """What a search came to: a plan or none, the steps it took, and whether it stopped at its budget.
+
+    ``depth`` is the most items that were placed at once.
+    """
 
     found: Found | None
     steps: int
@@ -58,12 +62,9 @@ class _Search:
     frames: list[_Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = dict(self.problem.counts)
+        self.world = dict(self.problem.terrain.counts)
         self.needs = list(self.problem.needs)
-        self.sums = [0] * len(self.needs)
-        for state_id, count in self.world.items():
-            for k, bound in enumerate(self.problem.bounds(state_id)):
-                self.sums[k] += bound * count
+        self.sums = list(self.problem.sums)
 
     def run(self) -> Tried:
         """Search until an assignment is found, there is none, or the budget is spent."""
@@ -97,9 +98,9 @@ class _Search:
             saved, self.used = self.world, 0
             self.world = {}
             for state_id, count in saved.items():
-                clean = problem.clean(state_id)
+                clean = problem.terrain.clean(state_id)
                 self.world[clean] = self.world.get(clean, 0) + count
-        self.frames.append(_Frame(iter(self._candidates(i)), self._key(i), saved, used))
+        self.frames.append(_Frame(self._candidates(i), self._key(i), saved, used))
 
     def _advance(self) -> bool:
         """Try the moves of the last item until one leaves hope."""
@@ -130,7 +131,7 @@ class _Search:
     def _apply(self, frame: _Frame, state_id: int, move: Move) -> None:
         phase = self.problem.phase_of[len(self.frames) - 1]
         frame.applied = (state_id, move)
-        frame.opened = self.problem.states[state_id].used != phase + 1
+        frame.opened = self.problem.terrain.states[state_id].used != phase + 1
         self.used += frame.opened
         self._shift(state_id, move.target)
         self.needs[self.problem.items[len(self.frames) - 1][0]] -= 1
@@ -171,12 +172,12 @@ class _Search:
             return True
         mark = problem.phase_of[i] + 1
         more = limit - self.used
-        used = [(s, count) for s, count in self.world.items() if problem.states[s].used == mark]
+        used = [(s, count) for s, count in self.world.items() if problem.terrain.states[s].used == mark]
         for r, need in enumerate(problem.rest[i]):
             if need:
-                have = sum(problem.free(s)[r] * count for s, count in used)
+                have = sum(problem.terrain.free(s)[r] * count for s, count in used)
                 if more:
-                    have += more * max(problem.free(s)[r] for s in self.world)
+                    have += more * max(problem.terrain.free(s)[r] for s in self.world)
                 if have < need:
                     return False
         return True
@@ -192,7 +193,7 @@ class _Search:
             return i, self.used if rule.limit else 0, frozenset(self.world.items())
         world: dict[int, int] = {}
         for state_id, count in self.world.items():
-            clean = problem.clean(state_id)
+            clean = problem.terrain.clean(state_id)
             world[clean] = world.get(clean, 0) + count
         return i, 0, frozenset(world.items())
 
@@ -200,7 +201,7 @@ class _Search:
         problem = self.problem
         if not any(problem.want):
             return []
-        stands = [(s, count, problem.options(s)) for s, count in sorted(self.world.items())]
+        stands = [(s, count, problem.terrain.options(s)) for s, count in sorted(self.world.items())]
         tries = max(self.budget - self.steps, 0) + 1
         parts, used = split(
             stands, problem.want, problem.want_entry, one_piece=problem.one_piece, tries=tries
@@ -211,30 +212,27 @@ class _Search:
 
     # ---- the order of candidates: the heuristic ----
 
-    def _candidates(self, i: int) -> list[tuple[int, Move]]:
-        problem = self.problem
+    def _candidates(self, i: int) -> Iterator[tuple[int, Move]]:
+        problem, terrain = self.problem, self.problem.terrain
         demand_id, number = problem.items[i][0], problem.phase_of[i]
         phase = problem.phases[number]
         mark, rest = number + 1, problem.rest[i]
         full = phase.rule.limit and self.used >= phase.rule.limit
-        scored: list[tuple[tuple[int, ...], int, Move]] = []
+        scored: list[tuple[tuple[int, ...], int]] = []
         for state_id in self.world:
-            used = problem.states[state_id].used == mark
-            if used and phase.rule.distinct or full and not used:
+            used = terrain.states[state_id].used == mark
+            if (full and not used) or not problem.bounds(state_id)[demand_id]:
                 continue
-            moves = problem.moves(state_id, demand_id)
-            if not moves:
-                continue
-            bulk, waste = problem.bulk(state_id), problem.waste(state_id)
+            bulk, waste = terrain.bulk(state_id), terrain.waste(state_id)
             if phase.policy == "SPREAD":
                 score: tuple[int, ...] = (used, waste, -bulk)
             elif phase.policy in ("PACK", "STRICT_PACK"):
-                score = (not used, 0 if used else -_fill(problem.free(state_id), rest), waste, bulk)
+                score = (not used, 0 if used else -_fill(terrain.free(state_id), rest), waste, bulk)
             else:
                 score = (waste, bulk)
-            scored += [((*score, state_id, order), state_id, move) for order, move in enumerate(moves)]
-        scored.sort(key=lambda one: one[0])
-        return [(state_id, move) for _, state_id, move in scored]
+            scored.append((score, state_id))
+        scored.sort()
+        return ((state_id, move) for _, state_id in scored for move in problem.moves(state_id, demand_id))
 
 
 def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:
