@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from vctl.cli import catalog
 from vctl.core import jobs, nodes
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:^|`|&& |/bin/)vctl ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LIVE_TIMEOUT_S = 100
@@ -119,3 +121,12 @@ def test_every_reason_is_explained():
     words = {value for name, value in vars(jobs).items() if name.isupper() and isinstance(value, str)}
     reasons = {word for word in words - states if not word.isupper()}
     assert reasons == explained
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_documents_name_only_commands_that_exist(page):
+    known = catalog.load_all()
+    groups = {command.split()[0] for command in known if " " in command}
+    for first, second in COMMAND.findall(page.read_text(encoding="utf-8")):
+        command = f"{first} {second}" if first in groups else first
+        assert command in known, f"there is no `vctl {command}`"
