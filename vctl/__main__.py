@@ -9,7 +9,7 @@ def main() -> int:
     if words == ["--version"] or words == ["version"]:
         from vctl import __version__
 
-        print(f"vctl {__version__}")
+        sys.stdout.write(f"vctl {__version__}\n")
         return 0
     if words[:1] == ["__complete"]:
         from vctl.cli.live import offer

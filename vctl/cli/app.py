@@ -1,4 +1,4 @@
-"""From the words on the command line to an exit code: find the command, read its arguments, run it, write the answer.
+"""From the words on the command line to an exit code: find the command, read its arguments, run it, answer.
 
 The only place of the command line that catches errors.
 """
@@ -19,18 +19,16 @@ INTERRUPTED = 130
 
 def run(words: Sequence[str]) -> int:
     """Answer one command line."""
-    as_json = False
     try:
         command, rest = _find(list(words))
-        as_json = wants_json(rest)
         values = _read(command, rest) if command else None
         if command is None or values is None:
             return 0  # help was shown
         return _execute(command, values)
     except VctlError as error:
-        return _report(error, as_json=as_json or wants_json(words))
+        return _report(error, as_json=wants_json(words))
     except BrokenPipeError:
-        # whoever read our output has left; nothing may complain about it, not even the interpreter's last flush
+        # whoever read our output has left; not even the interpreter's last flush may complain about it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -39,8 +37,10 @@ def run(words: Sequence[str]) -> int:
         if os.environ.get("VCTL_DEBUG") == "1":
             raise
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
-        problem = VctlError(f"internal error: {detail}", fix="VCTL_DEBUG=1 shows the traceback; please report it")
-        return _report(problem, as_json=as_json or wants_json(words))
+        problem = VctlError(
+            f"internal error: {detail}", fix="VCTL_DEBUG=1 shows the traceback; please report it"
+        )
+        return _report(problem, as_json=wants_json(words))
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -59,7 +59,7 @@ def wants_json(words: Sequence[str]) -> bool:
 
 
 def _find(words: list[str]) -> tuple[Command | None, list[str]]:
-    """The command and its words. Shared options in front of the command move behind it; no command is status."""
+    """The command and its words. Shared options in front of it move behind it; no command means status."""
     front: list[str] = []
     names = {name for param in HOISTED for name in param.info.names}
     while words and words[0].startswith("-") and words[0].partition("=")[0] in names:
@@ -119,24 +119,36 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
     for param in command.params:
         value = values[param.name]
         if param.info.choices and value is not None and value not in param.info.choices:
-            from vctl.spec.fields import did_you_mean
+            from vctl.spec.fields import nearest
 
-            what = f"{param.spelled}: {value!r} is not a choice"
-            raise BadSpec(what, fix=f"{did_you_mean(value, param.info.choices)} (of {', '.join(param.info.choices)})")
+            guess = nearest(value, param.info.choices)
+            fix = f"did you mean {guess}? " if guess else ""
+            fix += f"possible: {', '.join(param.info.choices)}"
+            raise BadSpec(f"{param.spelled}: {value!r} is not a choice", fix=fix)
 
 
 def _execute(command: Command, values: dict[str, Any]) -> int:
     shared = {name: values.pop(name) for name in command.common}
     with Call(command, shared) as call:
-        while True:
-            answer = command.run(call, **values)
-            code = answer if isinstance(answer, int) else 0
-            if answer is not None and not isinstance(answer, int):
-                code = call.write(answer)
-            sys.stdout.flush()
-            if not call.watch_s:
-                return code
-            call.pause()
+        try:
+            return _answer(call, values)
+        except VctlError as error:
+            return _report(error, as_json=call.output == "json")
+
+
+def _answer(call: Call, values: dict[str, Any]) -> int:
+    """Run the command and write its answer, again and again when it is watched."""
+    while True:
+        answer = call.command.run(call, **values)
+        code = answer if isinstance(answer, int) else 0
+        if answer is not None and not isinstance(answer, int):
+            code = call.write(answer)
+            if "watch" in call.command.common:  # what is read may be old when nothing schedules
+                call.warn_if_nothing_schedules()
+        sys.stdout.flush()
+        if not call.watch_s:
+            return code
+        call.pause()
 
 
 def _report(error: VctlError, *, as_json: bool) -> int:
@@ -151,9 +163,8 @@ def _report(error: VctlError, *, as_json: bool) -> int:
             "hint": error.fix,
             "details": error.details,
         }
-        print(json.dumps({"error": body}, indent=2, ensure_ascii=False, default=str), flush=True)
+        sys.stdout.write(json.dumps({"error": body}, indent=2, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.flush()
         return error.exit_code
-    print(f"Error: {error.problem}", file=sys.stderr)
-    if error.fix:
-        print(f"Fix: {error.fix}", file=sys.stderr)
+    sys.stderr.write(f"Error: {error.problem}\n" + (f"Fix: {error.fix}\n" if error.fix else ""))
     return error.exit_code

@@ -1,4 +1,4 @@
-"""The typer side of a declared command: help pages, and the judgement on arguments that ``quick`` gave up on."""
+"""The typer side of a declared command: help pages, and the verdict on what ``quick`` gave up on."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -17,39 +17,43 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     """The value of every parameter as typer reads them; None when help was shown. Mistakes are BadSpec."""
     app = _app()
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not command.own_words}
-    app.command(
-        help=_plain(f"{command.help}\n\n{command.details}".strip()),
-        epilog=_epilog(command.examples),
-        context_settings=settings,
-    )(_callback(command))
-    return _ask(app, words, f"vctl {command.path}")
+    app.command(help=_plain(f"{command.help}\n\n{command.details}".strip()), context_settings=settings)(
+        _callback(command)
+    )
+    return _ask(app, words, f"vctl {command.path}", command.examples)
 
 
 def show_group(name: str, help: str, members: Iterable[tuple[str, str]], examples: Sequence[str]) -> None:
     """The help page of a group, or of vctl itself when the name is empty."""
     app = _app()
 
-    @app.callback(help=_plain(help), epilog=_epilog(examples))
+    @app.callback(help=_plain(help), context_settings={"help_option_names": ["-h", "--help"]})
     def group(
-        version: Annotated[bool, typer.Option("--version", help="Print the version.", hidden=bool(name))] = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", hidden=bool(name))
+        ] = False,
     ) -> None: ...
 
     for word, line in members:
         app.command(word, help=_plain(line))(lambda: None)
-    _ask(app, ["--help"], f"vctl {name}".strip())
+    _ask(app, ["--help"], f"vctl {name}".strip(), examples)
 
 
 def _app() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-def _ask(app: typer.Typer, words: Sequence[str], name: str) -> dict[str, Any] | None:
+def _ask(app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str]) -> dict[str, Any] | None:
     entry = typer.main.get_command(app)
     try:
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
         raise _mistake(error, name) from None
-    return found if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        return found
+    # not as typer's epilog, which would break the lines: they are there to be copied
+    typer.echo("\n".join(["Examples:", *(f"  {example}" for example in examples), ""]))
+    return None
 
 
 def _mistake(error: Any, name: str) -> BadSpec:
@@ -96,10 +100,6 @@ def _annotation(param: Param) -> Any:
             kind = bool | None if param.default is None else bool
         return Annotated[kind, typer.Option(*names, help=help, show_default=False)]
     return Annotated[kind, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
-
-
-def _epilog(examples: Sequence[str]) -> str:
-    return "\n\n".join(["Examples:", *(f"  {_plain(example)}" for example in examples)])
 
 
 def _plain(text: str) -> str:

@@ -19,12 +19,13 @@ LEAST_WATCH_S = 0.1
 
 
 class Call:
-    """What a command function gets beside its own arguments. ``shared`` are the values of the common options."""
+    """What a command function gets beside its arguments. ``shared`` are the values of the common options."""
 
     def __init__(self, command: Command, shared: dict[str, Any]) -> None:
         self.command = command
         self.asked_output: str | None = shared.get("output")
         flags = {name: shared.get(name) for name in ("output", "color", "home")}
+        flags["local_node"] = False if shared.get("no_local_node") else None
         self.config: Config = load(flags=flags)
         self.output: str = self.config.get("output")
         self.filters: list[str] = shared.get("filter") or []
@@ -32,8 +33,6 @@ class Call:
         self._limit: int | None = shared.get("limit")
         self._unlimited = False
         self._header = not shared.get("no_header")
-        self._local_node = command.uses_nodes
-        self._wants_local_node = bool(self.config.get("local_node")) and not shared.get("no_local_node")
         self._store: Store | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
             raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
@@ -59,15 +58,11 @@ class Call:
             from vctl.store.store import Store
 
             self._store = Store.open(self.home)
-            if self._local_node:
+            if self.command.uses_nodes:
                 from vctl.ops import nodes
 
-                nodes.ensure_local(self._store, wanted=self._wants_local_node)
+                nodes.ensure_local(self._store, wanted=bool(self.config.get("local_node")))
         return self._store
-
-    def ensure_nodes(self) -> None:
-        """Make this machine a node now; for a command that opens the state itself."""
-        assert self.store
 
     @property
     def for_people(self) -> bool:
@@ -77,7 +72,9 @@ class Call:
     @property
     def limit(self) -> int | None:
         """At most so many entries: as asked, else 100 in tables."""
-        return self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
+        return (
+            self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
+        )
 
     def unlimited(self) -> None:
         """Everything is wanted, because it is counted and not shown."""
@@ -97,13 +94,15 @@ class Call:
         """Tell people something that is not a result."""
         if text:
             sys.stdout.flush()
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
     def warn_if_nothing_schedules(self) -> None:
-        """Say so when no scheduler has given a sign of life lately."""
-        from vctl.daemon.waiting import scheduler_notice
+        """Say so when no scheduler has given a sign of life lately, once the state was opened."""
+        if self._store is not None:
+            from vctl.cli.notice import scheduler_notice
 
-        self.note(scheduler_notice(self.store))
+            self.note(scheduler_notice(self._store))
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the wanted form; returns the exit code it carries."""

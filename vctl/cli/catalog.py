@@ -1,6 +1,6 @@
 """The table of contents: every first word of a command, its one-line help and the module that declares it.
 
-Only the module of the word in use is imported. To add a group: one module in ``commands/`` and one entry here.
+Only the module of the word in use is imported. A new group is one module in ``commands/`` and one entry here.
 """
 
 from importlib import import_module
@@ -9,8 +9,8 @@ from vctl.cli.declare import COMMANDS, Command
 from vctl.errors import BadSpec
 
 ABOUT = (
-    "Divide a machine or a cluster into virtual clusters and run jobs in them: isolated, gang-scheduled, nested, "
-    "elastic, queued, and recovered after any crash."
+    "Divide a machine or a cluster into virtual clusters and run jobs in them: isolated, gang-scheduled, "
+    "nested, elastic, queued, and recovered after any crash."
 )
 EXAMPLES = (
     "vctl job submit --num-cpus 2 -- python train.py",

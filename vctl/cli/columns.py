@@ -92,7 +92,12 @@ EVENTS = [
     Column("EVENT", "kind"),
     Column("OBJECT", "object_id", give=True),
     Column("CLUSTER", lambda event: words.cluster_name(event["cluster_id"]), optional=True, give=True),
-    Column("DETAILS", lambda event: words.value("", event["data"]) if event["data"] else "", optional=True, give=True),
+    Column(
+        "DETAILS",
+        lambda event: words.value("", event["data"]) if event["data"] else "",
+        optional=True,
+        give=True,
+    ),
 ]
 
 

@@ -8,59 +8,56 @@ from vctl.config import COLORS, OUTPUTS
 OUTPUT = Param(
     "output",
     Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],
-    None,
-    False,
+    default=None,
 )
 COLOR = Param(
     "color",
-    Annotated[
-        str | None, Opt("--color", choices=COLORS, help="Colours in tables (NO_COLOR is kept).")
-    ],
-    None,
-    False,
+    Annotated[str | None, Opt("--color", choices=COLORS, help="Colours in tables (NO_COLOR is kept).")],
+    default=None,
 )
 HOME = Param(
     "home",
     Annotated[
-        str | None, Opt("--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME.")
+        str | None,
+        Opt("--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME."),
     ],
-    None,
-    False,
+    default=None,
 )
 NO_HEADER = Param(
     "no_header",
     Annotated[bool, Opt("--no-header", help="Leave out the heading of tables and CSV.")],
-    False,
-    False,
+    default=False,
 )
 WATCH = Param(
     "watch",
     Annotated[
-        float | None, Opt("-w", "--watch", metavar="SEC", bare="2", help="Show it again every SEC seconds (2).")
+        float | None,
+        Opt("-w", "--watch", metavar="SEC", bare="2", help="Show it again every SEC seconds (2)."),
     ],
-    None,
-    False,
+    default=None,
 )
 LIMIT = Param(
     "limit",
     Annotated[int | None, Opt("--limit", help="At most N entries (tables: 100, else no limit).")],
-    None,
-    False,
+    default=None,
 )
 FILTER = Param(
     "filter",
     Annotated[
         list[str] | None,
-        Opt("-f", "--filter", metavar="K=V|K!=V", help="Only entries whose field has (not) that value; repeatable."),
+        Opt(
+            "-f",
+            "--filter",
+            metavar="K=V|K!=V",
+            help="Only entries whose field has (not) that value; repeatable.",
+        ),
     ],
-    None,
-    False,
+    default=None,
 )
 NO_LOCAL_NODE = Param(
     "no_local_node",
     Annotated[bool, Opt("--no-local-node", help="Do not make this machine a node.")],
-    False,
-    False,
+    default=False,
 )
 
 CHANGES = (OUTPUT, COLOR, HOME)

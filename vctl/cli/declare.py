@@ -38,14 +38,16 @@ class Opt:
 class Arg(Opt):
     """One positional argument; ``Arg("JOB", help="…")``."""
 
-    def __init__(self, metavar: str, *, help: str, choices: Sequence[str] = (), complete: str | None = None) -> None:
+    def __init__(
+        self, metavar: str, *, help: str, choices: Sequence[str] = (), complete: str | None = None
+    ) -> None:
         super().__init__(help=help, metavar=metavar, choices=choices, complete=complete)
 
 
 class Param:
     """An option or argument together with its type and default."""
 
-    def __init__(self, name: str, annotation: Any, default: Any, required: bool) -> None:
+    def __init__(self, name: str, annotation: Any, *, default: Any, required: bool = False) -> None:
         self.name = name
         self.annotation = annotation
         self.info: Opt = annotation.__metadata__[0]
@@ -75,7 +77,9 @@ class Param:
 class Command:
     """One command: its words, its function, what it asks for and its examples."""
 
-    def __init__(self, path: str, run: Callable[..., Any], examples: Sequence[str], common: Sequence[Param]) -> None:
+    def __init__(
+        self, path: str, run: Callable[..., Any], examples: Sequence[str], common: Sequence[Param]
+    ) -> None:
         self.path = path
         self.run = run
         self.examples = tuple(examples)
@@ -87,7 +91,7 @@ class Command:
         """True when this machine must be a node before the command can say anything sensible."""
         text = (run.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
-        self.details = "\n".join(line.strip() for line in rest.strip().splitlines())
+        self.details = " ".join(rest.split())
 
     @property
     def params(self) -> list[Param]:
@@ -103,7 +107,7 @@ def _own_params(run: Callable[..., Any]) -> list[Param]:
     for index, name in enumerate(names):
         required = index < first_default
         default = None if required else defaults[index - first_default]
-        found.append(Param(name, run.__annotations__[name], default, required))
+        found.append(Param(name, run.__annotations__[name], default=default, required=required))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The answer of a command and its forms: one JSON value feeds table, json, jsonl, yaml, csv and name alike."""
+"""The answer of a command and its forms: one JSON value feeds table, json, jsonl, yaml, csv and name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
@@ -14,7 +14,14 @@ class Answer:
     """``data`` is the JSON form; ``rows`` are its lines in jsonl and csv, ``names`` those of ``-o name``."""
 
     def __init__(
-        self, data: Any, *, rows: Sequence[Data], names: Sequence[object], draw: Draw, more: int = 0, code: int = 0
+        self,
+        data: Any,
+        *,
+        rows: Sequence[Data],
+        names: Sequence[object],
+        draw: Draw,
+        more: int = 0,
+        code: int = 0,
     ) -> None:
         self.data = data
         self.rows = rows
@@ -24,7 +31,9 @@ class Answer:
         self.code = code
 
 
-def listing(kind: str, items: Sequence[Data], total: int, key: str, columns: Sequence[Column], none: str) -> Answer:
+def listing(
+    kind: str, items: Sequence[Data], total: int, key: str, columns: Sequence[Column], none: str
+) -> Answer:
     """Many objects in the list envelope; ``none`` is what people read when there are none."""
 
     def draw(page: Page) -> Iterator[str]:
@@ -39,7 +48,9 @@ def listing(kind: str, items: Sequence[Data], total: int, key: str, columns: Seq
 
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:
     """One object; without an own picture all its fields are shown."""
-    return Answer(data, rows=[data], names=[name], draw=draw or (lambda page: page.pairs(_fields(data))), code=code)
+    return Answer(
+        data, rows=[data], names=[name], draw=draw or (lambda page: page.pairs(_fields(data))), code=code
+    )
 
 
 def amounts(data: Mapping[str, float]) -> Answer:
@@ -56,7 +67,7 @@ def amounts(data: Mapping[str, float]) -> Answer:
 
 def done(data: Data, name: object, sentence: str) -> Answer:
     """Something was changed; people read a sentence."""
-    return Answer(data, rows=[data], names=[name], draw=lambda page: [sentence])
+    return Answer(data, rows=[data], names=[name], draw=lambda _: [sentence])
 
 
 def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
@@ -70,13 +81,12 @@ def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
 def write(answer: Answer, form: str, stream: TextIO, page: Page) -> None:
     """Write an answer in one of the forms."""
     if form == "table":
-        for line in answer.draw(page):
-            stream.write(line + "\n")
+        stream.writelines(line + "\n" for line in answer.draw(page))
     elif form == "json":
         stream.write(_json(answer.data, indent=2) + "\n")
     elif form == "jsonl":
-        for row in answer.rows if not isinstance(answer.data, dict) or _is_list(answer.data) else [answer.data]:
-            stream.write(_json(row) + "\n")
+        whole = isinstance(answer.data, dict) and not _is_list(answer.data)
+        stream.writelines(_json(row) + "\n" for row in ([answer.data] if whole else answer.rows))
     elif form == "yaml":
         from vctl.cli.yaml import dump
 

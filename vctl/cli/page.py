@@ -1,7 +1,7 @@
 """What people see: a page with or without colour, with or without an edge, and the tables and bars on it.
 
-Drawn here and not by rich: the same table then serves terminals, pipes and files, and a command that only shows
-one does not spend 60 ms on imports. Without an edge (piped) nothing is ever cut.
+Drawn here and not by rich: the same table then serves terminals, pipes and files, and a command that only
+shows one does not spend 60 ms on imports. Without an edge (piped) nothing is ever cut.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class Column:
 
 
 class Page:
-    """Where text goes: ``colour`` and ``width`` (None: no edge) are those of the stream, ``fine`` says it takes █."""
+    """Where text goes: whether it takes colour and █ (``fine``), and how wide it is (None: no edge)."""
 
     def __init__(
         self, *, colour: bool = False, width: int | None = None, header: bool = True, fine: bool = True
@@ -78,7 +78,9 @@ class Page:
             except OSError:
                 width = 80
         fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
-        return cls(colour=color == "always" or (color == "auto" and terminal), width=width, header=header, fine=fine)
+        return cls(
+            colour=color == "always" or (color == "auto" and terminal), width=width, header=header, fine=fine
+        )
 
     def paint(self, text: str, colour: str) -> str:
         """The text in a colour, where there is colour."""

@@ -1,7 +1,7 @@
 """Reads the arguments of a command without typer, which would cost more than most commands do.
 
-It accepts exactly what typer would read the same way and gives up on everything else (None): help, mistakes and
-rare spellings such as ``-ojson`` are typer's, reached through ``bridge``. A test holds the two together.
+It accepts exactly what typer would read the same way and gives up on everything else (None): help, mistakes
+and rare spellings such as ``-ojson`` are typer's, reached through ``bridge``. A test holds the two together.
 """
 
 from collections.abc import Sequence

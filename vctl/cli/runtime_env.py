@@ -19,4 +19,6 @@ def read(document: str, note: Callable[[str], None]) -> tuple[dict[str, str], st
     given = as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
     variables = {name: as_text(value, child(path, name), "a variable") for name, value in given.items()}
     directory = fields.get("working_dir")
-    return variables, None if directory is None else as_text(directory, child(OPTION, "working_dir"), "a directory")
+    return variables, None if directory is None else as_text(
+        directory, child(OPTION, "working_dir"), "a directory"
+    )

@@ -19,7 +19,11 @@ def draw(page: Page, data: Data) -> Iterator[str]:
 
 
 def _head(page: Page, data: Data) -> Iterator[str]:
-    counts = [f"{count} {page.paint(state, words.state(state).colour)}" for state, count in data["nodes"].items() if count]
+    counts = [
+        f"{count} {page.paint(state, words.state(state).colour)}"
+        for state, count in data["nodes"].items()
+        if count
+    ]
     total = sum(data["nodes"].values())
     scheduler = data["scheduler"]
     yield f"{page.paint('Nodes', 'bold')}      {total}{': ' + ', '.join(counts) if counts else ''}"

@@ -8,7 +8,8 @@ from vctl.cli.page import Page, wide
 
 Branch = dict[str, Any]
 BAR = 10
-MOST_RESOURCES = ("CPU", "GPU", "memory")
+FIRST = ("CPU", "GPU", "memory")
+SHORT = {"memory": "mem"}
 
 
 def flatten(cluster: Mapping[str, Any], depth: int = 0) -> list[Branch]:
@@ -24,7 +25,9 @@ def flatten(cluster: Mapping[str, Any], depth: int = 0) -> list[Branch]:
 def draw(page: Page, branches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One line for each cluster: its place in the tree, a bar for the scarcest resource, the amounts."""
     stems = list(_stems([branch["depth"] for branch in branches], page))
-    names = [stem + words.cluster_name(branch["cluster_id"]) for stem, branch in zip(stems, branches, strict=True)]
+    names = [
+        stem + words.cluster_name(branch["cluster_id"]) for stem, branch in zip(stems, branches, strict=True)
+    ]
     width = max((wide(name) for name in names), default=0)
     room = None if page.width is None else max(page.width - BAR - 30, 20)
     width = width if room is None else min(width, room)
@@ -37,17 +40,24 @@ def draw(page: Page, branches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _usage(page: Page, branch: Mapping[str, Any]) -> str:
-    total, used = branch["total"], branch["used"]
-    names = [name for name in MOST_RESOURCES if total.get(name)]
-    names += [name for name in total if total[name] and name not in MOST_RESOURCES and "object_store" not in name]
-    scarce = max(names, key=lambda name: used.get(name, 0) / total[name], default=None)
-    bar = page.bar(used.get(scarce, 0), total[scarce], BAR) if scarce else " " * BAR
+    total = branch["total"]
+    used = {name: branch["used"].get(name, 0) for name in total}
+    names = [name for name in FIRST if total.get(name)]
+    names += [name for name in total if total[name] and name not in (*FIRST, "object_store_memory")]
+    scarce = max(names, key=lambda name: used[name] / total[name], default=None)
+    bar = page.bar(used[scarce], total[scarce], BAR) if scarce else " " * BAR
     numbers = "  ".join(
-        f"{name.replace('memory', 'mem')} {words.amount(name, used.get(name, 0))}/{words.amount(name, total[name])}"
+        f"{SHORT.get(name, name)} {words.amount(name, used[name])}/{words.amount(name, total[name])}"
         for name in names
     )
     running = branch.get("jobs")
-    count = len(running) if isinstance(running, list) else sum(running.values()) if isinstance(running, dict) else running
+    count = (
+        len(running)
+        if isinstance(running, list)
+        else sum(running.values())
+        if isinstance(running, dict)
+        else running
+    )
     kind = "" if branch["kind"] in ("primary", "job") else branch["kind"]
     notes = [kind, f"{count} job{'s' if count != 1 else ''}" if count and branch["kind"] != "job" else ""]
     tail = ", ".join(note for note in notes if note)

@@ -37,7 +37,8 @@ def used_of(total: Mapping[str, float], available: Mapping[str, float] | None) -
     if available is None:
         return amounts(total)
     return ", ".join(
-        f"{name} {amount(name, value - available.get(name, 0))}/{amount(name, value)}" for name, value in total.items()
+        f"{name} {amount(name, value - available.get(name, 0))}/{amount(name, value)}"
+        for name, value in total.items()
     )
 
 
@@ -72,7 +73,9 @@ def value(name: str, given: Any) -> str:
     if isinstance(given, bool):
         return "yes" if given else "no"
     if isinstance(given, Mapping):
-        numbers = all(isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values())
+        numbers = all(
+            isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values()
+        )
         if "resources" in name.lower() or name.lower() in ("available", "used", "total", "labels"):
             return amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())
         if not given:

@@ -1,4 +1,4 @@
-"""JSON values as YAML, block style. Writing needs no library; reading, which is hard, is ``spec.source``'s."""
+"""JSON values as YAML, block style. Writing needs no library; reading, which is hard, is ``spec.source``."""
 
 import json
 import re

@@ -14,17 +14,20 @@ Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clust
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
 Replicas = Annotated[
     str | None,
-    Opt("--replica-sets", metavar="JSON|@FILE|-", help='Whole nodes by template, final counts: {"8c16g": 2}.'),
+    Opt(
+        "--replica-sets", metavar="JSON|@FILE|-", help='Whole nodes by template, final counts: {"8c16g": 2}.'
+    ),
 ]
 SpecOption = Annotated[
-    str | None, Opt("--spec", metavar="JSON|@FILE|-", help="Parts of nodes instead: minimum, maximum, fixed nodes.")
+    str | None,
+    Opt("--spec", metavar="JSON|@FILE|-", help="Parts of nodes instead: minimum, maximum, fixed nodes."),
 ]
 
 
 @command(
     "vc create",
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
-    "vctl vc create small --spec '{\"flexible_resource_min\": {\"CPU\": 2}}' --parent team-a",
+    'vctl vc create small --spec \'{"flexible_resource_min": {"CPU": 2}}\' --parent team-a',
     common=(NO_LOCAL_NODE, *CHANGES),
     uses_nodes=True,
 )
@@ -32,12 +35,16 @@ def create(
     call: Call,
     cluster_id: NewId,
     divisible: Annotated[
-        bool, Opt("--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it).")
+        bool,
+        Opt(
+            "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
+        ),
     ] = False,
     replica_sets: Replicas = None,
     spec: SpecOption = None,
     parent: Annotated[
-        str | None, Opt("--parent", metavar="ID", complete="clusters", help="Where its nodes come from (primary).")
+        str | None,
+        Opt("--parent", metavar="ID", complete="clusters", help="Where its nodes come from (primary)."),
     ] = None,
 ) -> Answer:
     """Create a virtual cluster."""
@@ -69,7 +76,9 @@ def update(
     ] = None,
     replica_sets: Replicas = None,
     spec: SpecOption = None,
-    revision: Annotated[int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")] = None,
+    revision: Annotated[
+        int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")
+    ] = None,
 ) -> Answer:
     """Change what a virtual cluster consists of, all of it or nothing."""
     from vctl.ops import clusters
@@ -106,7 +115,9 @@ def _replica_sets(cluster_id: str, document: str | None, spec: str | None) -> di
     from vctl.spec.source import read_document
 
     path = "--replica-sets"
-    return parse_replica_sets(read_document(document, "a map of templates", path), path, cluster_id=cluster_id)
+    return parse_replica_sets(
+        read_document(document, "a map of templates", path), path, cluster_id=cluster_id
+    )
 
 
 @command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
@@ -131,18 +142,31 @@ def delete(
     return done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
 
 
-@command("vc list", "vctl vc list", "vctl vc list --filter kind=logical -o json", common=(*LISTS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "vc list",
+    "vctl vc list",
+    "vctl vc list --filter kind=logical -o json",
+    common=(*LISTS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def list_(call: Call) -> Answer:
     """List virtual clusters of every kind."""
     from vctl.cli.columns import CLUSTERS
     from vctl.ops import clusters
 
     items = clusters.list_clusters(call.store, filters=call.filters, all_kinds=True)
-    return listing("ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters")
+    return listing(
+        "ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters"
+    )
 
 
-@command("vc get", "vctl vc get team-a", "vctl vc get primary -o json", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+@command(
+    "vc get",
+    "vctl vc get team-a",
+    "vctl vc get primary -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def get(call: Call, cluster_id: Id) -> Answer:
     """Show one virtual cluster."""
     from vctl.ops import clusters

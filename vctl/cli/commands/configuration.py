@@ -1,5 +1,6 @@
 """``vctl config``: the settings and where they come from."""
 
+import os
 from typing import Annotated
 
 from vctl.cli.call import Call
@@ -41,11 +42,16 @@ def _text(item: object) -> str:
 @command("config path", "vctl config path", common=READS)
 def path(call: Call) -> Answer:
     """Print where the state is and which files are read."""
-    from vctl import config
+    from vctl.config import PROJECT_FILE, USER_FILE
 
+    base = call.config.env.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.config")
     data: Data = {
         "home": str(call.home),
-        "project_file": f"{call.config.cwd}/{config.PROJECT_FILE}",
-        "user_file": config.user_file(call.config.env),
+        "project_file": os.path.join(call.config.cwd, PROJECT_FILE),
+        "user_file": os.path.join(base, USER_FILE),
     }
-    return single(data, call.home, lambda page: page.pairs([(name, str(value)) for name, value in data.items()]))
+    return single(
+        data, call.home, lambda page: page.pairs([(name, str(value)) for name, value in data.items()])
+    )

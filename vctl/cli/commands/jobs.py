@@ -10,11 +10,11 @@ from vctl.cli.output import Answer, done, listing, single
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.job_request import JobRequest
 
 JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
 Grace = Annotated[
-    str | None, Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).")
+    str | None,
+    Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
 ]
 
 
@@ -22,27 +22,47 @@ Grace = Annotated[
     "job submit",
     "vctl job submit -- python train.py",
     "vctl job submit --num-cpus 4 --num-gpus 1 --time-limit 1h30m --no-wait -- python train.py --epochs 3",
-    'vctl job submit -c team-a --virtual-cluster \'{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}, '
-    '{"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
+    'vctl job submit -c team-a --virtual-cluster \'{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}'
+    ', {"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
     common=(NO_LOCAL_NODE, *CHANGES),
     own_words=True,
     uses_nodes=True,
 )
 def submit(
     call: Call,
-    words: Annotated[list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")],
+    words: Annotated[
+        list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")
+    ],
     cluster: Annotated[
         str | None,
-        Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Cluster to submit to (default: VCTL_CLUSTER)."),
+        Opt(
+            "-c",
+            "--cluster",
+            metavar="ID",
+            complete="clusters",
+            help="Cluster to submit to (default: VCTL_CLUSTER).",
+        ),
     ] = None,
     virtual_cluster: Annotated[
         str | None,
-        Opt("--virtual-cluster", metavar="JSON|@FILE|-", help="What to reserve for the job, all of it or nothing."),
+        Opt(
+            "--virtual-cluster",
+            metavar="JSON|@FILE|-",
+            help="What to reserve for the job, all of it or nothing.",
+        ),
     ] = None,
-    num_cpus: Annotated[str | None, Opt("--num-cpus", metavar="N", help="CPUs of each reserved node.")] = None,
-    num_gpus: Annotated[str | None, Opt("--num-gpus", metavar="N", help="GPUs of each reserved node.")] = None,
-    memory: Annotated[str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")] = None,
-    nodes: Annotated[int | None, Opt("--nodes", help="How many such nodes, each on its own machine (1).")] = None,
+    num_cpus: Annotated[
+        str | None, Opt("--num-cpus", metavar="N", help="CPUs of each reserved node.")
+    ] = None,
+    num_gpus: Annotated[
+        str | None, Opt("--num-gpus", metavar="N", help="GPUs of each reserved node.")
+    ] = None,
+    memory: Annotated[
+        str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")
+    ] = None,
+    nodes: Annotated[
+        int | None, Opt("--nodes", help="How many such nodes, each on its own machine (1).")
+    ] = None,
     entrypoint_num_cpus: Annotated[
         str | None, Opt("--entrypoint-num-cpus", metavar="N", help="CPUs of the command itself.")
     ] = None,
@@ -53,7 +73,8 @@ def submit(
         str | None, Opt("--entrypoint-memory", metavar="SIZE", help="Memory of the command itself.")
     ] = None,
     entrypoint_resources: Annotated[
-        str | None, Opt("--entrypoint-resources", metavar="JSON", help="Other resources of the command itself.")
+        str | None,
+        Opt("--entrypoint-resources", metavar="JSON", help="Other resources of the command itself."),
     ] = None,
     priority: Annotated[int, Opt("--priority", help="Higher ones go first (0).")] = 0,
     time_limit: Annotated[
@@ -71,10 +92,15 @@ def submit(
     working_dir: Annotated[
         str | None, Opt("--working-dir", metavar="DIR", complete="dir", help="Start the command there.")
     ] = None,
-    metadata: Annotated[list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")] = None,
-    metadata_json: Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="The same as a JSON map.")] = None,
+    metadata: Annotated[
+        list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")
+    ] = None,
+    metadata_json: Annotated[
+        str | None, Opt("--metadata-json", metavar="JSON", help="The same as a JSON map.")
+    ] = None,
     runtime_env_json: Annotated[
-        str | None, Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used.")
+        str | None,
+        Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used."),
     ] = None,
     grace: Grace = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
@@ -84,8 +110,8 @@ def submit(
 ) -> Answer | int:
     """Run a command in a part of the cluster that is reserved for it.
 
-    The job waits until everything it asks for is free at the same time, however long that takes. Its output is shown
-    and its exit code is returned. Ctrl-C detaches: the job goes on.
+    The job waits until everything it asks for is free at the same time, however long that takes. Its output
+    is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
     from vctl.ops import jobs
     from vctl.spec.job_request import JobRequest, entry_request
@@ -101,7 +127,9 @@ def submit(
             entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
         ),
         priority=priority,
-        time_limit_s=None if time_limit is None else parse_duration(time_limit, "--time-limit", positive=True),
+        time_limit_s=None
+        if time_limit is None
+        else parse_duration(time_limit, "--time-limit", positive=True),
         name=name,
         submission_id=submission_id,
         env=variables,
@@ -179,7 +207,10 @@ def _metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
         from vctl.spec.source import read_document
 
         given = as_mapping(
-            read_document(document, "a map", "--metadata-json"), "--metadata-json", "metadata", '{"owner": "ana"}'
+            read_document(document, "a map", "--metadata-json"),
+            "--metadata-json",
+            "metadata",
+            '{"owner": "ana"}',
         )
         for key, value in given.items():
             found[key] = as_text(value, child("--metadata-json", key), "a value")
@@ -193,9 +224,12 @@ def _metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
 @command("job list", "vctl job list", "vctl job list -a --filter status=FAILED -o json", common=LISTS)
 def list_(
     call: Call,
-    all_: Annotated[bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")] = False,
+    all_: Annotated[
+        bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")
+    ] = False,
     cluster: Annotated[
-        str | None, Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only jobs of this cluster.")
+        str | None,
+        Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only jobs of this cluster."),
     ] = None,
 ) -> Answer:
     """List jobs, newest first."""
@@ -204,7 +238,9 @@ def list_(
 
     over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
     within = call.cluster(cluster) if cluster else None
-    items, total = jobs.list_jobs(call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within)
+    items, total = jobs.list_jobs(
+        call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within
+    )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows those that are over"
     return listing("JobList", items, total, "submission_id", JOBS, none)
 
@@ -222,7 +258,9 @@ def status(call: Call, job: JobRef) -> Answer:
 def logs(
     call: Call,
     job: JobRef,
-    follow: Annotated[bool, Opt("-f", "--follow", help="Go on until the job is over, and return its exit code.")] = False,
+    follow: Annotated[
+        bool, Opt("-f", "--follow", help="Go on until the job is over, and return its exit code.")
+    ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
 ) -> int:
     """Print the output of a job."""
@@ -287,7 +325,9 @@ def delete(
     """Forget jobs that are over, with their logs."""
     from vctl.ops import jobs
 
-    return _each([jobs.delete(call.store, ref) for ref in jobs_], lambda job: f"job {job['submission_id']} deleted")
+    return _each(
+        [jobs.delete(call.store, ref) for ref in jobs_], lambda job: f"job {job['submission_id']} deleted"
+    )
 
 
 def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
@@ -295,7 +335,7 @@ def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
     if len(items) == 1:
         return done(items[0], items[0]["submission_id"], sentence(items[0]))
     answer = listing("JobList", items, len(items), "submission_id", [], "")
-    answer.draw = lambda page: [sentence(item) for item in items]
+    answer.draw = lambda _: [sentence(item) for item in items]
     return answer
 
 
@@ -305,7 +345,9 @@ def wait(
     jobs_: Annotated[
         list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
     ],
-    timeout: Annotated[str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")] = None,
+    timeout: Annotated[
+        str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
+    ] = None,
 ) -> Answer | int:
     """Wait until jobs are over; the exit code is the first bad one of theirs."""
     from vctl.daemon import waiting
@@ -316,6 +358,8 @@ def wait(
     code = waiting.wait_for_jobs(call.store, call.config, jobs_, timeout_s=timeout_s)
     if call.asked_output is None:
         return code
-    answer = _each([jobs.get_job(call.store, ref) for ref in jobs_], lambda job: f"{job['submission_id']} {_now(job)}")
+    answer = _each(
+        [jobs.get_job(call.store, ref) for ref in jobs_], lambda job: f"{job['submission_id']} {_now(job)}"
+    )
     answer.code = code
     return answer

@@ -10,7 +10,8 @@ from vctl.cli.output import Answer, done, listing, single
 NodeRef = Annotated[str, Arg("NODE", help="Node id, or a unique prefix of it.", complete="nodes")]
 Reason = Annotated[str | None, Opt("--reason", help="Why, for people who wonder later.")]
 Resources = Annotated[
-    str | None, Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.')
+    str | None,
+    Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.'),
 ]
 Label = Annotated[list[str] | None, Opt("--label", metavar="K=V", help="A label; repeatable.")]
 Labels = Annotated[str | None, Opt("--labels", metavar="JSON", help="Labels as a JSON map.")]
@@ -19,14 +20,16 @@ Labels = Annotated[str | None, Opt("--labels", metavar="JSON", help="Labels as a
 @command(
     "node add",
     'vctl node add --count 100 --template 8c16g --resources \'{"CPU": 8, "memory": "16GiB"}\' --simulated',
-    'vctl node add gpu-box --resources \'{"CPU": 32, "GPU": 4}\' --label ray.io/accelerator-type=A100 --simulated',
+    'vctl node add box --resources \'{"CPU": 8, "GPU": 4}\' --label ray.io/accelerator-type=A100 --simulated',
     common=CHANGES,
 )
 def add(
     call: Call,
     node_id: Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")] = None,
     count: Annotated[int, Opt("--count", help="How many equal nodes (1).")] = 1,
-    template: Annotated[str | None, Opt("--template", metavar="ID", help="Its type (default: such as 8c16g).")] = None,
+    template: Annotated[
+        str | None, Opt("--template", metavar="ID", help="Its type (default: such as 8c16g).")
+    ] = None,
     resources: Resources = None,
     label: Label = None,
     labels: Labels = None,
@@ -40,7 +43,9 @@ def add(
     from vctl.ops import nodes
 
     if resources is None:
-        raise BadSpec("--resources is missing", fix='write for example --resources \'{"CPU": 8, "memory": "16GiB"}\'')
+        raise BadSpec(
+            "--resources is missing", fix='write for example --resources \'{"CPU": 8, "memory": "16GiB"}\''
+        )
     made = nodes.add(
         call.store,
         node_id=node_id,
@@ -53,7 +58,7 @@ def add(
     answer = listing("NodeList", made, len(made), "node_id", NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
     counted = "node" if len(made) == 1 else f"{len(made)} nodes"
-    answer.draw = lambda page: [f"{counted} {made[0]['node_id']}{last} added"]
+    answer.draw = lambda _: [f"{counted} {made[0]['node_id']}{last} added"]
     return answer
 
 
@@ -79,8 +84,13 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
     return found
 
 
-@command("node list", "vctl node list", "vctl node list --filter state=ALIVE -o name", common=(*LISTS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "node list",
+    "vctl node list",
+    "vctl node list --filter state=ALIVE -o name",
+    common=(*LISTS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def list_(call: Call) -> Answer:
     """List physical nodes, whatever cluster owns them."""
     from vctl.cli.columns import NODES
@@ -122,11 +132,13 @@ def undrain(call: Call, node: NodeRef) -> Answer:
 
 @command(
     "node update",
-    'vctl node update 8c16g-00 --resources \'{"CPU": 16}\'',
+    "vctl node update 8c16g-00 --resources '{\"CPU\": 16}'",
     "vctl node update 8c16g-00 --label rack=r2",
     common=CHANGES,
 )
-def update(call: Call, node: NodeRef, resources: Resources = None, label: Label = None, labels: Labels = None) -> Answer:
+def update(
+    call: Call, node: NodeRef, resources: Resources = None, label: Label = None, labels: Labels = None
+) -> Answer:
     """Change what a node has, or its labels."""
     from vctl.errors import BadSpec
     from vctl.ops import nodes
@@ -163,7 +175,8 @@ def heartbeat(
     call: Call,
     node: NodeRef,
     timeout: Annotated[
-        str | None, Opt("--timeout", metavar="TIME", help="From now on: dead after so long without a sign of life.")
+        str | None,
+        Opt("--timeout", metavar="TIME", help="From now on: dead after so long without a sign of life."),
     ] = None,
 ) -> Answer:
     """Give a sign of life for a node."""

@@ -15,7 +15,12 @@ class Kind:
     """One kind of object: how its list is called, its key, what a summary counts, how they are read."""
 
     def __init__(
-        self, title: str, key: str, counted: str, many: Callable[[Call], Items], one: Callable[[Call, str], Data] | None
+        self,
+        title: str,
+        key: str,
+        counted: str,
+        many: Callable[[Call], Items],
+        one: Callable[[Call, str], Data] | None,
     ) -> None:
         self.title = title
         self.key = key
@@ -89,7 +94,9 @@ def _filtered(items: list[Data], filters: list[str]) -> list[Data]:
     from vctl.ops.filters import parse_filters
     from vctl.ops.forms import matches
 
-    wanted = parse_filters(filters, list(items[0]) if items else [text.partition("=")[0].rstrip("!") for text in filters])
+    wanted = parse_filters(
+        filters, list(items[0]) if items else [text.partition("=")[0].rstrip("!") for text in filters]
+    )
     return [item for item in items if matches(item, wanted)]
 
 
@@ -101,11 +108,18 @@ KINDS = {
     "events": Kind("EventList", "seq", "kind", _events, None),
 }
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
-Single = Annotated[str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")]
+Single = Annotated[
+    str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")
+]
 
 
-@command("list", "vctl list jobs --filter status=RUNNING", "vctl list clusters --detail -o json",
-         common=(*LISTS, NO_LOCAL_NODE), uses_nodes=True)  # fmt: skip
+@command(
+    "list",
+    "vctl list jobs --filter status=RUNNING",
+    "vctl list clusters --detail -o json",
+    common=(*LISTS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def list_(
     call: Call,
     res: Resource,
@@ -129,9 +143,16 @@ def _field(name: str) -> Callable[[Any], str]:
     return lambda item: words.value(name, item[name])
 
 
-@command("get", "vctl get clusters team-a", "vctl get jobs last -o json", common=(*READS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
-def get(call: Call, res: Single, ref: Annotated[str, Arg("ID", help="Its id.", complete="objects")]) -> Answer:
+@command(
+    "get",
+    "vctl get clusters team-a",
+    "vctl get jobs last -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
+def get(
+    call: Call, res: Single, ref: Annotated[str, Arg("ID", help="Its id.", complete="objects")]
+) -> Answer:
     """Show one object."""
     kind = KINDS[res]
     assert kind.one is not None
@@ -139,7 +160,13 @@ def get(call: Call, res: Single, ref: Annotated[str, Arg("ID", help="Its id.", c
     return single(data, data.get(kind.key, ref))
 
 
-@command("summary", "vctl summary jobs", "vctl summary nodes -o json", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+@command(
+    "summary",
+    "vctl summary jobs",
+    "vctl summary nodes -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def summary(call: Call, res: Resource) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]

@@ -14,8 +14,12 @@ from vctl.cli.page import Page
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
 
 
-@command("daemon", "vctl daemon", "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node", common=(NO_LOCAL_NODE, *CHANGES),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "daemon",
+    "vctl daemon",
+    "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node",
+    common=(NO_LOCAL_NODE, *CHANGES),
+)
 def daemon(call: Call) -> int:
     """Run the scheduler until it is stopped.
 
@@ -23,7 +27,6 @@ def daemon(call: Call) -> int:
     """
     from vctl.daemon.loop import run_daemon
 
-    call.ensure_nodes()
     return run_daemon(call.home, call.config)
 
 
@@ -101,7 +104,9 @@ def restore(call: Call, file: File) -> Answer:
 @command("prune", "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES)
 def prune(
     call: Call,
-    older_than: Annotated[str, Opt("--older-than", metavar="TIME", help="Jobs that ended longer ago than that.")],
+    older_than: Annotated[
+        str, Opt("--older-than", metavar="TIME", help="Jobs that ended longer ago than that.")
+    ],
     dry_run: Annotated[bool, Opt("--dry-run", help="Only say what would be forgotten.")] = False,
 ) -> Answer:
     """Forget jobs that ended long ago, with their logs."""

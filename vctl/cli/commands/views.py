@@ -10,26 +10,42 @@ from vctl.cli.output import Answer, amounts, listing, single
 
 Cluster = Annotated[
     str | None,
-    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Default: the one this runs in, else the primary."),
+    Opt(
+        "-c",
+        "--cluster",
+        metavar="ID",
+        complete="clusters",
+        help="Default: the one this runs in, else the primary.",
+    ),
 ]
 
 
-@command("status", "vctl status", "vctl status --watch", "vctl status -o json", common=(*READS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "status",
+    "vctl status",
+    "vctl status --watch",
+    "vctl status -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def status(call: Call) -> Answer:
     """What runs, what waits and what is free."""
     from vctl.cli.status_view import draw
     from vctl.ops import views
 
     data = views.status(call.store)
-    call.warn_if_nothing_schedules()
     answer = single(data, "status", lambda page: draw(page, data))
     answer.names = [cluster["cluster_id"] for cluster in data["clusters"]]
     return answer
 
 
-@command("cluster-resources", "vctl cluster-resources", "vctl cluster-resources --cluster team-a -o json",
-         common=(*READS, NO_LOCAL_NODE), uses_nodes=True)  # fmt: skip
+@command(
+    "cluster-resources",
+    "vctl cluster-resources",
+    "vctl cluster-resources --cluster team-a -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     """Total resources of a virtual cluster."""
     from vctl.ops import views
@@ -37,8 +53,13 @@ def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     return amounts(views.cluster_resources(call.store, call.cluster(cluster)))
 
 
-@command("available-resources", "vctl available-resources", "vctl available-resources --cluster team-a --watch",
-         common=(*READS, NO_LOCAL_NODE), uses_nodes=True)  # fmt: skip
+@command(
+    "available-resources",
+    "vctl available-resources",
+    "vctl available-resources --cluster team-a --watch",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     """What is free in a virtual cluster."""
     from vctl.ops import views
@@ -46,8 +67,13 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     return amounts(views.available_resources(call.store, call.cluster(cluster)))
 
 
-@command("nodes", "vctl nodes", "vctl nodes --cluster team-a -o json", common=(LIMIT, *READS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "nodes",
+    "vctl nodes",
+    "vctl nodes --cluster team-a -o json",
+    common=(LIMIT, *READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """The virtual nodes of a virtual cluster."""
     from vctl.cli.columns import VNODES
@@ -57,8 +83,13 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
     return listing("VNodeList", call.first(items), len(items), "NodeID", VNODES, "this cluster has no nodes")
 
 
-@command("current-cluster", "vctl current-cluster", "vctl current-cluster -o json", common=(*READS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "current-cluster",
+    "vctl current-cluster",
+    "vctl current-cluster -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     """The virtual cluster this command runs in."""
     from vctl.ops import views
@@ -67,8 +98,13 @@ def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     return single(data, data["cluster_id"])
 
 
-@command("current-node", "vctl current-node", "vctl current-node 8c16g-00 -o json", common=(*READS, NO_LOCAL_NODE),
-         uses_nodes=True)  # fmt: skip
+@command(
+    "current-node",
+    "vctl current-node",
+    "vctl current-node 8c16g-00 -o json",
+    common=(*READS, NO_LOCAL_NODE),
+    uses_nodes=True,
+)
 def current_node(
     call: Call,
     vnode: Annotated[str | None, Arg("VNODE", help="Id of a virtual node (default: VCTL_VNODE_ID).")] = None,
@@ -88,11 +124,19 @@ def _only_local_node(call: Call) -> str:
     here = physical.list_nodes(call.store, filters=("source=local",))
     alive = [node["node_id"] for node in here if node["state"] != "DEAD"]
     if not alive:
-        raise NotFound("this is not inside a job, and this machine is no node", fix="name one: vctl nodes shows them")
+        raise NotFound(
+            "this is not inside a job, and this machine is no node", fix="name one: vctl nodes shows them"
+        )
     return str(alive[0])
 
 
-@command("events", "vctl events", "vctl events --job last", "vctl events --since 120 -o jsonl", common=(LIMIT, *READS))
+@command(
+    "events",
+    "vctl events",
+    "vctl events --job last",
+    "vctl events --since 120 -o jsonl",
+    common=(LIMIT, *READS),
+)
 def events(
     call: Call,
     since: Annotated[int, Opt("--since", metavar="SEQ", help="Only what came after this number.")] = 0,
@@ -108,5 +152,3 @@ def events(
     within = call.cluster(cluster) if cluster else None
     items = views.events(call.store, since=since, limit=call.limit, job=job, cluster=within)
     return listing("EventList", items, len(items), "seq", EVENTS, "nothing has happened yet")
-
-

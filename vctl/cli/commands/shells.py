@@ -1,0 +1,24 @@
+"""``vctl completion``: print a completion script. Hidden: packages install the files of ``completions/``."""
+
+import sys
+from typing import Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES
+from vctl.cli.declare import Arg, command
+
+
+@command(
+    "completion",
+    "vctl completion bash > ~/.local/share/bash-completion/completions/vctl",
+    common=CHANGES,
+    hidden=True,
+)
+def completion(
+    _: Call, shell: Annotated[str, Arg("SHELL", choices=("bash", "zsh", "fish"), help="Which.")]
+) -> int:
+    """Print the completion script for a shell."""
+    from vctl.cli.completion import script
+
+    sys.stdout.write(script(shell))
+    return 0
