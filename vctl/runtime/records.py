@@ -7,6 +7,7 @@ cannot be read for any reason but absence raises RuntimeUnavailable.
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,10 +96,17 @@ class RunFiles:
         return int(pid), int(started)
 
     def request_stop(self, run_id: str, grace_s: float, signo: int) -> None:
-        """Leave a stop request; a supervisor reads it before it starts the process and when signalled."""
+        """Leave a stop request; a supervisor reads it before it starts the process and when signalled.
+
+        An earlier request that is due sooner stays due: the supervisor may not have read it yet.
+        """
+        earlier = _text(self.stops / run_id)
+        until_ns = time.monotonic_ns() + round(grace_s * 1e9)
+        if earlier:
+            until_ns = min(until_ns, int(earlier.split()[0]))
         staged = self.stops / f".{run_id}.{os.getpid()}.{threading.get_ident()}"
         try:
-            staged.write_text(f"{round(grace_s * 1000)} {signo}\n")
+            staged.write_text(f"{until_ns} {signo}\n")
             staged.rename(self.stops / run_id)
         except OSError as error:
             raise _unavailable(error) from error

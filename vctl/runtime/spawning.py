@@ -36,6 +36,8 @@ def spawn(plan: Plan) -> int:
     is handed on as it is.
     """
     argv, env, cwd, log_path, cpu_ids, niceness = plan
+    if not argv or not argv[0]:
+        raise SpawnError(127, "cannot run an empty command in", cwd, FileNotFoundError(errno.ENOENT, ""))
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ It runs stand-alone in a fork of the launcher (see launcher.py) and outlives bot
 Files, all below the state directory; a run is one attempt to run one process of a job:
 
     runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
-    stops/<run>         a request to stop, "<grace in ms> <signal>"; may come before the run does
+    stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run
     exits/<run>.start   the process runs; renamed into place, so a watch of exits/ wakes on it
     exits/<run>.exit    nothing of the run is left; renamed into place, the last thing a supervisor does
 
@@ -125,7 +125,7 @@ class Supervisor:
                 return
             now = time.monotonic()
             if self.status is not None and self.deadline is None:
-                self.ask(signal.SIGTERM, self.grace_s)
+                self.ask(signal.SIGTERM, now + self.grace_s)
             timeout_s = _LONG_S if self.deadline is None else max(0.0, self.deadline - now)
             if self.deadline is not None and now >= self.deadline:
                 timeout_s = self.kill()
@@ -162,16 +162,15 @@ class Supervisor:
         """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
         try:
             with open(self.stop_path, "rb") as file:
-                grace_ms, signo = map(int, file.read().split())
+                until_ns, signo = map(int, file.read().split())
         except FileNotFoundError:
             return
         self.stopped = self.stopped or self.status is None
         if self.main:
-            self.ask(signo, grace_ms / 1000)
+            self.ask(signo, until_ns / 1e9)
 
-    def ask(self, signo: int, grace_s: float) -> None:
-        """Send the tree a signal, once, and kill it after the grace; a later, longer grace has no effect."""
-        until = time.monotonic() + grace_s
+    def ask(self, signo: int, until: float) -> None:
+        """Send the tree a signal, once, and have it killed at that time, unless that is due earlier."""
         self.deadline = until if self.deadline is None else min(self.deadline, until)
         if signo == self.asked:
             return
@@ -186,14 +185,19 @@ class Supervisor:
     def kill(self) -> float:
         """SIGKILL everything below us; return how long to wait before looking again.
 
-        A group is killed whole and atomically against fork, which is what ends a fork bomb; each process is
-        killed besides, for those that moved to groups of their own since.
+        First all of it is suspended, until a look finds nothing new: a tree that is killed piece by piece can
+        replace each piece, and a fork bomb does. A group is suspended whole, and atomically against fork.
         """
-        seen = [one for one in map(processes.process, self.below()) if one is not None]
-        for group in {one.group for one in seen}:
-            _kill(-group, signal.SIGKILL)
-        for one in seen:
-            _kill(one.pid, signal.SIGKILL)
+        frozen: set[int] = set()
+        while fresh := set(self.below()) - frozen:
+            seen = [one for one in map(processes.process, fresh) if one is not None]
+            for group in {one.group for one in seen}:
+                _kill(-group, signal.SIGSTOP)
+            for pid in fresh:
+                _kill(pid, signal.SIGSTOP)
+            frozen |= fresh
+        for pid in frozen:
+            _kill(pid, signal.SIGKILL)
         pause_s = self.kill_pause_s
         self.kill_pause_s = min(
             2 * pause_s, _KILL_PAUSE_S[1]

@@ -1,0 +1,181 @@
+"""How a run starts and how it ends: codes, output, environment, what is inherited and what is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import time
+
+import pytest
+
+from vctl.runtime.protocol import RunState, RuntimeUnavailable
+
+ENDINGS = {
+    "success": ("exit 0", 0, None),
+    "its own code": ("exit 7", 7, None),
+    "killed by a signal": ("kill -KILL $$", 137, signal.SIGKILL),
+    "ended by SIGTERM from elsewhere": ("kill -TERM $$", 143, signal.SIGTERM),
+    "a code that looks like a signal's": ("exit 143", 143, None),
+}
+
+
+@pytest.mark.parametrize(("script", "code", "signo"), ENDINGS.values(), ids=ENDINGS)
+def test_the_exit_record_has_the_code(ground, script, code, signo):
+    before = time.time_ns()
+    ground.launch("a", "sh", "-c", script)
+    ended = ground.ended("a")
+    assert (ended.exit_code, ended.signal, ended.stopped, ended.launch_errno) == (code, signo, False, None)
+    start = ground.runtime.observe("a").start
+    assert before <= start.started_at <= ended.ended_at <= time.time_ns()
+
+
+FAILURES = {
+    "no such command": (("nonesuch",), {}, 127, errno.ENOENT, "nonesuch"),
+    "no such file": (("/nonesuch/x",), {}, 127, errno.ENOENT, "/nonesuch/x"),
+    "an empty command": (("",), {}, 127, errno.ENOENT, "No such file"),
+    "not executable": (("./plain",), {}, 126, errno.EACCES, "./plain"),
+    "not executable, on the PATH": (("plain",), {"env": {"PATH": "."}}, 126, errno.EACCES, "./plain"),
+    "a directory": (("/usr",), {}, 126, errno.EACCES, "/usr"),
+    "not a program": (("./garbage",), {}, 126, errno.ENOEXEC, "./garbage"),
+    "no interpreter": (("./orphan",), {}, 127, errno.ENOENT, "interpreter of ./orphan"),
+    "no such directory": (("true",), {"cwd": "/nonesuch"}, 126, errno.ENOENT, "/nonesuch"),
+    "no such log": (("true",), {"log_path": "/nonesuch/log"}, 126, errno.ENOENT, "/nonesuch/log"),
+    "arguments too long": (("true", "x" * 200_000), {}, 126, errno.E2BIG, "true"),
+    "a zero byte": (("true", "a\0b"), {}, 126, errno.EINVAL, "null"),
+    "no such CPU": (("true",), {"cpu_ids": (1023,)}, 126, errno.EINVAL, "CPUs (1023,)"),
+}
+
+
+@pytest.mark.parametrize(("argv", "fields", "code", "number", "words"), FAILURES.values(), ids=FAILURES)
+def test_a_launch_that_cannot_work_says_why(ground, argv, fields, code, number, words):
+    (ground.home / "plain").write_text("#!/bin/sh\n")
+    for name, text in (("garbage", "\x01\x02\x03"), ("orphan", "#!/nonesuch/sh\n")):
+        (ground.home / name).write_text(text)
+        (ground.home / name).chmod(0o755)
+    ground.launch("a", *argv, **fields)
+    ended = ground.ended("a")
+    assert (ended.exit_code, ended.launch_errno, ended.signal) == (code, number, None)
+    assert words in ended.message
+    assert ground.runtime.observe("a").start is None
+
+
+def test_output_keeps_its_order_and_its_bytes(ground):
+    code = "import os\nfor n in range(500): os.write(1 + n % 2, b'%d\\xff\\r\\n\\0' % n)"
+    ground.python("a", code)
+    ground.ended("a")
+    assert ground.log("a") == b"".join(b"%d\xff\r\n\0" % n for n in range(500))
+    assert stat.S_IMODE((ground.runtime.logs / "a").stat().st_mode) == 0o600
+
+
+def test_a_log_is_appended_to(ground):
+    (ground.runtime.logs / "a").write_bytes(b"first\n")
+    ground.launch("a", "echo", "second")
+    ground.ended("a")
+    assert ground.log("a") == b"first\nsecond\n"
+
+
+def test_the_environment_is_exactly_what_was_asked_for(ground):
+    env = {"A": "b=c", "EMPTY": "", "LINES": "1\n2", "BYTES": os.fsdecode(b"\xff\xfe"), "Ä": "ö"}
+    ground.launch("a", "/bin/cat", "/proc/self/environ", env=env)
+    ground.ended("a")
+    got = sorted(ground.log("a").split(b"\0")[:-1])
+    want = {**env, "VCTL_RUN_ID": "a"}
+    assert got == sorted(os.fsencode(f"{name}={value}") for name, value in want.items())
+
+
+def test_a_large_environment_arrives_and_one_too_large_fails(ground):
+    fits = {f"V{n}": "x" * 100_000 for n in range(15)}
+    ground.launch("fits", "/bin/sh", "-c", 'echo "${#V0} ${#V14}"', env=fits)
+    ground.launch("too-large", "/bin/true", env={f"V{n}": "x" * 100_000 for n in range(40)})
+    ground.launch("next", "/bin/echo", "next")
+    assert ground.ended("fits").exit_code == 0
+    assert ground.log("fits") == b"100000 100000\n"
+    assert (ground.ended("too-large").exit_code, ground.ended("too-large").launch_errno) == (126, errno.E2BIG)
+    assert ground.ended("next").exit_code == 0
+
+
+def test_a_process_gets_three_files_its_own_session_and_default_signals(ground):
+    code = """
+import os
+print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], os.readlink("/proc/self/fd/0"))
+print(os.getsid(0) == os.getpgrp() == os.getpid(), os.getcwd())
+for line in open("/proc/self/status"):
+    if line.startswith(("SigBlk", "ShdPnd")): print(line.split()[1])
+"""
+    ground.python("a", code)
+    ground.ended("a")
+    files, session, pending, blocked = ground.log("a").decode().splitlines()
+    assert files == "[0, 1, 2] /dev/null"
+    assert session == f"True {ground.home}"
+    assert int(pending, 16) == int(blocked, 16) == 0
+
+
+def test_a_signal_ignored_by_the_scheduler_is_not_ignored_by_the_job(ground):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ground.launch("a", "/bin/sh", "-c", "grep SigIgn /proc/self/status")
+        ground.ended("a")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    ignored = int(ground.log("a").split()[1], 16)
+    assert not ignored & 1 << (signal.SIGINT - 1)
+
+
+def test_cpus_and_niceness_are_set(ground):
+    last = max(os.sched_getaffinity(0))
+    code = "import os; print(sorted(os.sched_getaffinity(0)), os.nice(0))"
+    ground.python("a", code, cpu_ids=(last,), niceness=3)
+    ground.ended("a")
+    assert ground.log("a").decode().split() == [f"[{last}]", str(os.nice(0) + 3)]
+
+
+def test_use_of_cpu_and_memory_is_recorded(ground):
+    code = "x = bytearray(60_000_000)\nfor i in range(300_000): pass"
+    ground.python("a", code)
+    ended = ground.ended("a")
+    assert ended.max_rss_kib > 58_000
+    assert ended.user_us + ended.system_us > 1000
+
+
+def test_a_run_is_forgotten_but_not_its_log(ground):
+    ground.launch("a", "echo", "hello")
+    ground.ended("a")
+    ground.runtime.stop("a", grace_s=0)
+    ground.runtime.forget("a")
+    assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
+    assert [path.name for path in ground.home.rglob("*") if path.is_file()] == ["launcher.log", "a"]
+    assert ground.log("a") == b"hello\n"
+
+
+def test_a_running_run_is_not_forgotten(ground):
+    ground.launch("a", "sleep", "1000")
+    ground.running("a")
+    with pytest.raises(AssertionError, match="running"):
+        ground.runtime.forget("a")
+
+
+@pytest.mark.parametrize("run_id", ["", ".a", "a/b", "../a", "a\0b", "x" * 201])
+def test_an_id_that_cannot_be_a_file_name_is_refused(ground, run_id):
+    with pytest.raises(AssertionError, match="not a run id"):
+        ground.launch(run_id, "true")
+
+
+def test_not_being_able_to_look_is_not_seeing_nothing(ground):
+    ground.launch("a", "true")
+    ground.ended("a")
+    record = ground.home / "exits" / "a.exit"
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(RuntimeUnavailable, match=r"a\.exit"):
+        ground.runtime.observe("a")
+    record.rmdir()
+
+
+def test_many_launches_at_once_all_run(ground):
+    names = [f"r{n}" for n in range(200)]
+    for n, name in enumerate(names):
+        ground.launch(name, "/bin/sh", "-c", f"exit {n % 100}", env={})
+    assert [ground.ended(name).exit_code for name in names] == [n % 100 for n in range(200)]
+    assert ground.runtime.known_runs() == sorted(names)
