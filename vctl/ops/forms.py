@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from sqlite3 import Row
 from typing import Any
 
 from vctl.core.resources import SCALE, Amounts
-from vctl.store.rows import loads
+from vctl.store.rows import Row, loads
 
 Form = dict[str, Any]
 

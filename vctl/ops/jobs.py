@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from sqlite3 import Row
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -19,7 +18,7 @@ from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.store import clusters, nodes, rows
 from vctl.store import jobs as table
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest

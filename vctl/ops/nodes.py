@@ -7,7 +7,6 @@ import pwd
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from sqlite3 import Row
 from typing import Any
 
 from vctl.core import labels as lb
@@ -19,7 +18,7 @@ from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
 from vctl.store import rows
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from sqlite3 import Row
 from typing import TypeVar
 
 from vctl.core import jobs as jb
@@ -20,7 +19,7 @@ from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.store import clusters, jobs, nodes, repair, rows
 from vctl.store.locks import SchedulerLock
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 Value = TypeVar("Value", Node, Cluster, VNode, Run)
 

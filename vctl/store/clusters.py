@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Row
 
-from vctl.core.clusters import Cluster, ClusterSpec, VNode
+from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
 from vctl.store import nodes, rows
 from vctl.store.store import Store
@@ -74,6 +74,27 @@ def get(store: Store, cluster_id: str) -> Row | None:
 def all_rows(store: Store) -> list[Row]:
     """Every cluster but the primary, by id."""
     return store.rows("SELECT * FROM clusters ORDER BY cluster_id")
+
+
+def logical_rows(store: Store) -> list[Row]:
+    """Logical clusters, by id."""
+    return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
+
+
+def node_states(store: Store, cluster_id: str) -> dict[str, str]:
+    """State of every physical node on which a cluster has something."""
+    return {
+        row[0]: row[1]
+        for row in store.rows(
+            "SELECT DISTINCT v.node_id, n.state FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ?",
+            cluster_id,
+        )
+    }
+
+
+def removing_rows(store: Store) -> list[Row]:
+    """Clusters that are to go, and all when there are some: their order needs the parents."""
+    return all_rows(store) if store.value("SELECT 1 FROM clusters WHERE state = 'REMOVING' LIMIT 1") else []
 
 
 def children(store: Store, cluster_id: str) -> list[Row]:
@@ -146,12 +167,12 @@ def parents_first(found: list[Row]) -> list[Row]:
     by_parent: dict[str, list[Row]] = {}
     for row in found:
         by_parent.setdefault(row["parent_id"], []).append(row)
-    from vctl.core.clusters import PRIMARY
-
     ordered: list[Row] = []
     frontier = [PRIMARY]
     while frontier:
-        frontier = [row["cluster_id"] for parent in frontier for row in by_parent.pop(parent, ()) if not ordered.append(row)]
+        level = [row for parent in frontier for row in by_parent.pop(parent, ())]
+        ordered.extend(level)
+        frontier = [row["cluster_id"] for row in level]
     for rest in by_parent.values():
         ordered.extend(rest)
     return ordered

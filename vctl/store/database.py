@@ -197,3 +197,53 @@ def command_name(pid: int) -> str:
     except OSError:
         return "gone"
     return " ".join(word.decode(errors="replace") for word in words if word)[:120] or "gone"
+
+
+def copy_to(db: sqlite3.Connection, path: Path) -> None:
+    """Copy all tables to a file, consistent while others write."""
+    target = sqlite3.connect(path)
+    try:
+        db.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
+    finally:
+        target.close()
+
+
+def check_copy(path: Path) -> None:
+    """Refuse a file that is not a whole vctl database of a schema we know."""
+    try:
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            sound = db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+        finally:
+            db.close()
+    except sqlite3.DatabaseError as error:
+        raise VctlError(f"{path} is not a vctl backup: {error}", fix="name a file made by `vctl backup`") from None
+    if not sound or not 0 < version <= VERSION:
+        raise VctlError(
+            f"{path} is damaged or from a newer vctl (schema {version})", fix="name another file made by `vctl backup`"
+        )
+
+
+def replace_with(home: Path, source: Path) -> Path | None:
+    """Put a copy in place of the tables; returns where the old ones were kept."""
+    path = database_path(home)
+    kept: Path | None = None
+    if path.exists():
+        kept = path.with_name("cluster.db.before-restore")
+        kept.unlink(missing_ok=True)
+        old = _open(path)
+        os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        copy_to(old, kept)
+        old.close()
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    target = _open(path)
+    copy = sqlite3.connect(f"file:{source}?mode=ro", uri=True)
+    try:
+        copy.backup(target)  # page by page under SQLite's own lock: readers see the old state or the new one
+        target.execute("PRAGMA journal_mode = WAL")
+    finally:
+        copy.close()
+        target.close()
+    return kept

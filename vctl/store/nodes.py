@@ -64,6 +64,14 @@ def all_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM nodes ORDER BY node_id")
 
 
+def owned_by_primary(store: Store) -> list[Row]:
+    """Nodes that no logical cluster owns whole, by id."""
+    return store.rows(
+        "SELECT * FROM nodes n WHERE NOT EXISTS (SELECT 1 FROM vnodes v JOIN clusters c USING (cluster_id)"
+        " WHERE v.parent_vnode_id = n.node_id AND v.whole AND c.kind = 'logical') ORDER BY node_id"
+    )
+
+
 def get(store: Store, node_id: str) -> Row | None:
     """One node."""
     return store.row("SELECT * FROM nodes WHERE node_id = ?", node_id)

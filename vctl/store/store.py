@@ -15,6 +15,7 @@ from vctl.errors import Unreachable, VctlError
 from vctl.store import database
 from vctl.store.rows import dumps
 
+Row = sqlite3.Row
 BEAT = "scheduler.beat"
 BEAT_BYTES = 512
 BEAT_EVERY_S = 5.0

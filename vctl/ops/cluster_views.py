@@ -1,0 +1,140 @@
+"""Looking at clusters: their documented form, lists and the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vctl.core import resources as rs
+from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.errors import NotFound
+from vctl.ops import forms
+from vctl.ops.filters import parse_filters
+from vctl.ops.totals import totals_of
+from vctl.store import clusters as table
+from vctl.store import jobs, nodes, rows
+from vctl.store.store import Row, Store
+
+FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
+
+
+def resolve(cluster_id: str | None) -> str:
+    """The id behind an alias; the primary when none is given."""
+    return PRIMARY if cluster_id in (None, "", PRIMARY_ALIAS) else str(cluster_id)
+
+
+def cluster_row(store: Store, cluster_id: str) -> Row:
+    """The row of a cluster; NotFound names the nearest id."""
+    row = table.get(store, cluster_id)
+    if row is None:
+        from vctl.spec.fields import nearest
+
+        guess = nearest(cluster_id, [row["cluster_id"] for row in table.all_rows(store)])
+        raise NotFound(
+            f"The virtual cluster {cluster_id} does not exist.",
+            fix=f"did you mean {guess}?" if guess else "`vctl vc list` shows them",
+            details={"cluster_id": cluster_id},
+        )
+    return row
+
+
+def get_cluster(store: Store, cluster_id: str) -> forms.Form:
+    """One cluster, the primary included."""
+    with store.snapshot():
+        if resolve(cluster_id) == PRIMARY:
+            return _primary_form(store)
+        return cluster_form(store, cluster_row(store, cluster_id))
+
+
+def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True) -> list[forms.Form]:
+    """Clusters, parents first; with ``all_kinds`` the primary and those of jobs too."""
+    wanted = parse_filters(filters, FILTER_KEYS)
+    with store.snapshot():
+        found = [_primary_form(store)] if all_kinds else []
+        for row in table.parents_first(table.all_rows(store)):
+            if all_kinds or row["kind"] == LOGICAL:
+                found.append(cluster_form(store, row))
+    return [form for form in found if forms.matches(form, wanted)]
+
+
+def tree(store: Store, cluster_id: str | None = None) -> forms.Form:
+    """A cluster with everything below it, nested under ``tree``."""
+    with store.snapshot():
+        return _tree(store, resolve(cluster_id))
+
+
+def _tree(store: Store, cluster_id: str) -> forms.Form:
+    form = get_cluster(store, cluster_id)
+    return {**form, "tree": [_tree(store, child) for child in form["children"]]}
+
+
+def _primary_form(store: Store) -> forms.Form:
+    instances = {
+        row["node_id"]: {"hostname": row["hostname"], "template_id": row["template_id"]}
+        for row in nodes.owned_by_primary(store)
+    }
+    return {
+        "cluster_id": PRIMARY,
+        "parent_id": None,
+        "kind": "primary",
+        "divisible": True,
+        "revision": 0,
+        "spec": {},
+        "replica_sets": _count_templates(instances),
+        "node_instances": instances,
+        **_resources(store, PRIMARY, None),
+        "children": [row["cluster_id"] for row in table.children(store, PRIMARY)],
+        "jobs": _jobs_of(store, PRIMARY),
+        "state": "ACTIVE",
+    }
+
+
+def cluster_form(store: Store, row: Row) -> forms.Form:
+    """A cluster in its documented form."""
+    from vctl.spec.cluster_spec import spec_to_document
+
+    cluster_id, spec = row["cluster_id"], rows.spec(row["spec"])
+    instances: dict[str, Any] = {}
+    for node_id in table.node_ids_of(store, cluster_id):
+        node = nodes.get(store, node_id)
+        if node is not None:
+            instances[node_id] = {"hostname": node["hostname"], "template_id": node["template_id"]}
+    return {
+        "cluster_id": cluster_id,
+        "parent_id": row["parent_id"],
+        "kind": row["kind"],
+        "divisible": bool(row["divisible"]),
+        "revision": row["revision"],
+        "spec": spec_to_document(spec),
+        "replica_sets": dict(spec.replica_sets),
+        "node_instances": instances,
+        **_resources(store, cluster_id, spec),
+        "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
+        "jobs": _jobs_of(store, cluster_id),
+        "state": row["state"],
+    }
+
+
+def _count_templates(instances: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for instance in instances.values():
+        counts[instance["template_id"]] = counts.get(instance["template_id"], 0) + 1
+    return counts
+
+
+def _jobs_of(store: Store, cluster_id: str) -> list[str]:
+    where = "(j.parent_cluster_id = ? OR j.cluster_id = ?) AND j.status IN ('PENDING', 'RUNNING')"
+    return [row["submission_id"] for row in reversed(jobs.views(store, where, [cluster_id, cluster_id]))]
+
+
+def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> forms.Form:
+    total, available = totals_of(store, cluster_id)
+    maximum: dict[str, float] | None = None
+    if spec is not None and not (spec.flexible and spec.flexible_max is None):
+        fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
+        maximum = forms.amounts(rs.add(fixed, spec.flexible_max or {}) if spec.flexible else total)
+    return {
+        "total_resources": forms.amounts(total),
+        "available_resources": forms.amounts(available),
+        "max_resources": maximum,
+    }

@@ -1,0 +1,253 @@
+"""Introspection of one cluster, as Ray's ``cluster_resources()`` and ``nodes()``, and the overall status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vctl.core import labels as lb
+from vctl.core.clusters import PRIMARY
+from vctl.core.nodes import ALIVE, DEAD
+from vctl.errors import NotFound
+from vctl.ops import forms
+from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
+from vctl.ops.totals import Slot, slots_of, totals_of
+from vctl.store import clusters, jobs
+from vctl.store import nodes as node_table
+from vctl.store.database import command_name
+from vctl.store.rows import loads
+from vctl.store.store import BEAT_EVERY_S, Store
+
+HEAD = 5
+FAILURES = 5
+FRESH_NS = int(3 * BEAT_EVERY_S * 1e9)
+
+
+def _existing(store: Store, cluster_id: str | None) -> str:
+    wanted = resolve(cluster_id)
+    if wanted != PRIMARY:
+        cluster_row(store, wanted)
+    return wanted
+
+
+def cluster_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
+    """Total of a cluster."""
+    with store.snapshot():
+        return forms.amounts(totals_of(store, _existing(store, cluster_id))[0])
+
+
+def available_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
+    """What is free in a cluster."""
+    with store.snapshot():
+        return forms.amounts(totals_of(store, _existing(store, cluster_id))[1])
+
+
+def nodes(store: Store, cluster_id: str | None = None) -> list[forms.Form]:
+    """The virtual nodes of a cluster; those of the primary are the physical nodes it still owns."""
+    with store.snapshot():
+        wanted = _existing(store, cluster_id)
+        return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
+
+
+def _node(slot: Slot, cluster_id: str) -> forms.Form:
+    row, physical = slot.row, cluster_id == PRIMARY
+    labels = loads(row["labels"])
+    if physical:
+        labels = {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY}
+    return {
+        "NodeID": row["node_id"] if physical else row["vnode_id"],
+        "Alive": slot.state != DEAD,
+        "NodeName": row["hostname"] if physical else row["node_id"],
+        "NodeType": row["template_id"] if physical else "",
+        "Resources": forms.amounts(slot.total),
+        "Available": forms.amounts(slot.free if slot.state == ALIVE else dict.fromkeys(slot.free, 0)),
+        "Labels": labels,
+        "ParentNodeID": None if physical else row["parent_vnode_id"],
+        "Kind": "physical" if physical else row["kind"],
+        "State": slot.state,
+    }
+
+
+def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
+    """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
+    with store.snapshot():
+        form = get_cluster(store, resolve(cluster_id))
+        return {
+            "cluster_id": form["cluster_id"],
+            "spec": form["spec"],
+            "total_resources": form["total_resources"],
+            "max_resources": form["max_resources"],
+            "available_resources": form["available_resources"],
+            "used_object_store_memory": 0.0,
+            "nodes": [node["NodeID"] for node in nodes(store, cluster_id)],
+            "children": form["children"],
+            "parent": form["parent_id"],
+            "state": form["state"],
+        }
+
+
+def current_node(store: Store, vnode_id: str | None) -> forms.Form:
+    """The virtual node this process is on, as the proposal's ``VirtualNodeInfo``."""
+    if not vnode_id:
+        raise NotFound("not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`")
+    with store.snapshot():
+        row = clusters.get_vnode(store, vnode_id)
+        cluster_id = PRIMARY if row is None else row["cluster_id"]
+        slot = slots_of(store, cluster_id).get(vnode_id)
+    if slot is None:
+        raise NotFound(f"there is no virtual node {vnode_id}", fix="`vctl nodes` shows them")
+    form = _node(slot, cluster_id)
+    used = {name: total - slot.free.get(name, 0) for name, total in slot.total.items()}
+    return {
+        "node_id": vnode_id,
+        "physical_node_id": slot.row["node_id"],
+        "labels": form["Labels"],
+        "used": forms.amounts(used),
+        "available": form["Available"],
+        "total": form["Resources"],
+        "parent": form["ParentNodeID"],
+    }
+
+
+def vnodes(store: Store) -> list[forms.Form]:
+    """Every virtual node of every cluster but the primary."""
+    return [
+        {
+            "vnode_id": row["vnode_id"],
+            "cluster_id": row["cluster_id"],
+            "node_id": row["node_id"],
+            "parent_id": row["parent_vnode_id"],
+            "kind": row["kind"],
+            "whole": bool(row["whole"]),
+            "rank": row["rank"],
+            "resources": forms.amounts(loads(row["amounts"])),
+            "instances": loads(row["instances"]),
+            "cores": loads(row["cores"]),
+            "labels": loads(row["labels"]),
+        }
+        for row in clusters.all_vnode_rows(store)
+    ]
+
+
+def events(
+    store: Store, *, since: int = 0, limit: int | None = None, job: str | None = None, cluster: str | None = None
+) -> list[forms.Form]:
+    """History after event ``since``, oldest first; of one job or one cluster when asked."""
+    where, values = ["seq > ?"], [since]
+    if job is not None:
+        from vctl.ops.jobs import resolve as resolve_job
+
+        where.append("job_id = ?")
+        values.append(resolve_job(store, job))
+    if cluster is not None:
+        where.append("(cluster_id = ? OR (object = 'cluster' AND object_id = ?))")
+        values += [cluster, cluster]
+    return [forms.event(row) for row in jobs.events(store, " AND ".join(where), values, -1 if limit is None else limit)]
+
+
+def status(store: Store) -> forms.Form:
+    """Nodes, resources, the tree of clusters, the head of the queue, recent failures, the scheduler."""
+    with store.snapshot():
+        total, free = totals_of(store, PRIMARY)
+        used = {name: amount - free.get(name, 0) for name, amount in total.items()}
+        numbers = jobs.counts(store)
+        return {
+            "nodes": node_table.states(store),
+            "resources": {
+                name: {"used": use / 10_000, "total": total[name] / 10_000} for name, use in sorted(used.items())
+            },
+            "clusters": _tree_lines(store, total, free),
+            "queue": {**numbers, "head": _head(store) if numbers["pending"] else []},
+            "recent_failures": [
+                {
+                    "submission_id": row["submission_id"],
+                    "name": row["name"],
+                    "state_reason": row["state_reason"],
+                    "message": row["message"],
+                    "exit_code": row["exit_code"],
+                    "ended_at": forms.timestamp(row["ended_at"]),
+                }
+                for row in jobs.recent_failures(store, FAILURES)
+            ],
+            "scheduler": scheduler(store),
+        }
+
+
+def scheduler(store: Store) -> forms.Form:
+    """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
+    beat = store.read_beat()
+    if beat is None:
+        return {"running": False, "last_beat": None, "last_round_ms": None, "rounds": 0, "pid": None, "kind": None}
+    fresh = store.clock() - int(beat["last_beat_ns"]) <= FRESH_NS
+    return {
+        "running": fresh and command_name(int(beat["pid"])) != "gone",
+        "last_beat": beat["last_beat"],
+        "last_round_ms": beat["last_round_ms"],
+        "rounds": beat["rounds"],
+        "pid": beat["pid"],
+        "kind": beat["kind"],
+    }
+
+
+def _tree_lines(store: Store, total: dict[str, int], free: dict[str, int]) -> list[dict[str, Any]]:
+    """The primary and the logical clusters, parents first; jobs are counted where they were sent."""
+    per_cluster = jobs.counts_by_cluster(store)
+    depth = {PRIMARY: 0}
+    lines = [_line(PRIMARY, None, "primary", 0, total, free, per_cluster)]
+    for row in clusters.parents_first(clusters.logical_rows(store)):
+        own_total, own_free = totals_of(store, row["cluster_id"])
+        depth[row["cluster_id"]] = depth.get(row["parent_id"], 0) + 1
+        lines.append(
+            _line(
+                row["cluster_id"], row["parent_id"], row["kind"], depth[row["cluster_id"]], own_total, own_free, per_cluster
+            )  # fmt: skip
+        )
+    return _depth_first(lines)
+
+
+def _line(
+    cluster_id: str,
+    parent_id: str | None,
+    kind: str,
+    depth: int,
+    total: dict[str, int],
+    free: dict[str, int],
+    per_cluster: dict[str, dict[str, int]],
+) -> dict[str, Any]:
+    used = {name: amount - free.get(name, 0) for name, amount in total.items()}
+    return {
+        "cluster_id": cluster_id,
+        "parent_id": parent_id,
+        "kind": kind,
+        "depth": depth,
+        "used": forms.amounts(used),
+        "total": forms.amounts(total),
+        "jobs": {"pending": 0, "running": 0, **per_cluster.get(cluster_id, {})},
+    }
+
+
+def _depth_first(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    below: dict[str | None, list[dict[str, Any]]] = {}
+    for line in lines:
+        below.setdefault(line["parent_id"], []).append(line)
+    ordered: list[dict[str, Any]] = []
+    stack = list(reversed(below.get(None, [])))
+    while stack:
+        line = stack.pop()
+        ordered.append(line)
+        stack.extend(reversed(below.get(line["cluster_id"], [])))
+    return ordered
+
+
+def _head(store: Store) -> list[dict[str, Any]]:
+    return [
+        {
+            "submission_id": row["submission_id"],
+            "name": row["name"],
+            "priority": row["priority"],
+            "parent_cluster_id": row["parent_cluster_id"],
+            "state_reason": row["reason"],
+            "message": row["words"],
+            "queue_position": jobs.position(store, row["parent_cluster_id"], row["priority"], row["job_id"]),
+        }
+        for row in jobs.head(store, HEAD)
+    ]
