@@ -5,12 +5,13 @@ Shares nothing with ``vctl.scheduler.placement``: instances are lists of shares,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
-from vctl.core.clusters import FLEXIBLE, ClusterSpec
+from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode
 from vctl.core.labels import matches
 from vctl.core.ledger import Ledger
+from vctl.core.resources import Room
 from vctl.scheduler.placement import Placed
 
 ONE, HALF = 10_000, 5_000
@@ -24,7 +25,10 @@ class Slot:
         self.slot_id, self.node_id, self.labels = slot_id, vnode.node_id, vnode.labels
         self.cpu = room.free.get("CPU", 0)
         self.gpus = [room.instances["GPU"][i] for i in sorted(room.instances.get("GPU", {}))]
-        self.total_cpu, self.total_gpu = vnode.holding.amounts.get("CPU", 0), vnode.holding.amounts.get("GPU", 0)
+        self.total_cpu, self.total_gpu = (
+            vnode.holding.amounts.get("CPU", 0),
+            vnode.holding.amounts.get("GPU", 0),
+        )
         whole = vnode.whole and room.is_untouched()
         self.template = world.nodes[vnode.node_id].template_id if whole else None
 
@@ -72,7 +76,15 @@ def assignments(
     yield from _fixed(slots, spec, bundles, templates, entry, housed, [])
 
 
-def _fixed(slots, spec, bundles, templates, entry, housed, done):  # type: ignore[no-untyped-def]
+def _fixed(
+    slots: list[Slot],
+    spec: ClusterSpec,
+    bundles: list[tuple[int, FixedNode]],
+    templates: list[str],
+    entry: dict[str, int],
+    housed: bool,
+    done: list[tuple[int, str]],
+) -> Iterator[list[tuple[int, str]]]:
     if bundles:
         (g, node), rest = bundles[0], bundles[1:]
         policy = spec.groups[g].policy
@@ -87,23 +99,41 @@ def _fixed(slots, spec, bundles, templates, entry, housed, done):  # type: ignor
                     yield from _fixed(slots, spec, rest, templates, entry, housed, [*done, (g, slot.node_id)])
         return
     if templates:
-        for slot in slots:
-            if slot.template == templates[0]:
-                before = slot.cpu, slot.gpus, slot.template
-                slot.cpu, slot.gpus, slot.template = 0, [0] * len(slot.gpus), None
-                holds = entry.get("CPU", 0) <= slot.total_cpu and entry.get("GPU", 0) <= slot.total_gpu
-                yield from _fixed(slots, spec, bundles, templates[1:], entry, housed or holds, done)
-                slot.cpu, slot.gpus, slot.template = before
-        return
+        yield from _whole(slots, spec, templates, entry, housed, done)
+    elif _rest_fits(slots, spec, entry, housed):
+        yield list(done)
+
+
+def _whole(
+    slots: list[Slot],
+    spec: ClusterSpec,
+    templates: list[str],
+    entry: dict[str, int],
+    housed: bool,
+    done: list[tuple[int, str]],
+) -> Iterator[list[tuple[int, str]]]:
+    for slot in slots:
+        if slot.template == templates[0]:
+            before = slot.cpu, slot.gpus, slot.template
+            slot.cpu, slot.gpus, slot.template = 0, [0] * len(slot.gpus), None
+            holds = entry.get("CPU", 0) <= slot.total_cpu and entry.get("GPU", 0) <= slot.total_gpu
+            yield from _fixed(slots, spec, [], templates[1:], entry, housed or holds, done)
+            slot.cpu, slot.gpus, slot.template = before
+
+
+def _rest_fits(slots: list[Slot], spec: ClusterSpec, entry: dict[str, int], housed: bool) -> bool:
     if not housed and not spec.flexible:
-        return
+        return False
     least = dict(spec.flexible_min) if spec.flexible else {}
     need = {} if housed else entry
     want = {name: max(least.get(name, 0), need.get(name, 0)) for name in ("CPU", "GPU")}
-    if not housed and spec.flexible_max is not None and any(need[n] > spec.flexible_max.get(n, need[n]) for n in need):
-        return
-    if flexible_fits(slots, want, need):
-        yield list(done)
+    if (
+        not housed
+        and spec.flexible_max is not None
+        and any(need[n] > spec.flexible_max.get(n, need[n]) for n in need)
+    ):
+        return False
+    return flexible_fits(slots, want, need)
 
 
 def flexible_fits(slots: list[Slot], want: dict[str, int], need: dict[str, int]) -> bool:
@@ -114,7 +144,7 @@ def flexible_fits(slots: list[Slot], want: dict[str, int], need: dict[str, int])
     for slot in slots:
         nodes.setdefault(slot.node_id, []).append(slot)
     for chosen in product(*nodes.values()):
-        homes = range(len(chosen)) if any(need.values()) else [None]
+        homes: Sequence[int | None] = range(len(chosen)) if any(need.values()) else [None]
         for home in homes:
             if _cpu(chosen, want["CPU"], need.get("CPU", 0), home) and _gpu(
                 chosen, want["GPU"], need.get("GPU", 0), home
@@ -123,7 +153,7 @@ def flexible_fits(slots: list[Slot], want: dict[str, int], need: dict[str, int])
     return False
 
 
-def _cpu(chosen, want: int, need: int, home: int | None) -> bool:  # type: ignore[no-untyped-def]
+def _cpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool:
     for cut in product(*(range(0, slot.cpu + 1, HALF) for slot in chosen)):
         if sum(cut) != want:
             continue
@@ -137,7 +167,7 @@ def _cpu(chosen, want: int, need: int, home: int | None) -> bool:  # type: ignor
     return False
 
 
-def _gpu(chosen, want: int, need: int, home: int | None) -> bool:  # type: ignore[no-untyped-def]
+def _gpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool:
     if want < ONE:
         if need:
             return any(share >= want for share in chosen[home].gpus)
@@ -148,7 +178,7 @@ def _gpu(chosen, want: int, need: int, home: int | None) -> bool:  # type: ignor
 
 def check(world: Ledger, parent_id: str, spec: ClusterSpec, entry: dict[str, int], plan: Placed) -> None:
     """Carve a plan into a copy of its rooms and hold it against the spec."""
-    rooms = {}
+    rooms: dict[str, Room] = {}
     for rank, piece in enumerate(plan.pieces):
         assert piece.rank == rank
         vnode = world.vnodes[piece.parent_vnode_id]

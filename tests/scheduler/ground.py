@@ -23,7 +23,9 @@ def ledger(nodes: str | Sequence[str], labels: Mapping[str, str] | None = None) 
     """Nodes n1, n2, … from '4c 1g, 2c'; their template is their text, labels are given per node as 'k=v'."""
     result = Ledger()
     for number, text in enumerate(nodes.split(",") if isinstance(nodes, str) else nodes, 1):
-        own = dict([(labels or {}).get(f"n{number}", "").split("=")]) if f"n{number}" in (labels or {}) else {}
+        own = (
+            dict([(labels or {}).get(f"n{number}", "").split("=")]) if f"n{number}" in (labels or {}) else {}
+        )
         template = text.strip().replace(" ", "")
         result.put_node(Node(f"n{number}", template, rs.whole_node(amounts(text)), labels=own))
     return result

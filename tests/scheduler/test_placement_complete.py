@@ -1,4 +1,4 @@
-"""Placement against brute force: the same answer on random small gangs, and as few nodes as possible for PACK."""
+"""Placement against brute force: the same answer on random small gangs, and the fewest nodes for PACK."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ def random_case(seed: int) -> Case:
         if pick.random() < 0.2:
             most = "6c 2g"
     entry = pick.choice(["", "", "", "", "0.5c", "0.5c", "1c", "1.5c", "1c 0.5g", "1g"])
-    return world, parent_id, ground.spec(*groups, flexible=flexible, most=most, whole=whole), ground.amounts(entry)
+    return (
+        world,
+        parent_id,
+        ground.spec(*groups, flexible=flexible, most=most, whole=whole),
+        ground.amounts(entry),
+    )
 
 
 def random_world(pick: random.Random) -> tuple[Ledger, str]:
@@ -55,16 +60,18 @@ def random_world(pick: random.Random) -> tuple[Ledger, str]:
                 ground.carve(world, parent_id, f"part-v{i}", node_id, want, i)
     for vnode_id in sorted(world.members[parent_id]):
         for _ in range(pick.randint(0, 2)):
-            want = pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "0.25g"])
-            if pick.random() < 0.5 and world.rooms[vnode_id].fits(ground.amounts(want)):
-                ground.use(world, vnode_id, want)
+            held = pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "0.25g"])
+            if pick.random() < 0.5 and world.rooms[vnode_id].fits(ground.amounts(held)):
+                ground.use(world, vnode_id, held)
     return world, parent_id
 
 
 def random_bundle(pick: random.Random) -> str:
     cpu = pick.choice([0, 0, 0.5, 0.5, 0.5, 1, 1, 1.5, 2])
     gpu = pick.choice([0, 0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 1])
-    condition = pick.choice(["", "", "", "", "", "", "", "", " @zone=a", " @zone!=a", " @zone", " @ray.io/vnode_id=n1|part-v2"])
+    condition = pick.choice(
+        ["", "", "", "", "", "", "", "", " @zone=a", " @zone!=a", " @zone", " @ray.io/vnode_id=n1|part-v2"]
+    )
     return f"{cpu}c {gpu}g{condition}"
 
 

@@ -265,8 +265,10 @@ class Problem:
             return 0
         copies = 0
         for slot in state.slots:
-            if self._admits(slot, demand):
-                copies += 1 if demand.template else self._copies(slot, demand)
+            if demand.template:
+                copies += self._admits(slot, demand)
+            elif self.terrain.traits[slot.trait].selectors >> demand.selector & 1:
+                copies += self._copies(slot, demand)
         return min(copies, 1) if distinct else copies
 
 

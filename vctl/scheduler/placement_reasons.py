@@ -126,7 +126,7 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
             )
             return Unplaced("", SCALE, 0, text)
         have = plain
-    text = f"needs {need} whole nodes of template {demand.template}, {have} untouched"
+    text = f"needs {need} whole node{'s' * (need > 1)} of template {demand.template}, {have} untouched"
     return Unplaced("", need * SCALE, have * SCALE, text)
 
 
@@ -167,7 +167,7 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
             have = sum(
                 count
                 for s, count in problem.terrain.counts.items()
-                if any(problem.moves(s, d) for d in demands)
+                if any(problem.bounds(s)[d] for d in demands)
             )
             if have < need:
                 text = f"needs {need} distinct nodes ({phase.policy}), have {have}"
@@ -216,6 +216,8 @@ def _flexible(problem: Problem) -> Unplaced | None:
             text = f"the entrypoint needs {amount_text(name, need)} on one node, the most free on one node is"
             return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
     for r, want in enumerate(problem.want):
+        if not want:
+            continue
         name = problem.names[r]
         have = sum(
             count * max(option.most[r] for option in problem.terrain.options(s))

@@ -78,7 +78,7 @@ class Terrain:
         self._state_ids: dict[NodeState, int] = {}
         self._trait_ids: dict[Trait, int] = {}
         self._bulk: dict[int, int] = {}
-        self._flexible: dict[SlotState, Vector] = {}
+        self._options: dict[int, tuple[Option[SlotState], ...]] = {}
         self._survey()
 
     def _survey(self) -> None:
@@ -180,24 +180,24 @@ class Terrain:
 
     def options(self, state_id: int) -> tuple[Option[SlotState], ...]:
         """The slots of a node that could take its flexible piece, and at most how much."""
-        return tuple(
-            Option(slot, self._flexible_most(slot), (self.traits[slot.trait].waste, self.slot_bulk(slot)))
-            for slot in dict.fromkeys(self.states[state_id].slots)
-        )
+        if state_id not in self._options:
+            self._options[state_id] = tuple(
+                Option(slot, self._flexible_most(slot), (self.traits[slot.trait].waste, self.slot_bulk(slot)))
+                for slot in dict.fromkeys(self.states[state_id].slots)
+            )
+        return self._options[state_id]
 
     def _flexible_most(self, slot: SlotState) -> Vector:
-        if slot not in self._flexible:
-            units = self.traits[slot.trait].units
-            most = []
-            for r, want in enumerate(self.interest.want):
-                if not want or not units[r]:
-                    most.append(min(slot.free[r], want))
-                elif want < SCALE:
-                    most.append(want if max(slot.levels[r], default=0) >= want else 0)
-                else:
-                    most.append(slot.levels[r].count(SCALE) * SCALE)
-            self._flexible[slot] = tuple(most)
-        return self._flexible[slot]
+        units = self.traits[slot.trait].units
+        most = []
+        for r, want in enumerate(self.interest.want):
+            if not want or not units[r]:
+                most.append(min(slot.free[r], want))
+            elif want < SCALE:
+                most.append(want if max(slot.levels[r], default=0) >= want else 0)
+            else:
+                most.append(slot.levels[r].count(SCALE) * SCALE)
+        return tuple(most)
 
 
 def sums(vectors: Iterator[Vector]) -> Vector:

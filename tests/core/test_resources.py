@@ -1,0 +1,117 @@
+"""Rooms keep exact books: no drift, no instance above one, and what is given back heals."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vctl.core.resources import SCALE, Holding, Room, whole_node
+
+NODE = {"CPU": 8 * SCALE, "GPU": 4 * SCALE, "memory": 64 * SCALE}
+
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "CPU": st.integers(0, 8 * SCALE),
+        "GPU": st.one_of(st.integers(0, SCALE - 1), st.integers(1, 4).map(lambda n: n * SCALE)),
+        "memory": st.integers(0, 64 * SCALE),
+    },
+)
+
+
+def check(room: Room, held: list[Holding]) -> None:
+    """Total = free + held, for amounts, instances and cores."""
+    for name, total in NODE.items():
+        assert room.free[name] + sum(holding.amounts.get(name, 0) for holding in held) == total
+        assert room.free[name] >= 0
+    for index in range(4):
+        taken = sum(holding.instances.get("GPU", {}).get(index, 0) for holding in held)
+        assert taken <= SCALE
+        assert room.instances["GPU"][index] == SCALE - taken
+    cores = [core for holding in held for core in holding.cores] + sorted(room.cores)
+    assert sorted(cores) == list(range(8)), "a core belongs to one holder"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(requests, st.integers(0, 5)), max_size=25))
+def test_books_are_right_after_every_step_and_everything_heals(
+    steps: list[tuple[dict[str, int], int]],
+) -> None:
+    room, held = Room(whole_node(NODE)), list[Holding]()
+    for request, give in steps:
+        if room.fits(request):
+            held.append(room.take(request))
+        if held and give < 2:
+            room.give_back(held.pop(give % len(held)))
+        check(room, held)
+    for holding in held:
+        room.give_back(holding)
+    assert room.free == NODE
+    assert room.is_untouched()
+    assert set(room.instances["GPU"].values()) == {SCALE}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(requests, max_size=10))
+def test_a_holding_fits_exactly_where_it_came_from(many: list[dict[str, int]]) -> None:
+    room = Room(whole_node(NODE))
+    twin = room.copy()
+    for request in many:
+        if room.fits(request):
+            holding = room.take(request)
+            assert twin.fits_exactly(holding)
+            twin.take_exactly(holding)
+    assert (room.free, room.instances, room.cores) == (twin.free, twin.instances, twin.cores)
+
+
+def test_a_hundred_thousand_pairs_leave_no_drift() -> None:
+    pick = random.Random(1)
+    room, held = Room(whole_node(NODE)), list[Holding]()
+    shapes = [
+        {"CPU": pick.randint(1, 2 * SCALE), "GPU": pick.choice([1, 3333, 5000, 7501, SCALE]), "memory": 12345}
+        for _ in range(50)
+    ]
+    for _ in range(100_000):
+        request = shapes[pick.randrange(50)]
+        if len(held) > 3 or not room.fits(request):
+            room.give_back(held.pop(pick.randrange(len(held))))
+        else:
+            held.append(room.take(request))
+    check(room, held)
+    for holding in held:
+        room.give_back(holding)
+    assert room.free == NODE
+    assert room.instances == Room(whole_node(NODE)).instances
+
+
+@pytest.mark.parametrize(
+    ("taken", "request_", "want"),
+    [
+        ([2500], 5000, {0: 5000}),
+        ([6000, 6000], 3000, {0: 3000}),
+        ([7500, 5000], 2500, {0: 2500}),
+        ([5000], SCALE, {1: SCALE}),
+        ([5000], 2 * SCALE, {1: SCALE, 2: SCALE}),
+        ([7500], 5000, {1: 5000}),
+    ],
+    ids=[
+        "a share joins a shared instance",
+        "among equals the lowest index",
+        "the fullest that has room",
+        "a whole one passes the shared ones by",
+        "two whole ones are two instances",
+        "a share that does not fit splits a whole one",
+    ],
+)
+def test_which_instances_a_request_gets(taken: list[int], request_: int, want: dict[int, int]) -> None:
+    room = Room(whole_node(NODE))
+    for share in taken:
+        room.take({"GPU": share})
+    assert room.take({"GPU": request_}).instances["GPU"] == want
+
+
+def test_one_and_a_half_gpus_never_fit() -> None:
+    assert not Room(whole_node(NODE)).fits({"GPU": SCALE + SCALE // 2})
