@@ -178,7 +178,7 @@ def test_the_launcher_keeps_no_file_of_the_scheduler_open(ground, tmp_path):
 
 
 def test_a_run_launched_from_inside_a_run_outlives_it(ground):
-    """A scheduler may itself run in a job; what it launches belongs to its own submitters, not to that job."""
+    """A scheduler may itself run in a job; what it launches belongs to others, not to that job."""
     code = """
 import sys; sys.path.insert(0, sys.argv[2])
 import time

@@ -1,0 +1,78 @@
+"""What /proc says, checked on processes of our own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime.conftest import eventually
+from vctl.runtime import processes
+
+FAMILY = """
+import os, threading, time
+threading.Thread(target=lambda: os.fork() or time.sleep(1000)).start()
+if os.fork() == 0 and os.fork() == 0: pass
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[int]:
+    """A process with a child of its main thread, one of another thread, and grandchildren."""
+    with subprocess.Popen([sys.executable, "-c", FAMILY], start_new_session=True) as parent:
+        yield parent.pid
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_descendants_are_found_in_both_ways(family, monkeypatch):
+    eventually(lambda: len(processes.descendants(family)) >= 3)
+    time.sleep(0.05)
+    found = set(processes.descendants(family))
+    assert all(os.getsid(pid) == family for pid in found)
+    monkeypatch.setattr(processes.os.path, "exists", lambda path: False)
+    assert set(processes.descendants(family)) == found
+
+
+def test_what_is_spared_is_left_out_with_all_below_it(family):
+    eventually(lambda: len(processes.descendants(family)) >= 3)
+    assert processes.descendants(family, spare=lambda pid: True) == []
+
+
+def test_a_process_is_known_by_pid_start_and_boot():
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        started, boot = processes.start_time(child.pid), processes.boot_id()
+        assert started is not None
+        assert processes.alive(child.pid, started, boot)
+        assert not processes.alive(child.pid, started + 1, boot)
+        assert not processes.alive(child.pid, started, "another boot")
+        assert not processes.send_signal(child.pid, started + 1, signal.SIGKILL)
+        assert processes.send_signal(child.pid, started, signal.SIGKILL)
+        eventually(lambda: not processes.alive(child.pid, started, boot))
+        assert processes.process(child.pid).state == "Z"
+    assert processes.process(child.pid) is None
+    assert not processes.send_signal(child.pid, started, signal.SIGKILL)
+    assert (processes.name(child.pid), processes.command(child.pid)) == (b"", [])
+
+
+def test_a_name_with_blanks_and_brackets_is_read(tmp_path):
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "1000"]) as child:
+        eventually(lambda: processes.command(child.pid)[:1] == [os.fsencode(program)])
+        seen = processes.process(child.pid)
+        assert (seen.parent, seen.session) == (os.getpid(), os.getsid(0))
+        child.kill()
+
+
+def test_processes_are_found_by_their_mark():
+    mark = f"test-{os.getpid()}"
+    with subprocess.Popen(["sleep", "1000"], env={"VCTL_MARK": mark}) as child:
+        eventually(lambda: [one.pid for one in processes.marked("VCTL_MARK", mark)] == [child.pid])
+        assert processes.marked("VCTL_MARK", mark[:-1]) == []
+        child.kill()

@@ -1,0 +1,91 @@
+"""Waking on changes of files."""
+
+from __future__ import annotations
+
+import select
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import PATIENCE_S
+from vctl.runtime import watch
+from vctl.runtime.watch import Change, Watch
+
+
+def wake(seen: Watch) -> list[Change]:
+    ready, _, _ = select.select([seen], [], [], PATIENCE_S)
+    assert ready, "nothing happened"
+    return seen.read()
+
+
+def test_a_renamed_in_file_wakes_once_with_its_name(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "staged ü").write_text("x")
+    with Watch() as seen:
+        seen.add(tmp_path / "in", watch.MOVED_TO)
+        assert seen.read() == []
+        (tmp_path / "staged ü").rename(tmp_path / "in" / "done ü")
+        assert wake(seen) == [Change(tmp_path / "in", "done ü", watch.MOVED_TO)]
+        assert seen.read() == []
+
+
+def test_a_file_that_is_written_wakes(tmp_path):
+    (tmp_path / "wal").write_text("")
+    with Watch() as seen:
+        seen.add(tmp_path / "wal", watch.MODIFY)
+        (tmp_path / "wal").write_text("x")
+        assert wake(seen)[0] == Change(tmp_path / "wal", "", watch.MODIFY)
+
+
+def test_a_path_may_come_and_go_and_come_back(tmp_path):
+    path = tmp_path / "log"
+    with Watch() as seen:
+        with pytest.raises(FileNotFoundError, match="log"):
+            seen.add(path, watch.MODIFY)
+        for text in ("first", "second"):
+            path.write_text("")
+            seen.add(path, watch.MODIFY | watch.DELETE_SELF)
+            path.write_text(text)
+            path.unlink()
+            changes = wake(seen)
+            assert [change.path for change in changes] == [path] * len(changes)
+            assert changes[-1].mask & watch.IGNORED
+        seen.remove(path)
+
+
+def test_what_is_removed_wakes_no_more(tmp_path):
+    with Watch() as seen:
+        seen.add(tmp_path, watch.CREATE)
+        seen.remove(tmp_path)
+        (tmp_path / "x").write_text("")
+        assert seen.read() == []
+
+
+def test_dropped_changes_are_reported(tmp_path):
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    names = (tmp_path / "a", tmp_path / "b")
+    names[0].write_text("")
+    with Watch() as seen:
+        seen.add(tmp_path, watch.MOVED_TO)
+        for n in range(limit + 10):
+            names[n % 2].rename(names[1 - n % 2])
+        changes = seen.read()
+    assert Change(None, "", watch.OVERFLOW) in changes
+
+
+def test_a_run_wakes_its_scheduler_at_start_and_at_end(ground):
+    with Watch() as seen:
+        seen.add(ground.runtime.exits, watch.MOVED_TO)
+        ground.launch("a", "true")
+        names: list[str] = []
+        give_up = time.monotonic() + PATIENCE_S
+        while len(names) < 2 and time.monotonic() < give_up:
+            names += [change.name for change in wake(seen)]
+        assert names == ["a.start", "a.exit"]
+
+
+def test_closing_twice_is_fine():
+    seen = Watch()
+    seen.close()
+    seen.close()
