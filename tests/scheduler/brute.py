@@ -169,7 +169,7 @@ def _cpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool
 
 def _gpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool:
     if want < ONE:
-        if need:
+        if need and home is not None:
             return any(share >= want for share in chosen[home].gpus)
         return not want or any(share >= want for slot in chosen for share in slot.gpus)
     full = [slot.gpus.count(ONE) * ONE for slot in chosen]
