@@ -1,0 +1,94 @@
+"""``vctl doctor``: is the state sound, is the machine as we think, and what limits apply."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from vctl.ops import forms
+from vctl.ops import replay as replaying
+from vctl.ops import prove as proof
+from vctl.ops.views import scheduler
+from vctl.store import database, jobs, nodes
+from vctl.store import repair as raw
+from vctl.store.store import Store
+
+CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
+
+
+def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.Form:
+    """Findings (something is wrong) and notes (worth knowing). ``repair`` mends what is safe first.
+
+    The rules of the tree are always checked; ``prove`` adds the figures of what was checked as a certificate.
+    """
+    repaired: list[str] = []
+    if repair:
+        done = replaying.replay(store)
+        repaired = [action for step in done["steps"] for action in step["actions"]]
+    findings = [*_database(store), *proof.prove(store), *_orphans(store), *_clock(store)]
+    result: forms.Form = {
+        "ok": not findings,
+        "findings": findings,
+        "notes": _notes(store),
+        "repaired": repaired,
+    }
+    if prove:
+        result["checked"] = {table: len(raw.table_rows(store, table)) for table in ("nodes", "clusters", "vnodes", "jobs", "runs")}
+    return result
+
+
+def _database(store: Store) -> list[str]:
+    found = [f"database: {problem}" for problem in raw.integrity(store)]
+    found += [
+        f"a row of {row['source']} ({row['row_key']}) was set aside: {row['problem']}"
+        for row in raw.set_aside_rows(store)
+    ]
+    path = database.database_path(store.home)
+    for place, mode in ((store.home, 0o700), (path, 0o600)):
+        if place.stat().st_mode & 0o777 & ~mode:
+            found.append(f"{place} can be read by others (mode {place.stat().st_mode & 0o777:o}, should be {mode:o})")
+    kind = database.filesystem_of(store.home)
+    if kind in database.NETWORK_FILESYSTEMS:
+        found.append(f"{store.home} is on a network filesystem ({kind})")
+    return found
+
+
+def _orphans(store: Store) -> list[str]:
+    """Files of runs that no row knows and whose supervisor still lives."""
+    from vctl.runtime.local import LocalRuntime
+    from vctl.runtime.protocol import RunState
+
+    runtime = LocalRuntime(store.home)
+    known = {row["run_id"] for row in jobs.live_runs(store)}
+    return [
+        f"run {run_id} has processes, but no job knows it"
+        for run_id in runtime.known_runs()
+        if run_id not in known and runtime.observe(run_id).state in (RunState.STARTING, RunState.RUNNING)
+    ]
+
+
+def _clock(store: Store) -> list[str]:
+    newest = store.value("SELECT max(at) FROM events")
+    if newest is not None and newest > store.clock() + 1_000_000_000:
+        return [f"the clock is {(newest - store.clock()) / 1e9:.0f} s behind the newest event: it was set back"]
+    return []
+
+
+def _notes(store: Store) -> list[str]:
+    notes = []
+    state = scheduler(store)
+    if not state["running"]:
+        notes.append("no scheduler is running: jobs start while a command waits, or with `vctl daemon`")
+    for row in nodes.all_rows(store):
+        if row["state"] != "ALIVE":
+            notes.append(f"node {row['node_id']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
+    if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):
+        notes.append("cgroup v2 is there and writable")
+    else:
+        notes.append("no writable cgroup v2: CPU limits are by affinity, memory limits are not enforced")
+    from vctl.runtime.detect import detect
+
+    notes += list(detect().notes)
+    notes.append(f"checked at {forms.timestamp(time.time_ns())}")
+    return notes

@@ -1,0 +1,165 @@
+"""The conservation rules, recomputed from the raw tables by code that shares nothing with the scheduler.
+
+Every rule is stated once, over plain rows: what it finds is a sentence that names the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from vctl.store.repair import table_rows
+from vctl.store.store import Store
+
+PRIMARY = "kPrimaryClusterID"
+WHOLE = 10_000
+
+
+def prove(store: Store) -> list[str]:
+    """Everything that breaks a rule of the tree; empty when all rules hold."""
+    with store.snapshot():
+        tables = {name: table_rows(store, name) for name in ("nodes", "clusters", "vnodes", "jobs", "runs")}
+    facts = _Facts(tables)
+    return [*facts.problems, *_references(facts), *_conservation(facts), *_devices(facts), *_jobs(facts)]
+
+
+class _Facts:
+    """Rows as plain dictionaries; what cannot be read is a finding."""
+
+    def __init__(self, tables: dict[str, list[Any]]) -> None:
+        self.problems: list[str] = []
+        keys = {"nodes": "node_id", "clusters": "cluster_id", "vnodes": "vnode_id", "jobs": "job_id", "runs": "run_id"}
+        self.by_id: dict[str, dict[Any, dict[str, Any]]] = {}
+        for table, rows in tables.items():
+            found: dict[Any, dict[str, Any]] = {}
+            for row in rows:
+                plain = {name: row[name] for name in row.keys()}  # noqa: SIM118
+                for column in ("amounts", "instances", "cores", "labels"):
+                    if column in plain:
+                        try:
+                            plain[column] = json.loads(plain[column])
+                        except (TypeError, ValueError):
+                            self.problems.append(f"{table} {plain[keys[table]]}: {column} cannot be read")
+                            plain[column] = [] if column == "cores" else {}
+                found[plain[keys[table]]] = plain
+            self.by_id[table] = found
+        self.live_runs = [run for run in self.by_id["runs"].values() if run["state"] != "ENDED"]
+
+    def slot(self, slot_id: str) -> dict[str, Any] | None:
+        return self.by_id["vnodes"].get(slot_id) or self.by_id["nodes"].get(slot_id)
+
+
+def _references(facts: _Facts) -> Iterator[str]:
+    clusters, vnodes, nodes = facts.by_id["clusters"], facts.by_id["vnodes"], facts.by_id["nodes"]
+    for cluster_id, cluster in clusters.items():
+        parent = cluster["parent_id"]
+        if parent != PRIMARY and parent not in clusters:
+            yield f"cluster {cluster_id}: its parent {parent} does not exist"
+        seen = {cluster_id}
+        while parent in clusters:
+            if parent in seen:
+                yield f"cluster {cluster_id}: its ancestors form a circle"
+                break
+            seen.add(parent)
+            parent = clusters[parent]["parent_id"]
+    for vnode_id, vnode in vnodes.items():
+        cluster = clusters.get(vnode["cluster_id"])
+        if cluster is None:
+            yield f"virtual node {vnode_id}: its cluster {vnode['cluster_id']} does not exist"
+            continue
+        if vnode["node_id"] not in nodes:
+            yield f"virtual node {vnode_id}: its node {vnode['node_id']} does not exist"
+        above = facts.slot(vnode["parent_vnode_id"])
+        if above is None:
+            yield f"virtual node {vnode_id}: its parent {vnode['parent_vnode_id']} does not exist"
+            continue
+        if above["node_id"] != vnode["node_id"]:
+            yield f"virtual node {vnode_id}: its parent lies on another node"
+        if above.get("cluster_id", PRIMARY) != cluster["parent_id"]:
+            yield f"virtual node {vnode_id}: its parent is not of the parent cluster {cluster['parent_id']}"
+    flexible: dict[tuple[str, str], str] = {}
+    for vnode_id, vnode in vnodes.items():
+        if vnode["kind"] == "flexible":
+            place = (vnode["cluster_id"], vnode["node_id"])
+            if place in flexible:
+                yield f"virtual nodes {flexible[place]} and {vnode_id}: two flexible ones of one cluster on one node"
+            flexible[place] = vnode_id
+
+
+def _holders(facts: _Facts) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """slot id -> what lies in it: child virtual nodes, and processes of its own cluster."""
+    inside: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    for vnode_id, vnode in facts.by_id["vnodes"].items():
+        inside[vnode["parent_vnode_id"]].append((f"virtual node {vnode_id}", vnode))
+    for run in facts.live_runs:
+        inside[run["vnode_id"]].append((f"run {run['run_id']}", run))
+    return inside
+
+
+def _conservation(facts: _Facts) -> Iterator[str]:
+    for slot_id, holders in _holders(facts).items():
+        slot = facts.slot(slot_id)
+        if slot is None:
+            yield f"{holders[0][0]}: the virtual node {slot_id} that it lies in does not exist"
+            continue
+        used: dict[str, int] = defaultdict(int)
+        for _, holder in holders:
+            for name, amount in holder["amounts"].items():
+                used[name] += amount
+        for name, amount in used.items():
+            total = slot["amounts"].get(name, 0)
+            if amount > total and slot.get("state") != "DEAD":
+                who = ", ".join(label for label, holder in holders if holder["amounts"].get(name))
+                yield f"{slot_id}: {amount / WHOLE:g} {name} held of {total / WHOLE:g} (by {who})"
+    for table in ("nodes", "vnodes", "runs"):
+        for key, row in facts.by_id[table].items():
+            if any(amount < 0 for amount in row["amounts"].values()):
+                yield f"{table} {key}: a negative amount"
+
+
+def _devices(facts: _Facts) -> Iterator[str]:
+    for slot_id, holders in _holders(facts).items():
+        slot = facts.slot(slot_id)
+        if slot is None:
+            continue
+        shares: dict[tuple[str, str], int] = defaultdict(int)
+        cores: dict[int, str] = {}
+        for label, holder in holders:
+            for name, instances in holder["instances"].items():
+                for index, share in instances.items():
+                    shares[name, index] += share
+                if sum(instances.values()) != holder["amounts"].get(name, 0):
+                    yield f"{label}: its shares of {name} are not its amount"
+            for core in holder["cores"]:
+                if core in cores:
+                    yield f"core {core} of {slot_id} is held by {cores[core]} and {label}"
+                cores[core] = label
+                if core not in slot["cores"]:
+                    yield f"{label}: core {core} is not one of {slot_id}"
+        for (name, index), share in shares.items():
+            have = slot["instances"].get(name, {}).get(index, 0)
+            if share > have:
+                yield f"{slot_id}: {share / WHOLE:g} of {name} {index} held, which has {have / WHOLE:g} there"
+
+
+def _jobs(facts: _Facts) -> Iterator[str]:
+    clusters, jobs = facts.by_id["clusters"], facts.by_id["jobs"]
+    running = {run["job_id"] for run in facts.live_runs}
+    for job_id, job in jobs.items():
+        name = f"job {job['submission_id']}"
+        if job["status"] == "RUNNING" and job_id not in running:
+            yield f"{name}: RUNNING without a process"
+        if job["status"] == "RUNNING" and job["cluster_id"] not in clusters:
+            yield f"{name}: RUNNING without its cluster {job['cluster_id']}"
+        if job["status"] not in ("PENDING", "RUNNING") and job_id in running:
+            yield f"{name}: {job['status']} with a live process in the tables"
+    for cluster_id, cluster in clusters.items():
+        if cluster["kind"] == "job" and not cluster["detached"]:
+            job = jobs.get(int(cluster["job_id"] or 0))
+            if job is None or job["status"] != "RUNNING":
+                yield f"cluster {cluster_id}: its job is over"
+    for run in facts.live_runs:
+        if run["job_id"] not in jobs:
+            yield f"run {run['run_id']}: its job does not exist"
