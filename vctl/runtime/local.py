@@ -67,8 +67,8 @@ class LocalRuntime:
     def tend(self) -> None:
         """If the launcher has died, start another and give it what no supervisor has taken up."""
         with self._lock:
-            if self._untaken and self._server is not None and self._server.is_dead():
-                self._replace_server()
+            if self._untaken:
+                self._live_server()
 
     def observe(self, run_id: str) -> Seen:
         """Look at a run; one that was launched and not taken up by a launcher that died is launched again."""
@@ -134,22 +134,24 @@ class LocalRuntime:
             if self._server is not None:
                 self._server.close()
             self._server = None
+            self._untaken.clear()
 
     def _live_server(self) -> ForkServer:
-        if self._server is None:
-            self._server = ForkServer(self._files.home)
-        elif self._server.is_dead():
-            self._replace_server()
+        if self._server is None or self._server.is_dead():
+            return self._replace_server()
         return self._server
 
-    def _replace_server(self) -> None:
+    def _replace_server(self) -> ForkServer:
         """Start a new launcher and send it what is untaken; what the old one did take up cannot run twice."""
-        if self._server is not None:
-            self._server.abandon()
-        self._server = ForkServer(self._files.home)
+        failed, self._server = self._server, None
+        if failed is not None:
+            failed.abandon()
         self._drop_taken()
-        if not all(map(self._server.send, list(self._untaken.values()))):
+        server = ForkServer(self._files.home)
+        self._server = server
+        if not all(map(server.send, list(self._untaken.values()))):
             raise RuntimeUnavailable("the launcher dies as soon as it is started", fix="see launcher.log")
+        return server
 
     def _drop_taken(self) -> None:
         for run_id in [one for one in list(self._untaken) if self._files.started(one)]:
