@@ -10,7 +10,6 @@ import heapq
 import os
 import sys
 import time
-from pathlib import Path
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -59,7 +58,7 @@ class Scheduler:
         self.store.begin_reign(self.kind)
         ensure_local(self.store, wanted=self.local_node)
         self.watch.add(self.runtime.exits, MOVED_TO)
-        self.watch.add(Path(f"{self.store.home}/cluster.db-wal"), MODIFY)
+        self.watch.add(self.store.watched(), MODIFY)
         self._reload()
         self.beat(force=True)
 

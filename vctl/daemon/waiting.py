@@ -49,8 +49,8 @@ class Waiter:
         exits = store.home / "exits"
         exits.mkdir(mode=0o700, exist_ok=True)
         self.watch.add(exits, DELETE | MOVED_TO)
+        self.watch.add(store.watched(), MODIFY)
         self.signals = Signals()
-        self._wal_watched = False
 
     def __enter__(self) -> Waiter:
         self.signals.__enter__()
@@ -87,7 +87,6 @@ class Waiter:
             return
         if self.scheduler is None:
             if lock_is_wanted(self.store.home) or not self.lock.acquire():
-                self._watch_tables()
                 return
             from vctl.daemon.scheduler import Scheduler
 
@@ -98,12 +97,6 @@ class Waiter:
             self.scheduler.turn()
         except Fenced:
             self._leave(orderly=False)
-
-    def _watch_tables(self) -> None:
-        if not self._wal_watched:
-            with contextlib.suppress(FileNotFoundError):
-                self.watch.add(Path(f"{self.store.home}/cluster.db-wal"), MODIFY)
-                self._wal_watched = True
 
     def _leave(self, *, orderly: bool = True) -> None:
         scheduler, self.scheduler = self.scheduler, None

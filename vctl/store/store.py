@@ -17,6 +17,7 @@ from vctl.store.rows import dumps
 
 Row = sqlite3.Row
 BEAT = "scheduler.beat"
+CHANGES = "changes"
 BEAT_BYTES = 512
 BEAT_EVERY_S = 5.0
 
@@ -36,6 +37,7 @@ class Store:
         self.clock = clock
         self.epoch: int | None = None
         self._beat_fd: int | None = None
+        self._changes_fd: int | None = None
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True) -> Store:
@@ -45,9 +47,10 @@ class Store:
     def close(self) -> None:
         """Close the connection."""
         self.db.close()
-        if self._beat_fd is not None:
-            os.close(self._beat_fd)
-            self._beat_fd = None
+        for fd in (self._beat_fd, self._changes_fd):
+            if fd is not None:
+                os.close(fd)
+        self._beat_fd = self._changes_fd = None
 
     def __enter__(self) -> Store:
         return self
@@ -106,6 +109,19 @@ class Store:
             self.db.execute("ROLLBACK")
             raise
         self.db.execute("COMMIT")
+        self._announce()
+
+    def _announce(self) -> None:
+        """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
+        if self._changes_fd is None:
+            self._changes_fd = os.open(self.home / CHANGES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._changes_fd, b".", 0)
+
+    def watched(self) -> Path:
+        """The file that changes after every commit, made when it is not there yet."""
+        path = self.home / CHANGES
+        path.touch(mode=0o600)
+        return path
 
     def event(
         self,
