@@ -174,7 +174,7 @@ complete -c vctl -n '__vctl_at vc update' -l home -x -a '(__fish_complete_direct
 complete -c vctl -n '__vctl_at vc update' -x -a '(vctl __complete clusters 2>/dev/null)'
 complete -c vctl -n '__vctl_at vc delete' -l drain -d 'Admit nothing more, wait until it is empty.'
 complete -c vctl -n '__vctl_at vc delete' -l force -d 'Stop what runs in it first.'
-complete -c vctl -n '__vctl_at vc delete' -l no-wait -d 'With --drain: return before it is empty.'
+complete -c vctl -n '__vctl_at vc delete' -l no-wait -d 'Return before it is empty.'
 complete -c vctl -n '__vctl_at vc delete' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at vc delete' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at vc delete' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'

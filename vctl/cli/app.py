@@ -10,11 +10,9 @@ from typing import Any
 
 from vctl.cli import catalog, quick
 from vctl.cli.call import Call
-from vctl.cli.common import HOISTED
+from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec, VctlError
-
-INTERRUPTED = 130
 
 
 def run(words: Sequence[str]) -> int:

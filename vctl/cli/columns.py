@@ -13,7 +13,7 @@ def _running_for(job: Item) -> str:
     return words.lasted(job["started_at"], job["ended_at"]) if job["started_at"] else ""
 
 
-def _cpus(key: str, name: str) -> Any:
+def _amount(key: str, name: str) -> Any:
     def show(item: Item) -> str:
         have = (item.get(key) or {}).get(name)
         return "" if not have else words.amount(name, have)
@@ -43,9 +43,9 @@ JOBS = [
     Column("CLUSTER", lambda job: words.cluster_name(job["parent_cluster_id"]), give=True),
     Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),
     Column("POS", "queue_position", right=True, optional=True),
-    Column("CPU", _cpus("resources", "CPU"), right=True, optional=True),
-    Column("GPU", _cpus("resources", "GPU"), right=True, optional=True),
-    Column("MEM", _cpus("resources", "memory"), right=True, optional=True),
+    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
+    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
+    Column("MEM", _amount("resources", "memory"), right=True, optional=True),
     Column("TIME", _running_for, right=True),
     Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True),
     Column("EXIT", "exit_code", right=True, optional=True),
@@ -76,6 +76,15 @@ NODES = [
     Column("AGE", lambda node: words.lasted(node["created_at"]), right=True),
 ]
 VNODES = [
+    Column("VNODE", "vnode_id"),
+    Column("CLUSTER", lambda vnode: words.cluster_name(vnode["cluster_id"]), give=True),
+    Column("NODE", "node_id"),
+    Column("KIND", lambda vnode: "whole" if vnode["whole"] else vnode["kind"]),
+    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
+    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
+    Column("MEM", _amount("resources", "memory"), right=True, optional=True),
+]
+NODES_OF_A_CLUSTER = [
     Column("NODE ID", "NodeID"),
     Column("ON", lambda node: node.get("ParentNodeID") or "", optional=True),
     Column("NAME", "NodeName", give=True),

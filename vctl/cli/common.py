@@ -60,6 +60,9 @@ NO_LOCAL_NODE = Param(
     default=False,
 )
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 CHANGES = (OUTPUT, COLOR, HOME)
 """Shared by every command, those that change something included."""
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)

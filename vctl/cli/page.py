@@ -90,7 +90,7 @@ class Page:
         """How much of something is used, as a bar; red when all of it is."""
         share = min(1.0, used / total) if total else 0.0
         full = round(share * size)
-        if used and not full:
+        if share and not full:
             full = 1
         ink, paper = ("█", "░") if self.fine else ("#", ".")
         colour = "red" if share >= 1 else "yellow" if share >= 0.8 else "green"

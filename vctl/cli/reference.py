@@ -73,7 +73,7 @@ def usage(command: Command) -> str:
     words = [f"vctl {command.path}", "[OPTIONS]"]
     for param in command.params:
         if param.is_argument:
-            word = param.info.metavar + ("..." if param.many else "")
+            word = param.metavar + ("..." if param.many else "")
             words.append(f"-- {word}" if command.own_words else word if param.required else f"[{word}]")
     return " ".join(words)
 
@@ -83,7 +83,7 @@ def _options(params: "list[Param] | tuple[Param, ...]") -> Iterator[str]:
     yield "| --- | --- |"
     for param in params:
         if param.is_argument:
-            names = f"`{param.info.metavar}`"
+            names = f"`{param.metavar}`"
         else:
             value = "" if param.is_flag else f" [{param.metavar}]" if param.info.bare else f" {param.metavar}"
             spelled = [*param.info.names, *([param.info.off] if param.info.off else [])]

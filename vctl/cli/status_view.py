@@ -13,7 +13,7 @@ def draw(page: Page, data: Data) -> Iterator[str]:
     """All sections; those with nothing to say are one line or left out."""
     yield from _head(page, data)
     yield from _section(page, "Resources", _resources(page, data["resources"]))
-    yield from _section(page, "Virtual clusters", tree.draw(page, data["clusters"]))
+    yield from _section(page, "Virtual clusters", tree.draw(_inner(page), data["clusters"]))
     yield from _section(page, _queue_title(data["queue"]), _queue(page, data["queue"]["head"]))
     yield from _section(page, "Recent failures", _failures(page, data["recent_failures"]))
 

@@ -1,13 +1,14 @@
 """Virtual clusters as a tree with bars, for ``vctl vc tree`` and ``vctl status``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vctl.cli import words
-from vctl.cli.page import Page, wide
+from vctl.cli.page import GAP, Page, cut, wide
 
 Branch = dict[str, Any]
 BAR = 10
+LEAST_NAME = 20
 FIRST = ("CPU", "GPU", "memory")
 SHORT = {"memory": "mem"}
 
@@ -25,43 +26,68 @@ def flatten(cluster: Mapping[str, Any], depth: int = 0) -> list[Branch]:
 def draw(page: Page, branches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One line for each cluster: its place in the tree, a bar for the scarcest resource, the amounts."""
     stems = list(_stems([branch["depth"] for branch in branches], page))
-    names = [
-        stem + words.cluster_name(branch["cluster_id"]) for stem, branch in zip(stems, branches, strict=True)
-    ]
-    width = max((wide(name) for name in names), default=0)
-    room = None if page.width is None else max(page.width - BAR - 30, 20)
-    width = width if room is None else min(width, room)
-    for name, branch in zip(names, branches, strict=True):
-        from vctl.cli.page import cut
-
+    amounts = [_amounts(branch) for branch in branches]
+    notes = [_notes(branch) for branch in branches]
+    room = None
+    if page.width is not None:
+        room = page.width - BAR - 2 * len(GAP)
+        if (left := room - _widest(a + n for a, n in zip(amounts, notes, strict=True))) >= LEAST_NAME:
+            room = left
+        else:  # the notes are the first to go
+            room, notes = max(room - _widest(amounts), LEAST_NAME), [""] * len(notes)
+    names = _names(branches, stems, room)
+    width = _widest(names) if room is None else min(_widest(names), room)
+    for name, branch, amount, note in zip(names, branches, amounts, notes, strict=True):
         shown = cut(name, width, page.fine)
-        line = shown + " " * (width - wide(shown)) + "  " + _usage(page, branch)
+        place = shown + " " * (width - wide(shown))
+        line = f"{place}{GAP}{_bar(page, branch)}{GAP}{amount}{page.paint(note, 'dim')}"
         yield line.rstrip()
 
 
-def _usage(page: Page, branch: Mapping[str, Any]) -> str:
+def _widest(texts: Iterable[str]) -> int:
+    return max((wide(text) for text in texts), default=0)
+
+
+def _names(branches: Sequence[Mapping[str, Any]], stems: Sequence[str], room: int | None) -> list[str]:
+    """The ids in their places; where too long, a job cluster loses what stands above it in the tree."""
+    full = [words.cluster_name(branch["cluster_id"]) for branch in branches]
+    placed = [stem + name for stem, name in zip(stems, full, strict=True)]
+    if room is None or _widest(placed) <= room:
+        return placed
+    short = ["##" + name.rpartition("##")[2] if "##" in name else name for name in full]
+    return [stem + name for stem, name in zip(stems, short, strict=True)]
+
+
+def _named(branch: Mapping[str, Any]) -> list[str]:
     total = branch["total"]
-    used = {name: branch["used"].get(name, 0) for name in total}
-    names = [name for name in FIRST if total.get(name)]
-    names += [name for name in total if total[name] and name not in (*FIRST, "object_store_memory")]
-    scarce = max(names, key=lambda name: used[name] / total[name], default=None)
-    bar = page.bar(used[scarce], total[scarce], BAR) if scarce else " " * BAR
-    numbers = "  ".join(
-        f"{SHORT.get(name, name)} {words.amount(name, used[name])}/{words.amount(name, total[name])}"
-        for name in names
+    first = [name for name in FIRST if total.get(name)]
+    return first + [name for name in total if total[name] and name not in (*FIRST, "object_store_memory")]
+
+
+def _bar(page: Page, branch: Mapping[str, Any]) -> str:
+    total, used = branch["total"], branch["used"]
+    scarce = max(_named(branch), key=lambda name: used.get(name, 0) / total[name], default=None)
+    return page.bar(used.get(scarce, 0), total[scarce], BAR) if scarce else " " * BAR
+
+
+def _amounts(branch: Mapping[str, Any]) -> str:
+    total, used = branch["total"], branch["used"]
+    return GAP.join(
+        f"{SHORT.get(name, name)} {words.amount(name, used.get(name, 0))}/{words.amount(name, total[name])}"
+        for name in _named(branch)
     )
-    running = branch.get("jobs")
-    count = (
-        len(running)
-        if isinstance(running, list)
-        else sum(running.values())
-        if isinstance(running, dict)
-        else running
-    )
-    kind = "" if branch["kind"] in ("primary", "job") else branch["kind"]
-    notes = [kind, f"{count} job{'s' if count != 1 else ''}" if count and branch["kind"] != "job" else ""]
-    tail = ", ".join(note for note in notes if note)
-    return f"{bar}  {numbers}" + (f"  {page.paint(tail, 'dim')}" if tail else "")
+
+
+def _notes(branch: Mapping[str, Any]) -> str:
+    """The kind of a named cluster and how many jobs it has: by state, or their ids."""
+    jobs = branch.get("jobs") or {}
+    notes = ["" if branch["kind"] in ("primary", "job") else branch["kind"]]
+    if isinstance(jobs, Mapping):
+        notes += [f"{count} {word}" for word in ("running", "pending") if (count := jobs.get(word))]
+    elif branch["kind"] != "job":
+        notes.append(f"{len(jobs)} job{'s' if len(jobs) != 1 else ''}")
+    text = ", ".join(note for note in notes if note)
+    return GAP + text if text else ""
 
 
 def _stems(depths: Sequence[int], page: Page) -> Iterator[str]:

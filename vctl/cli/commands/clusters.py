@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
@@ -126,20 +126,36 @@ def delete(
     cluster_id: Id,
     drain: Annotated[bool, Opt("--drain", help="Admit nothing more, wait until it is empty.")] = False,
     force: Annotated[bool, Opt("--force", help="Stop what runs in it first.")] = False,
-    no_wait: Annotated[bool, Opt("--no-wait", help="With --drain: return before it is empty.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     from vctl.ops import clusters
 
     data = clusters.delete(call.store, cluster_id, drain=drain, force=force)
-    state = data.get("state")
-    if state == "REMOVING" and not no_wait:
-        from vctl.daemon import waiting
+    if data["state"] == "REMOVING" and not no_wait and _removed(call, cluster_id):
+        data = {**data, "state": "REMOVED"}
+    word = "deleted" if data["state"] == "REMOVED" else "will be deleted when it is empty"
+    answer = done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
+    if data["state"] == "REMOVING" and not no_wait:
+        answer.code = INTERRUPTED
+    return answer
 
-        waiting.wait_until_removed(call.store, call.config, cluster_id)
-        return done({**data, "state": "REMOVED"}, cluster_id, f"virtual cluster {cluster_id} deleted")
-    word = "will be deleted when it is empty" if state == "REMOVING" else "deleted"
-    return done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
+
+def _removed(call: Call, cluster_id: str) -> bool:
+    """Wait until the cluster is gone; False after an interrupt."""
+    from vctl.daemon.waiting import Waiter
+    from vctl.errors import NotFound
+    from vctl.ops import clusters
+
+    def gone() -> bool:
+        try:
+            clusters.get_cluster(call.store, cluster_id)
+        except NotFound:
+            return True
+        return False
+
+    with Waiter(call.store, call.config) as waiter:
+        return waiter.until(gone)
 
 
 @command(

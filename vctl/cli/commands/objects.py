@@ -1,5 +1,6 @@
 """``vctl list|get|summary RES``, as in Ray's state API: one entry in a table for each kind of object."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -44,7 +45,10 @@ def _cluster(call: Call, ref: str) -> Data:
 def _vnodes(call: Call) -> Items:
     from vctl.ops import views
 
-    return _cut(call, _filtered(views.nodes(call.store, call.cluster(None)), call.filters))
+    items = views.vnodes(call.store)
+    if here := os.environ.get("VCTL_CLUSTER_ID"):  # a job sees its own cluster and what it made in it
+        items = [item for item in items if f"{item['cluster_id']}##".startswith(f"{here}##")]
+    return _cut(call, _filtered(items, call.filters))
 
 
 def _vnode(call: Call, ref: str) -> Data:
@@ -80,8 +84,8 @@ def _job(call: Call, ref: str) -> Data:
 def _events(call: Call) -> Items:
     from vctl.ops import views
 
-    limit = None if call.filters else call.limit
-    return _cut(call, _filtered(views.events(call.store, limit=limit), call.filters))
+    items = _filtered(views.events(call.store), call.filters)
+    return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
 
 
 def _cut(call: Call, items: list[Data]) -> Items:
@@ -102,7 +106,7 @@ def _filtered(items: list[Data], filters: list[str]) -> list[Data]:
 
 KINDS = {
     "clusters": Kind("ClusterList", "cluster_id", "kind", _clusters, _cluster),
-    "vnodes": Kind("VNodeList", "NodeID", "Kind", _vnodes, _vnode),
+    "vnodes": Kind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
     "nodes": Kind("NodeList", "node_id", "state", _nodes, _node),
     "jobs": Kind("JobList", "submission_id", "status", _jobs, _job),
     "events": Kind("EventList", "seq", "kind", _events, None),

@@ -1,9 +1,9 @@
 """The scheduler itself and the care of the state: daemon, replay, doctor, backup, restore, prune."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
@@ -43,14 +43,9 @@ def replay(
     def draw(page: Page) -> Iterator[str]:
         for step in data["steps"]:
             yield f"{page.paint(str(step['step']), 'bold')} {step['title']}"
-            actions = [action if isinstance(action, str) else _action(action) for action in step["actions"]]
-            yield from (f"    {action}" for action in actions or [page.paint("nothing to do", "dim")])
+            yield from (f"    {action}" for action in step["actions"] or [page.paint("nothing to do", "dim")])
 
     return single(data, "replay", draw)
-
-
-def _action(action: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in action.items())
 
 
 @command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES)
@@ -65,20 +60,14 @@ def doctor(
     data = health.doctor(call.store, prove=prove, repair=repair)
 
     def draw(page: Page) -> Iterator[str]:
+        yield from (f"{page.paint('repaired', 'green')}  {action}" for action in data["repaired"])
         for finding in data["findings"]:
-            yield f"{page.paint('finding', 'red')}  {_sentence(finding)}"
+            yield f"{page.paint('finding', 'red')}   {finding}"
         for note in data["notes"]:
-            yield f"{page.paint('note', 'dim')}     {_sentence(note)}"
+            yield f"{page.paint('note', 'dim')}      {note}"
         yield page.paint("ok", "green") if data["ok"] else page.paint("something is wrong", "strong red")
 
     return single(data, "ok" if data["ok"] else "findings", draw, code=0 if data["ok"] else 1)
-
-
-def _sentence(entry: Any) -> str:
-    if isinstance(entry, Mapping):
-        text = entry.get("message") or entry.get("problem") or _action(entry)
-        return f"{text}; fix: {entry['fix']}" if entry.get("fix") else str(text)
-    return str(entry)
 
 
 @command("backup", "vctl backup state.db", common=CHANGES)
@@ -87,7 +76,7 @@ def backup(call: Call, file: File) -> Answer:
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
-    data = ops.backup(call.store, path) or {"path": str(path)}
+    data = ops.backup(call.store, path)
     return done(data, path, f"backup written to {path}")
 
 
@@ -97,7 +86,7 @@ def restore(call: Call, file: File) -> Answer:
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
-    data = ops.restore(call.home, path) or {"path": str(path), "home": str(call.home)}
+    data = ops.restore(call.home, path)
     return done(data, path, f"{call.home} restored from {path}")
 
 

@@ -76,11 +76,13 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
 )
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """The virtual nodes of a virtual cluster."""
-    from vctl.cli.columns import VNODES
+    from vctl.cli.columns import NODES_OF_A_CLUSTER
     from vctl.ops import views
 
     items = views.nodes(call.store, call.cluster(cluster))
-    return listing("VNodeList", call.first(items), len(items), "NodeID", VNODES, "this cluster has no nodes")
+    return listing(
+        "VNodeList", call.first(items), len(items), "NodeID", NODES_OF_A_CLUSTER, "this cluster has no nodes"
+    )
 
 
 @command(
@@ -112,22 +114,8 @@ def current_node(
     """The virtual node this command runs on."""
     from vctl.ops import views
 
-    data = views.current_node(call.store, vnode or os.environ.get("VCTL_VNODE_ID") or _only_local_node(call))
+    data = views.current_node(call.store, vnode or os.environ.get("VCTL_VNODE_ID"))
     return single(data, data["node_id"])
-
-
-def _only_local_node(call: Call) -> str:
-    """Outside of every job this machine is the node, and its slice in the primary has the same id."""
-    from vctl.errors import NotFound
-    from vctl.ops import nodes as physical
-
-    here = physical.list_nodes(call.store, filters=("source=local",))
-    alive = [node["node_id"] for node in here if node["state"] != "DEAD"]
-    if not alive:
-        raise NotFound(
-            "this is not inside a job, and this machine is no node", fix="name one: vctl nodes shows them"
-        )
-    return str(alive[0])
 
 
 @command(
@@ -150,5 +138,8 @@ def events(
     from vctl.ops import views
 
     within = call.cluster(cluster) if cluster else None
-    items = views.events(call.store, since=since, limit=call.limit, job=job, cluster=within)
-    return listing("EventList", items, len(items), "seq", EVENTS, "nothing has happened yet")
+    items = views.events(call.store, since=since, job=job, cluster=within)
+    total = len(items)
+    if call.limit is not None:  # who gives a number reads on from there; who does not wants the latest
+        items = items[: call.limit] if since else items[max(total - call.limit, 0) :]
+    return listing("EventList", items, total, "seq", EVENTS, "nothing has happened yet")

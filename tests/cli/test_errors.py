@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def error_of(text: str) -> dict[str, object]:
+    error: dict[str, object] = json.loads(text)["error"]
+    return error
+
+
+CASES = {
+    "an unknown command names the nearest": ("jib list", 2, "did you mean `vctl job`?"),
+    "an unknown subcommand names the nearest": ("job sbmit", 2, "did you mean `vctl job submit`?"),
+    "a group needs a command": ("vc", 2, "one of: create"),
+    "an unknown option names the nearest": ("job list --limt 3", 2, "did you mean --limit?"),
+    "an unknown form names the nearest": ("job list -o jsn", 2, "did you mean json?"),
+    "an unknown kind lists all": ("list things", 2, "possible: clusters"),
+    "an object that is not there": ("job status nope", 4, "vctl job list"),
+    "an unknown filter key": ("job list --filter statu=x", 2, "did you mean status?"),
+    "a bad duration": ("prune --older-than soon", 2, "90s"),
+    "a spec and a shortcut": ("job submit --virtual-cluster {} --num-cpus 1 -- true", 2, "into the spec"),
+    "both kinds of a logical cluster": ("vc create x --spec {} --replica-sets {}", 2, "keep one"),
+    "watching too often": ("job list --watch 0.001", 2, "0.1"),
+    "a negative limit": ("job list --limit -1", 2, "0 or more"),
+    "nothing to change": ("node update n", 2, "--resources"),
+    "a directory that is not there": ("job submit --working-dir /nope -- true", 2, "exists"),
+    "what can never run": ("job submit --num-cpus 99 -- true", 3, "ask for less"),
+}
+
+
+@pytest.mark.parametrize(("line", "code", "fix"), CASES.values(), ids=list(CASES))
+def test_errors_name_problem_and_fix(nodes: Cli, line: str, code: int, fix: str) -> None:
+    ran = nodes(line)
+    assert ran.code == code, ran
+    problem, hint = ran.err.splitlines()
+    assert problem.startswith("Error: ")
+    assert hint.startswith("Fix: ")
+    assert fix in hint
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(("line", "code", "fix"), CASES.values(), ids=list(CASES))
+def test_errors_in_json_are_on_stdout(
+    nodes: Cli, monkeypatch: pytest.MonkeyPatch, line: str, code: int, fix: str
+) -> None:
+    monkeypatch.setenv("VCTL_OUTPUT", "json")
+    if "-o" in line.split():
+        return  # that one is about -o
+    ran = nodes(line)
+    error = error_of(ran.out)
+    assert (ran.code, error["exit_code"]) == (code, code)
+    assert set(error) == {"code", "exit_code", "message", "hint", "details"}
+    assert fix in str(error["hint"])
+    assert "Error" not in ran.err
+
+
+def test_json_is_asked_for_by_the_option_too(cli: Cli) -> None:
+    assert error_of(cli("job status nope -o json").out)["code"] == "NotFound"
+    assert error_of(cli("job list --nope -o json").out)["code"] == "BadRequest"
+    assert error_of(cli("jb --output=json").out)["code"] == "BadRequest"
+    assert cli("job submit --nope -- true -o json").out == ""
+
+
+def test_the_path_of_a_bad_field_is_in_the_details(nodes: Cli) -> None:
+    spec = '{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1.5}}]}]}'
+    ran = nodes("job", "submit", "-o", "json", "--virtual-cluster", spec, "--", "true")
+    error = error_of(ran.out)
+    assert ran.code == 2
+    assert error["details"] == {"path": "fixed_size_nodes[0].nodes[0].resources.GPU"}
+
+
+def test_surprises_are_one_line_unless_debugging(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprise(*_: object, **__: object) -> None:
+        raise RuntimeError("boom\nsecond line")
+
+    monkeypatch.setattr("vctl.ops.jobs.list_jobs", surprise)
+    ran = cli("job list")
+    assert ran.code == 1
+    assert ran.err.splitlines()[0] == "Error: internal error: RuntimeError: boom"
+    assert "Traceback" not in ran.err
+    monkeypatch.setenv("VCTL_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        cli("job list")
+
+
+def test_an_interrupt_is_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vctl.ops.jobs.list_jobs", interrupt)
+    assert cli("job list").code == 130

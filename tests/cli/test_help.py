@@ -1,0 +1,152 @@
+import shlex
+
+import pytest
+
+from tests.cli.conftest import ROOT, Cli, python
+from vctl.cli import bridge, catalog, quick, reference
+from vctl.cli.app import _spell_out
+from vctl.cli.declare import Command
+
+COMMANDS = catalog.load_all()
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request: pytest.FixtureRequest) -> Command:
+    return COMMANDS[request.param]
+
+
+def test_help_of_every_command_shows_its_line_and_an_example(command: Command, cli: Cli) -> None:
+    ran = cli(*command.path.split(), "--help")
+    assert ran.code == 0
+    assert command.help in " ".join(ran.out.replace("│", " ").split())
+    assert "Examples:" in ran.out
+    assert all(example in ran.out for example in command.examples)
+
+
+def test_every_command_and_option_is_explained(command: Command) -> None:
+    assert command.help.endswith(".")
+    assert 10 < len(command.help) < 80
+    assert command.examples
+    for param in command.params:
+        assert param.info.help.endswith((".", ")", "}.")), param.spelled
+        assert param.info.names or param.is_argument
+
+
+def test_every_example_can_be_read(command: Command) -> None:
+    for example in command.examples:
+        words = [word for word in shlex.split(example) if not word.startswith("VCTL_")]
+        assert words[0] == "vctl"
+        words = words[1 : words.index(">")] if ">" in words else words[1:]
+        found, rest = catalog.find(words)
+        assert found is command
+        assert quick.read(command, _spell_out(command, rest)) is not None
+
+
+def test_the_catalogue_names_every_command_and_nothing_else() -> None:
+    for word in catalog.WORDS:
+        assert word in COMMANDS
+    for group in catalog.GROUPS:
+        assert catalog.members(group)
+    assert {path.split()[0] for path in COMMANDS} == {*catalog.WORDS, *catalog.GROUPS, *catalog.HIDDEN}
+
+
+def test_the_catalogue_repeats_the_help_of_its_commands() -> None:
+    for word, (help, _) in catalog.WORDS.items():
+        assert COMMANDS[word].help.startswith(help.rstrip(".")), word
+
+
+@pytest.mark.parametrize("words", ["--help", "-h", "help"])
+def test_the_first_page_lists_everything(cli: Cli, words: str) -> None:
+    ran = cli(words)
+    assert ran.code == 0
+    assert all(word in ran.out for word in (*catalog.GROUPS, *catalog.WORDS))
+    assert "completion" not in ran.out
+
+
+@pytest.mark.parametrize("group", catalog.GROUPS)
+def test_the_page_of_a_group_lists_its_commands(cli: Cli, group: str) -> None:
+    ran = cli(group, "--help")
+    assert ran.code == 0
+    assert all(command.help[:20] in ran.out for command in catalog.members(group))
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert page == reference.reference(), "run: python -m vctl.cli.reference"
+
+
+# ---- the quick reader and typer read the same ----
+
+LINES = [
+    "job submit -- true",
+    "job submit true --flag -- x",
+    "job submit --no-wait -c a --priority -5 --env A=1 --env B=2 -- a -- b",
+    "job submit --name=x --nodes 2 -- -x",
+    "job submit -o json --env-file=f -- a ''",
+    "job list",
+    "job list -a --limit 3 --filter a=b --filter c!=d",
+    "job list --watch 2 --no-header -o csv",
+    "job status x --home /y",
+    "job status -- -x",
+    "job stop a b c --grace 3s",
+    "job stop a --no-wait b",
+    "vc create x --divisible --replica-sets '{}'",
+    "vc create --divisible --indivisible x",
+    "vc update x",
+    "vc update x --divisible",
+    "vc update --indivisible x --revision 12345678901234567890",
+    "vc tree",
+    "vc tree x",
+    "node add --count 3",
+    "node add n --label a=b",
+    "list jobs --detail",
+    "events --since 3",
+    "status --watch 0.5",
+    "prune --older-than 3d",
+    "prune --older-than ''",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_quick_and_typer_read_the_same(line: str) -> None:
+    command, rest = catalog.find(shlex.split(line))
+    assert quick.read(command, rest) == bridge.read(command, rest)
+
+
+REFUSED = [
+    "job submit",
+    "job list --nope",
+    "job list --limit x",
+    "job list --limit",
+    "job list extra",
+    "job status",
+    "job status a b",
+    "job list --all=1",
+    "vc create",
+    "node add --count 1.5",
+    "status --watch x",
+]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_is_wrong_goes_to_typer_which_refuses_it(cli: Cli, line: str) -> None:
+    command, rest = catalog.find(line.split())
+    assert quick.read(command, rest) is None
+    ran = cli(line)
+    assert ran.code == 2
+    assert ran.err.startswith("Error: ")
+    assert "\nFix: " in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("line", ["job list -ojson", "job list -ao json", "job list --limit 1_0"])
+def test_rare_spellings_are_left_to_typer(line: str) -> None:
+    command, rest = catalog.find(line.split())
+    assert quick.read(command, rest) is None
+
+
+def test_version_needs_no_typer(cli: Cli) -> None:
+    code = "import sys; sys.argv = ['vctl', '--version']; from vctl.__main__ import main; main()"
+    ran = python("-c", f"{code}; print([m for m in sys.modules if m.startswith('vctl')])", home=cli.home)
+    assert ran.stdout.splitlines()[0] == "vctl 0.1.0"
+    assert "cli" not in ran.stdout

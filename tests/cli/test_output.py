@@ -1,0 +1,189 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Cli, python
+from vctl.cli import yaml as own_yaml
+
+SUBMIT = ("job", "submit", "--no-wait", "--submission-id")
+
+
+@pytest.fixture
+def jobs(nodes: Cli) -> Cli:
+    for name in ("first", "second"):
+        assert nodes(*SUBMIT, name, "--", "echo", "a b").code == 0
+    return nodes
+
+
+def test_no_wait_prints_the_id_and_says_that_nothing_schedules(nodes: Cli) -> None:
+    ran = nodes(*SUBMIT, "x", "--", "true")
+    assert ran.out == "x\n"
+    assert "Nothing schedules" in ran.err
+
+
+def test_a_change_in_json_is_the_object(nodes: Cli) -> None:
+    ran = nodes(*SUBMIT, "x", "-o", "json", "--", "true")
+    assert ran.json["submission_id"] == "x"
+    assert nodes("node drain 4c8g-00 -o name").out == "4c8g-00\n"
+    assert nodes("node undrain 4c8g-00").out == "node 4c8g-00 is ALIVE\n"
+
+
+def test_lists_come_in_an_envelope(jobs: Cli) -> None:
+    data = jobs("job list -o json").json
+    assert (data["api_version"], data["kind"], data["total"]) == ("vctl/v1", "JobList", 2)
+    assert {item["submission_id"] for item in data["items"]} == {"first", "second"}
+
+
+def test_every_form_tells_the_same(jobs: Cli) -> None:
+    data = jobs("job list -o json").json
+    assert yaml.safe_load(jobs("job list -o yaml").out) == data
+    assert [json.loads(line) for line in jobs("job list -o jsonl").out.splitlines()] == data["items"]
+    assert jobs("job list -o name").out.split() == [item["submission_id"] for item in data["items"]]
+    rows = list(csv.DictReader(io.StringIO(jobs("job list -o csv").out)))
+    assert [row["submission_id"] for row in rows] == [item["submission_id"] for item in data["items"]]
+    assert json.loads(rows[0]["resources"]) == data["items"][0]["resources"]
+
+
+def test_one_object_is_itself(jobs: Cli) -> None:
+    data = jobs("job status first -o json").json
+    assert data["submission_id"] == "first"
+    assert "kind" not in data
+    assert jobs("job status first -o jsonl").json == data
+    assert yaml.safe_load(jobs("job status first -o yaml").out) == data
+    assert jobs("job status first").out.startswith("job_id")
+
+
+def test_piped_tables_are_plain_and_whole(nodes: Cli) -> None:
+    long = "x" * 300
+    nodes(*SUBMIT, "x", "--", "echo", long)
+    ran = nodes("job list")
+    heading, row = ran.out.splitlines()
+    assert heading.split()[:2] == ["ID", "SUBMISSION"]
+    assert row.endswith(f"echo {long}")
+    assert "\x1b" not in ran.out
+
+
+def test_header_and_colour_can_be_chosen(jobs: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(jobs("job list --no-header").out.splitlines()) == 2
+    assert not jobs("job list -o csv --no-header").out.startswith("job_id")
+    assert "\x1b[" in jobs("job list --color always").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in jobs("job list").out
+
+
+def test_a_limited_table_says_how_many_more(jobs: Cli) -> None:
+    ran = jobs("job list --limit 1")
+    assert len(ran.out.splitlines()) == 2
+    assert "… 1 more" in ran.err
+    data = jobs("job list --limit 1 -o json")
+    assert (len(data.json["items"]), data.json["total"]) == (1, 2)
+    assert "more" not in data.err
+
+
+def test_finished_jobs_show_with_all_in_json_and_when_asked_for(jobs: Cli) -> None:
+    assert jobs("job stop first").out == "job first is STOPPED\n"
+    assert "first" not in jobs("job list").out
+    assert "first" in jobs("job list -a").out
+    assert "first" in jobs("job list --filter status=STOPPED").out
+    assert jobs("job list -o json").json["total"] == 2
+
+
+def test_output_may_come_from_the_environment_or_a_file(
+    jobs: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".vctl.toml").write_text('output = "name"\n')
+    assert jobs("job list").out == "second\nfirst\n"
+    monkeypatch.setenv("VCTL_OUTPUT", "json")
+    assert jobs("job list").json["total"] == 2
+    assert jobs("job list -o name").out == "second\nfirst\n"
+
+
+def test_shared_options_may_stand_in_front(jobs: Cli, tmp_path: Path) -> None:
+    assert jobs("-o json job list").json["total"] == 2
+    assert jobs("--home", str(tmp_path / "other"), "-o", "json", "job", "list").json["total"] == 0
+
+
+def test_node_lists(nodes: Cli) -> None:
+    assert nodes("node list -o json").json["kind"] == "NodeList"
+    assert nodes("node list -o name").out == "4c8g-00\n4c8g-01\n"
+    assert nodes("list nodes --filter state=DEAD -o json").json["items"] == []
+    assert nodes("summary nodes -o json").json["counts"] == {"ALIVE": 2}
+    assert nodes("get nodes 4c8g-00 -o json").json["resources"]["CPU"] == 4
+    assert "0/4" in nodes("node list").out
+
+
+def test_the_command_is_never_read_as_options(nodes: Cli) -> None:
+    nodes(*SUBMIT, "x", "--", "sh", "-c", "echo $0 --help", "-o", "json", "--", "--no-wait")
+    entry = nodes("job status x -o json").json["entrypoint"]
+    assert entry == "sh -c 'echo $0 --help' -o json -- --no-wait"
+    nodes(*SUBMIT, "y", "python", "-o", "x")
+    assert nodes("job status y -o json").json["entrypoint"] == "python -o x"
+
+
+def test_config_shows_values_and_origins(cli: Cli) -> None:
+    items = {item["name"]: item for item in cli("config show -o json").json["items"]}
+    assert items["home"]["value"] == str(cli.home)
+    assert items["home"]["origin"] == "environment VCTL_HOME"
+    assert "environment VCTL_HOME" in cli("config show --origin").out
+    assert cli("config path -o name").out == f"{cli.home}\n"
+
+
+def test_a_reader_that_leaves_is_no_error(jobs: Cli) -> None:
+    script = "import sys; from vctl.__main__ import main; sys.exit(main())"
+    import os
+    import subprocess
+    import sys
+
+    read, write = os.pipe()
+    os.close(read)
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "job", "list", "-o", "json"],
+        stdout=write, stderr=subprocess.PIPE, env={**os.environ}, check=False, text=True,
+    )  # fmt: skip
+    os.close(write)
+    assert ran.returncode == 141
+    assert "Traceback" not in ran.stderr
+    assert "BrokenPipe" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1, "b": [1, {"c": None, "d": []}], "e": {}},
+        ["yes", "null", "1.5", "1e3", "", " x", "a: b", "# c", "- d", "x\ny", "é",
+         "\x7f", "\u2028", "a#b", "~", "=", "0x1"],
+        [[1, 2], [[3]], [{}]],
+        {"on": True, "1": 2, "a b": "2025-11-20T12:00:00.000000Z", "12:30:45": "12:30:45", "key: x": 0.25},
+        "text",
+        7,
+        [],
+    ],
+)  # fmt: skip
+def test_yaml_reads_back(value: object) -> None:
+    assert yaml.safe_load(own_yaml.dump(value)) == value
+
+
+FORBIDDEN = "typer sqlite_utils pydantic rich filelock asyncio yaml tomllib subprocess click".split()
+HOT = [
+    "job list",
+    "job status first",
+    "job submit --no-wait -- true",
+    "job stop second",
+    "node list",
+    "status",
+    "__complete jobs",
+]
+
+
+@pytest.mark.parametrize("line", HOT)
+def test_hot_commands_import_little(jobs: Cli, line: str) -> None:
+    code = (
+        "import sys; sys.argv = ['vctl', *sys.argv[1:]]; from vctl.__main__ import main; code = main();"
+        f"sys.stderr.write(repr([code, sorted(set({FORBIDDEN!r}) & set(sys.modules))]))"
+    )
+    ran = python("-c", code, *line.split(), home=jobs.home)
+    assert ran.stderr.endswith("[0, []]"), ran.stderr
