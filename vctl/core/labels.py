@@ -28,7 +28,10 @@ def key_problem(key: str) -> str | None:
 def value_problem(value: str) -> str | None:
     """Why a label value is not acceptable, or None. The empty value is allowed."""
     if value and not _NAME.match(value):
-        return f"{value!r} is not a label value: at most 63 of A-Z a-z 0-9 . _ -, starting and ending with a letter or digit"
+        return (
+            f"{value!r} is not a label value: at most 63 of A-Z a-z 0-9 . _ -, starting and ending with a letter"
+            " or digit"
+        )
     return None
 
 

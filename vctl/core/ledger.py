@@ -185,10 +185,25 @@ class Ledger:
         self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
 
+    def resize(self, vnode: VNode) -> None:
+        """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
+        old = self.vnodes[vnode.vnode_id]
+        assert vnode.parent_id is not None
+        assert vnode.parent_id == old.parent_id, (vnode, old)
+        parent = self.rooms[vnode.parent_id]
+        parent.give_back(old.holding)
+        parent.take_exactly(vnode.holding)
+        self.rooms[vnode.vnode_id].resize(vnode.holding)
+        self.vnodes[vnode.vnode_id] = vnode
+        for changed in (vnode.parent_id, vnode.vnode_id):
+            self._refile(changed)
+            self._note_growth(changed)
+
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
         vnode = self.vnodes[vnode_id]
-        assert vnode.parent_id is not None and not self.children[vnode_id], vnode
+        assert vnode.parent_id is not None
+        assert not self.children[vnode_id], vnode
         assert self.rooms[vnode_id].is_untouched(), (vnode, self.rooms[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
@@ -236,7 +251,9 @@ class Ledger:
     def available(self, cluster_id: str) -> dict[str, int]:
         """What is free in a cluster."""
         return rs.total(
-            self.rooms[v].free for v in self.members.get(cluster_id, ()) if self.nodes[self.vnodes[v].node_id].schedulable
+            self.rooms[v].free
+            for v in self.members.get(cluster_id, ())
+            if self.nodes[self.vnodes[v].node_id].schedulable
         )
 
     def _counted(self, cluster_id: str) -> Iterable[Amounts]:
@@ -258,7 +275,7 @@ class Ledger:
         if not node.schedulable:
             index.drop(vnode_id)
             return
-        own = {k: v for k, v in vnode.labels.items() if k not in (lb.VNODE_ID,)}
+        own = {k: v for k, v in vnode.labels.items() if k != lb.VNODE_ID}
         static = (tuple(sorted(own.items())), node.template_id if vnode.whole else "", vnode.cluster_id)
         template_id = node.template_id if vnode.whole else ""
         index.put(vnode_id, vnode.node_id, vnode.labels, static, template_id, self.rooms[vnode_id])

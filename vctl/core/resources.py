@@ -130,7 +130,7 @@ class Room:
             if amount % SCALE:
                 return None
             whole = [index for index in sorted(shares) if shares[index] == SCALE][: amount // SCALE]
-            return {index: SCALE for index in whole} if len(whole) * SCALE == amount else None
+            return dict.fromkeys(whole, SCALE) if len(whole) * SCALE == amount else None
         fitting = [(free, index) for index, free in shares.items() if free >= amount]
         return {min(fitting)[1]: amount} if fitting else None
 
@@ -216,13 +216,15 @@ class Room:
         return all(self.free.get(name, 0) == amount for name, amount in self.total.amounts.items())
 
 
-def whole_node(amounts: Amounts, units: Iterable[str] = DEFAULT_UNITS, cores: Iterable[int] | None = None) -> Holding:
+def whole_node(
+    amounts: Amounts, units: Iterable[str] = DEFAULT_UNITS, cores: Iterable[int] | None = None
+) -> Holding:
     """The holding of a whole machine: unit resources get instances 0..n-1, CPUs get core ids.
 
     Core ids default to 0..floor(CPU)-1 (a simulated node).
     """
     instances = {
-        name: {index: SCALE for index in range(amounts[name] // SCALE)} for name in units if amounts.get(name)
+        name: dict.fromkeys(range(amounts[name] // SCALE), SCALE) for name in units if amounts.get(name)
     }
     ids = tuple(range(amounts.get(CPU, 0) // SCALE)) if cores is None else tuple(sorted(cores))
     return Holding(dict(amounts), instances, ids)

@@ -50,7 +50,9 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
 def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     job, cluster = start.job, start.cluster
     if cluster is not None:
-        start = dataclasses.replace(start, cluster=dataclasses.replace(cluster, revision=store.next_revision()))
+        start = dataclasses.replace(
+            start, cluster=dataclasses.replace(cluster, revision=store.next_revision())
+        )
         assert start.cluster is not None
         clusters.insert(store, start.cluster, quiet=True)
         for vnode in start.vnodes:
@@ -59,7 +61,7 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
         node_ids = sorted({vnode.node_id for vnode in start.vnodes})
     else:
         held, node_ids = dict(start.holding.amounts), [start.node_id]
-    attempt = 1 + (store.value("SELECT attempt FROM jobs WHERE job_id = ?", job.job_id) or 0)
+    attempt = jobs.next_attempt(store, job.job_id)
     run = Run(
         f"{job.job_id}.{attempt}.0.{secrets.token_hex(3)}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
         start.node_id, start.holding,
@@ -91,7 +93,9 @@ class Outcome:
     message: str | None
 
 
-def observed(store: Store, mirror: Mirror, seen: Sequence[tuple[Run, StartRecord]], ended: Iterable[Ended]) -> None:
+def observed(
+    store: Store, mirror: Mirror, seen: Sequence[tuple[Run, StartRecord]], ended: Iterable[Ended]
+) -> None:
     """Record processes that were seen to start and to end, jobs that are over, and what they return."""
     with store.transaction():
         mirror.follow(store)
@@ -157,7 +161,10 @@ def outcome_of(run: Run, end: Ended) -> Outcome:
         return Outcome(jb.SUCCEEDED, None, 0, None)
     if record.signal is not None:
         return Outcome(
-            jb.FAILED, jb.NON_ZERO_EXIT, record.exit_code, f"ended by signal {record.signal} ({_name(record.signal)})"
+            jb.FAILED,
+            jb.NON_ZERO_EXIT,
+            record.exit_code,
+            f"ended by signal {record.signal} ({_name(record.signal)})",
         )
     return Outcome(jb.FAILED, jb.NON_ZERO_EXIT, record.exit_code, f"exited with code {record.exit_code}")
 

@@ -6,6 +6,7 @@ between any two steps is harmless: the next scheduler continues from the tables.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import os
 import sys
@@ -24,7 +25,7 @@ from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
 from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
-from vctl.store import jobs
+from vctl.store import jobs, repair
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -60,7 +61,7 @@ class Scheduler:
         self.watch.add(self.runtime.exits, MOVED_TO)
         self.watch.add(self.store.watched(), MODIFY)
         self._reload()
-        self.beat(force=True)
+        self.beat()
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
@@ -156,10 +157,8 @@ class Scheduler:
                     if seen.start is not None and run.state == jb.ASSIGNED:
                         started.append((run, seen.start))
                     ended.append(Ended(run, seen.exit))
-                case RunState.LOST:
-                    left = self.runtime.clear_lost(run_id)
-                    if not left:
-                        ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
+                case RunState.LOST if not self.runtime.clear_lost(run_id):
+                    ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
         if started or ended:
             commit.observed(self.store, mirror, started, ended)
             for end in ended:
@@ -178,7 +177,7 @@ class Scheduler:
 
     def _end_unknown(self, run_id: str) -> None:
         """A process that no row knows (its row was set aside, or a backup was restored)."""
-        if self.store.value("SELECT 1 FROM set_aside WHERE source = 'runs' AND row_key = ?", run_id):
+        if repair.is_set_aside(self.store, "runs", run_id):
             return  # its row could not be read: left alone
         state = self.runtime.observe(run_id).state
         if state in (RunState.STARTING, RunState.RUNNING):
@@ -198,8 +197,6 @@ class Scheduler:
         if run.stop_reason is None:
             with self.store.transaction():
                 jobs.mark_stopping(self.store, run.run_id, reason)
-            import dataclasses
-
             mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
         self.runtime.stop(run.run_id, grace_s=grace_s)
 
@@ -253,7 +250,7 @@ class Scheduler:
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
         return max(0.0, min(SAFETY_S, nearest))
 
-    def beat(self, *, force: bool = False) -> None:
+    def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""
         self.store.write_beat(
             {
@@ -270,4 +267,5 @@ class Scheduler:
 
 def say(message: str) -> None:
     """One line of the daemon's log, on stderr."""
-    print(f"{timestamp(time.time_ns())} {message}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
+    sys.stderr.flush()

@@ -91,7 +91,9 @@ class Waiter:
             from vctl.daemon.scheduler import Scheduler
 
             ruling = Store.open(self.store.home)
-            self.scheduler = Scheduler(ruling, kind="embedded", local_node=bool(self.config.get("local_node")))
+            self.scheduler = Scheduler(
+                ruling, kind="embedded", local_node=bool(self.config.get("local_node"))
+            )
             self.scheduler.start()
         try:
             self.scheduler.turn()
@@ -124,17 +126,16 @@ class Waiter:
 # ---- what is waited for ----
 
 
-def submit_and_follow(store: Store, config: Config, submission_id: str, *, stop_on_interrupt: bool = False) -> int:
+def submit_and_follow(
+    store: Store, config: Config, submission_id: str, *, stop_on_interrupt: bool = False
+) -> int:
     """Stream a job's log until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
     with Waiter(store, config) as waiter:
         code = _follow(waiter, submission_id)
         if code is not None:
             return code
         if not stop_on_interrupt:
-            print(
-                f"\nDetached: job {submission_id} goes on. Stop it with: vctl job stop {submission_id}",
-                file=sys.stderr,
-            )
+            tell(f"\nDetached: job {submission_id} goes on. Stop it with: vctl job stop {submission_id}")
             return INTERRUPTED
         waiter.signals.caught = None
         ops.stop(store, submission_id)
@@ -150,7 +151,9 @@ def follow_log(store: Store, config: Config, ref: str) -> int:
         return INTERRUPTED if code is None else code
 
 
-def wait_for_jobs(store: Store, config: Config, refs: Sequence[str], *, timeout_s: float | None = None) -> int:
+def wait_for_jobs(
+    store: Store, config: Config, refs: Sequence[str], *, timeout_s: float | None = None
+) -> int:
     """``vctl job wait``: until all are over; 0 when all went well, else the first bad exit code in the order given."""
     numbers = [ops.resolve(store, ref) for ref in refs]
     with Waiter(store, config) as waiter:
@@ -176,7 +179,9 @@ def _follow(waiter: Waiter, submission_id: str) -> int | None:
     with Tail(path, waiter.watch) as tail:
 
         def done() -> bool:
-            over = _is_over(store, number)  # first the state, then the log: what was written before the end is shown
+            over = _is_over(
+                store, number
+            )  # first the state, then the log: what was written before the end is shown
             tail.copy()
             return over
 
@@ -185,7 +190,7 @@ def _follow(waiter: Waiter, submission_id: str) -> int | None:
     code = _code(store, number)
     row = table.get(store, number)
     if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
-        print(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}", file=sys.stderr)
+        tell(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}")
     return code
 
 
@@ -216,6 +221,12 @@ class Tail:
             os.lseek(self._fd, 0, os.SEEK_SET)  # the log was rotated
         while chunk := os.read(self._fd, 1 << 16):
             write_all(chunk)
+
+
+def tell(message: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
 
 
 def write_all(data: bytes) -> None:
@@ -254,5 +265,3 @@ def scheduler_notice(store: Store) -> str | None:
     if age_s * 1e9 <= STALE_NS and "vctl" in command_name(pid):
         return None
     return f"no scheduler is running; its last beat was {age_s:.0f} s ago (start one with `vctl daemon`)"
-
-

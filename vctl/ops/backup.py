@@ -19,7 +19,9 @@ def backup(store: Store, path: Path) -> forms.Form:
     except FileExistsError:
         raise Conflict(f"{path} exists already", fix="choose another name") from None
     except OSError as error:
-        raise VctlError(f"cannot write {path}: {error.strerror}", fix="choose a place you can write") from None
+        raise VctlError(
+            f"cannot write {path}: {error.strerror}", fix="choose a place you can write"
+        ) from None
     database.copy_to(store.db, path)
     return {"path": str(path), "bytes": path.stat().st_size}
 

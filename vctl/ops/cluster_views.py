@@ -51,9 +51,8 @@ def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool 
     wanted = parse_filters(filters, FILTER_KEYS)
     with store.snapshot():
         found = [_primary_form(store)] if all_kinds else []
-        for row in table.parents_first(table.all_rows(store)):
-            if all_kinds or row["kind"] == LOGICAL:
-                found.append(cluster_form(store, row))
+        rows_ = table.parents_first(table.all_rows(store))
+        found += [cluster_form(store, row) for row in rows_ if all_kinds or row["kind"] == LOGICAL]
     return [form for form in found if forms.matches(form, wanted)]
 
 

@@ -19,7 +19,16 @@ from vctl.store import clusters as table
 from vctl.store import jobs, rows
 from vctl.store.store import Store
 
-__all__ = ["blockers_of", "create", "delete", "get_cluster", "list_clusters", "sweep_removing", "tree", "update"]
+__all__ = [
+    "blockers_of",
+    "create",
+    "delete",
+    "get_cluster",
+    "list_clusters",
+    "sweep_removing",
+    "tree",
+    "update",
+]
 
 _SHORT = (
     "No enough nodes to {verb} the virtual cluster. The replica sets that gcs can {what} at most are shown below. "
@@ -44,7 +53,9 @@ def create(
     parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
     with store.transaction():
         if table.get(store, cluster_id) is not None:
-            raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
+            raise Conflict(
+                f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …"
+            )
         _check_parent(store, parent)
         wanted = _wanted(spec, replica_sets)
         cluster = Cluster(cluster_id, parent, LOGICAL, wanted, divisible, store.next_revision())
@@ -72,7 +83,9 @@ def update(
     with store.transaction():
         row = cluster_row(store, cluster_id)
         if row["kind"] != LOGICAL:
-            raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="only logical clusters are updated by hand")
+            raise BadSpec(
+                f"{cluster_id} is a {row['kind']} cluster", fix="only logical clusters are updated by hand"
+            )
         old = rows.cluster(row)
         _check_update(old, divisible, revision)
         _check_form(old, spec, replica_sets)
@@ -131,8 +144,12 @@ def sweep_removing(store: Store) -> list[str]:
 
 def blockers_of(store: Store, cluster_id: str) -> list[str]:
     """What keeps a cluster from being removed, by name: child clusters, pending and running jobs."""
-    found = [f"cluster {row['cluster_id']}" for row in table.children(store, cluster_id) if row["kind"] == LOGICAL]
-    unfinished = jobs.views(store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id])
+    found = [
+        f"cluster {row['cluster_id']}" for row in table.children(store, cluster_id) if row["kind"] == LOGICAL
+    ]
+    unfinished = jobs.views(
+        store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id]
+    )
     return found + [f"job {row['submission_id']}" for row in unfinished]
 
 
@@ -140,7 +157,9 @@ def _stop_everything(store: Store, cluster_id: str) -> None:
     from vctl.ops.jobs import stop
 
     for below in [cluster_id, *table.subtree(store, cluster_id)]:
-        for row in jobs.views(store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]):
+        for row in jobs.views(
+            store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]
+        ):
             stop(store, str(row["job_id"]))
     with store.transaction():
         sweep_removing(store)
@@ -150,7 +169,8 @@ def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> No
     for template, count in (replica_sets or {}).items():
         if count < 0:
             raise BadSpec(
-                f"Invalid request, replicas({count}) must >= 0, virtual_cluster_id: {cluster_id}", fix="write 0 or more"
+                f"Invalid request, replicas({count}) must >= 0, virtual_cluster_id: {cluster_id}",
+                fix="write 0 or more",
             )
         if not template:
             raise BadSpec(
@@ -166,7 +186,8 @@ def _check_parent(store: Store, parent_id: str) -> None:
     if row["kind"] != LOGICAL or not row["divisible"]:
         what = "indivisible" if row["kind"] == LOGICAL else f"a {row['kind']} cluster"
         raise BadSpec(
-            f"--parent: {parent_id} is {what} and holds no clusters", fix="choose the primary or a divisible cluster"
+            f"--parent: {parent_id} is {what} and holds no clusters",
+            fix="choose the primary or a divisible cluster",
         )
     if row["state"] == "REMOVING":
         raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
@@ -196,7 +217,9 @@ def _check_form(old: Cluster, spec: ClusterSpec | None, replica_sets: Mapping[st
     if slices and (replica_sets is not None or (spec is not None and spec.replica_sets)):
         raise Conflict(f"{old.cluster_id} was made from a resource spec and keeps to that", fix="give --spec")
     if any(old.spec.replica_sets.values()) and spec is not None and not spec.replica_sets:
-        raise Conflict(f"{old.cluster_id} was made from replica sets and keeps to that", fix="give --replica-sets")
+        raise Conflict(
+            f"{old.cluster_id} was made from replica sets and keeps to that", fix="give --replica-sets"
+        )
 
 
 def _wanted(spec: ClusterSpec | None, replica_sets: Mapping[str, int] | None) -> ClusterSpec:
@@ -270,7 +293,9 @@ def _refused(ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> Vctl
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(
-            f"cluster {cluster.cluster_id} can never have that: {never.message}", fix="ask for less", details=details
+            f"cluster {cluster.cluster_id} can never have that: {never.message}",
+            fix="ask for less",
+            details=details,
         )
     return Conflict(
         f"no room for cluster {cluster.cluster_id} now: {answer.message}",

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vctl.core.resources import SCALE, Amounts
-from vctl.store.rows import Row, loads
+from vctl.store.rows import loads
+from vctl.store.store import Row
 
 Form = dict[str, Any]
 
@@ -102,7 +103,7 @@ def matches(form: Mapping[str, Any], filters: list[tuple[str, bool, str]]) -> bo
     """Whether an object passes all filters ``(key, equal, value)``; words compare without case."""
     for key, equal, wanted in filters:
         have = form.get(key)
-        text = "" if have is None else str(have).lower() if not isinstance(have, bool) else str(have).lower()
+        text = "" if have is None else str(have).lower()
         if (text == wanted.lower()) != equal:
             return False
     return True

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from vctl.ops import forms
-from vctl.ops import replay as replaying
 from vctl.ops import prove as proof
+from vctl.ops import replay as replaying
 from vctl.ops.views import scheduler
 from vctl.store import database, jobs, nodes
 from vctl.store import repair as raw
@@ -34,7 +34,10 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
         "repaired": repaired,
     }
     if prove:
-        result["checked"] = {table: len(raw.table_rows(store, table)) for table in ("nodes", "clusters", "vnodes", "jobs", "runs")}
+        result["checked"] = {
+            table: len(raw.table_rows(store, table))
+            for table in ("nodes", "clusters", "vnodes", "jobs", "runs")
+        }
     return result
 
 
@@ -47,7 +50,9 @@ def _database(store: Store) -> list[str]:
     path = database.database_path(store.home)
     for place, mode in ((store.home, 0o700), (path, 0o600)):
         if place.stat().st_mode & 0o777 & ~mode:
-            found.append(f"{place} can be read by others (mode {place.stat().st_mode & 0o777:o}, should be {mode:o})")
+            found.append(
+                f"{place} can be read by others (mode {place.stat().st_mode & 0o777:o}, should be {mode:o})"
+            )
     kind = database.filesystem_of(store.home)
     if kind in database.NETWORK_FILESYSTEMS:
         found.append(f"{store.home} is on a network filesystem ({kind})")
@@ -69,9 +74,11 @@ def _orphans(store: Store) -> list[str]:
 
 
 def _clock(store: Store) -> list[str]:
-    newest = store.value("SELECT max(at) FROM events")
+    newest = jobs.newest_event_at(store)
     if newest is not None and newest > store.clock() + 1_000_000_000:
-        return [f"the clock is {(newest - store.clock()) / 1e9:.0f} s behind the newest event: it was set back"]
+        return [
+            f"the clock is {(newest - store.clock()) / 1e9:.0f} s behind the newest event: it was set back"
+        ]
     return []
 
 
@@ -80,9 +87,11 @@ def _notes(store: Store) -> list[str]:
     state = scheduler(store)
     if not state["running"]:
         notes.append("no scheduler is running: jobs start while a command waits, or with `vctl daemon`")
-    for row in nodes.all_rows(store):
-        if row["state"] != "ALIVE":
-            notes.append(f"node {row['node_id']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
+    notes += [
+        f"node {row['node_id']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+        for row in nodes.all_rows(store)
+        if row["state"] != "ALIVE"
+    ]
     if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):
         notes.append("cgroup v2 is there and writable")
     else:

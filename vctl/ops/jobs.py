@@ -114,7 +114,9 @@ def _directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise BadSpec("the current directory no longer exists", fix="cd to one that does, or give --working-dir") from None
+        raise BadSpec(
+            "the current directory no longer exists", fix="cd to one that does, or give --working-dir"
+        ) from None
 
 
 def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, str]:
@@ -223,7 +225,9 @@ def resolve(store: Store, ref: str) -> int:
         return like[0][0]
     if like:
         shown = ", ".join(name for _, name in like[:4])
-        raise BadSpec(f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id")
+        raise BadSpec(
+            f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
+        )
     raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
 
 
@@ -285,7 +289,9 @@ def log_of(home: Path, submission_id: str) -> Path:
 # ---- ending ----
 
 
-def stop(store: Store, ref: str, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER) -> forms.Form:
+def stop(
+    store: Store, ref: str, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER
+) -> forms.Form:
     """End a job: at once when it is pending; a running one is asked for, and a scheduler carries it out."""
     with store.transaction():
         job_id = resolve(store, ref)
@@ -310,7 +316,8 @@ def delete(store: Store, ref: str) -> forms.Form:
             raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs")
         if row["status"] not in jb.FINAL:
             raise Conflict(
-                f"job {row['submission_id']} is {row['status']}", fix=f"vctl job stop {row['submission_id']}, then delete it"
+                f"job {row['submission_id']} is {row['status']}",
+                fix=f"vctl job stop {row['submission_id']}, then delete it",
             )
         table.delete(store, row["job_id"], row["submission_id"])
     log_of(store.home, form["submission_id"]).unlink(missing_ok=True)

@@ -61,9 +61,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
             node_id, machine.template_id, Holding(amounts, instances, machine.cpu_ids), machine.hostname,
             dict(machine.labels), nd.LOCAL, nd.ALIVE, boot_id,
         )  # fmt: skip
-        devices = {
-            "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in machine.gpus]
-        }
+        devices = {"gpus": [{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in machine.gpus]}
         table.insert(store, node, devices=devices)
 
 
@@ -76,7 +74,9 @@ def _free_id(store: Store, wanted: str) -> str:
 
 
 def _clean(hostname: str) -> str:
-    kept = "".join(letter if letter.isalnum() and letter.isascii() or letter in ".-_" else "-" for letter in hostname)
+    kept = "".join(
+        letter if (letter.isalnum() and letter.isascii()) or letter in ".-_" else "-" for letter in hostname
+    )
     return kept.strip(".-_")[:48] or "node"
 
 
@@ -99,7 +99,9 @@ def add(
     if not 1 <= count <= MOST_AT_ONCE:
         raise BadSpec(f"--count: {count} is out of range", fix=f"write a number from 1 to {MOST_AT_ONCE}")
     if not any(resources.values()):
-        raise BadSpec("--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\'')
+        raise BadSpec(
+            "--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\''
+        )
     for key, value in (labels or {}).items():
         if problem := lb.key_problem(key) or lb.value_problem(value):
             raise BadSpec(f"--labels.{key}: {problem}", fix="follow the rules of Kubernetes labels")
@@ -130,7 +132,8 @@ def _next_id(store: Store, stem: str) -> str:
 
 def _numbered(store: Store, stem: str, count: int) -> list[str]:
     taken = set(table.ids_like(store, f"{stem}-"))
-    number, width, found = 0, len(str(max(count + len(taken), 100) - 1)), []
+    number, width = 0, len(str(max(count + len(taken), 100) - 1))
+    found: list[str] = []
     while len(found) < count:
         fresh = f"{stem}-{number:0{width}d}"
         if fresh not in taken:
@@ -155,7 +158,9 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
     for held in clusters.child_holdings(store, PRIMARY):
         if held["parent_vnode_id"] in free:
-            free[held["parent_vnode_id"]] = subtract(free[held["parent_vnode_id"]], rows.loads(held["amounts"]))
+            free[held["parent_vnode_id"]] = subtract(
+                free[held["parent_vnode_id"]], rows.loads(held["amounts"])
+            )
     for held in clusters.run_holdings(store, PRIMARY):
         if held["vnode_id"] in free:
             free[held["vnode_id"]] = subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
@@ -250,8 +255,15 @@ def update(
         table.set_total(
             store,
             Node(
-                node.node_id, node.template_id, total, node.hostname, merged, node.source, node.state, node.boot_id
-            ),  # fmt: skip
+                node.node_id,
+                node.template_id,
+                total,
+                node.hostname,
+                merged,
+                node.source,
+                node.state,
+                node.boot_id,
+            ),
         )
     return get_node(store, node.node_id)
 
@@ -263,7 +275,8 @@ def remove(store: Store, node_id: str) -> forms.Form:
         row = _row(store, node_id)
         if is_used(store, row["node_id"]):
             raise Conflict(
-                f"node {row['node_id']} is in use", fix=f"vctl node drain {row['node_id']}, and remove it when it is empty"
+                f"node {row['node_id']} is in use",
+                fix=f"vctl node drain {row['node_id']}, and remove it when it is empty",
             )
         table.delete(store, row["node_id"])
     return form

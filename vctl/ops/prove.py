@@ -22,7 +22,15 @@ def prove(store: Store) -> list[str]:
     with store.snapshot():
         tables = {name: table_rows(store, name) for name in ("nodes", "clusters", "vnodes", "jobs", "runs")}
     facts = _Facts(tables)
-    return [*facts.problems, *_references(facts), *_conservation(facts), *_devices(facts), *_jobs(facts)]
+    return [
+        *facts.problems,
+        *_references(facts),
+        *_vnode_references(facts),
+        *_flexible(facts),
+        *_conservation(facts),
+        *_devices(facts),
+        *_jobs(facts),
+    ]
 
 
 class _Facts:
@@ -30,7 +38,13 @@ class _Facts:
 
     def __init__(self, tables: dict[str, list[Any]]) -> None:
         self.problems: list[str] = []
-        keys = {"nodes": "node_id", "clusters": "cluster_id", "vnodes": "vnode_id", "jobs": "job_id", "runs": "run_id"}
+        keys = {
+            "nodes": "node_id",
+            "clusters": "cluster_id",
+            "vnodes": "vnode_id",
+            "jobs": "job_id",
+            "runs": "run_id",
+        }
         self.by_id: dict[str, dict[Any, dict[str, Any]]] = {}
         for table, rows in tables.items():
             found: dict[Any, dict[str, Any]] = {}
@@ -52,7 +66,7 @@ class _Facts:
 
 
 def _references(facts: _Facts) -> Iterator[str]:
-    clusters, vnodes, nodes = facts.by_id["clusters"], facts.by_id["vnodes"], facts.by_id["nodes"]
+    clusters = facts.by_id["clusters"]
     for cluster_id, cluster in clusters.items():
         parent = cluster["parent_id"]
         if parent != PRIMARY and parent not in clusters:
@@ -64,9 +78,13 @@ def _references(facts: _Facts) -> Iterator[str]:
                 break
             seen.add(parent)
             parent = clusters[parent]["parent_id"]
+
+
+def _vnode_references(facts: _Facts) -> Iterator[str]:
+    clusters, vnodes, nodes = facts.by_id["clusters"], facts.by_id["vnodes"], facts.by_id["nodes"]
     for vnode_id, vnode in vnodes.items():
-        cluster = clusters.get(vnode["cluster_id"])
-        if cluster is None:
+        owner = clusters.get(vnode["cluster_id"])
+        if owner is None:
             yield f"virtual node {vnode_id}: its cluster {vnode['cluster_id']} does not exist"
             continue
         if vnode["node_id"] not in nodes:
@@ -77,10 +95,13 @@ def _references(facts: _Facts) -> Iterator[str]:
             continue
         if above["node_id"] != vnode["node_id"]:
             yield f"virtual node {vnode_id}: its parent lies on another node"
-        if above.get("cluster_id", PRIMARY) != cluster["parent_id"]:
-            yield f"virtual node {vnode_id}: its parent is not of the parent cluster {cluster['parent_id']}"
+        if above.get("cluster_id", PRIMARY) != owner["parent_id"]:
+            yield f"virtual node {vnode_id}: its parent is not of the parent cluster {owner['parent_id']}"
+
+
+def _flexible(facts: _Facts) -> Iterator[str]:
     flexible: dict[tuple[str, str], str] = {}
-    for vnode_id, vnode in vnodes.items():
+    for vnode_id, vnode in facts.by_id["vnodes"].items():
         if vnode["kind"] == "flexible":
             place = (vnode["cluster_id"], vnode["node_id"])
             if place in flexible:
@@ -157,8 +178,8 @@ def _jobs(facts: _Facts) -> Iterator[str]:
             yield f"{name}: {job['status']} with a live process in the tables"
     for cluster_id, cluster in clusters.items():
         if cluster["kind"] == "job" and not cluster["detached"]:
-            job = jobs.get(int(cluster["job_id"] or 0))
-            if job is None or job["status"] != "RUNNING":
+            its = jobs.get(int(cluster["job_id"] or 0))
+            if its is None or its["status"] != "RUNNING":
                 yield f"cluster {cluster_id}: its job is over"
     for run in facts.live_runs:
         if run["job_id"] not in jobs:

@@ -148,7 +148,12 @@ def _clusters(
             actions.append(f"removed {cluster.cluster_id}: its job is over")
             continue
         if cluster.parent_id not in done.ledger.clusters:
-            _aside(store, row, vnodes.get(cluster.cluster_id, []), f"its parent {cluster.parent_id} does not exist")
+            _aside(
+                store,
+                row,
+                vnodes.get(cluster.cluster_id, []),
+                f"its parent {cluster.parent_id} does not exist",
+            )
             actions.append(f"set aside {cluster.cluster_id}: its parent {cluster.parent_id} does not exist")
             continue
         done.ledger.put_cluster(cluster)
@@ -190,7 +195,9 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         if room is not None and room.fits_exactly(run.holding):
             done.ledger.charge(run.run_id, run.vnode_id, run.holding)
         elif any(run.holding.amounts.values()):
-            actions.append(f"run {run.run_id} holds more than its virtual node has; kept without its reservation")
+            actions.append(
+                f"run {run.run_id} holds more than its virtual node has; kept without its reservation"
+            )
     with_runs = {run.job_id for run in done.runs.values()}
     for job in jobs.running_rows(store):
         if job["job_id"] not in with_runs:
@@ -201,7 +208,11 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
 def end_lost(store: Store, ledger: Ledger, job: Row) -> None:
     """A running job of which no process is known: over, how is not known."""
     cluster_id = job["cluster_id"]
-    if cluster_id in ledger.clusters and ledger.clusters[cluster_id].kind == JOB and not ledger.subclusters.get(cluster_id):
+    if (
+        cluster_id in ledger.clusters
+        and ledger.clusters[cluster_id].kind == JOB
+        and not ledger.subclusters.get(cluster_id)
+    ):
         clusters.delete(store, cluster_id, quiet=True)
         ledger.remove_cluster(cluster_id)
     jobs.mark_ended(

@@ -88,7 +88,9 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
 def current_node(store: Store, vnode_id: str | None) -> forms.Form:
     """The virtual node this process is on, as the proposal's ``VirtualNodeInfo``."""
     if not vnode_id:
-        raise NotFound("not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`")
+        raise NotFound(
+            "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
+        )
     with store.snapshot():
         row = clusters.get_vnode(store, vnode_id)
         cluster_id = PRIMARY if row is None else row["cluster_id"]
@@ -129,10 +131,16 @@ def vnodes(store: Store) -> list[forms.Form]:
 
 
 def events(
-    store: Store, *, since: int = 0, limit: int | None = None, job: str | None = None, cluster: str | None = None
+    store: Store,
+    *,
+    since: int = 0,
+    limit: int | None = None,
+    job: str | None = None,
+    cluster: str | None = None,
 ) -> list[forms.Form]:
     """History after event ``since``, oldest first; of one job or one cluster when asked."""
-    where, values = ["seq > ?"], [since]
+    where: list[str] = ["seq > ?"]
+    values: list[object] = [since]
     if job is not None:
         from vctl.ops.jobs import resolve as resolve_job
 
@@ -141,7 +149,10 @@ def events(
     if cluster is not None:
         where.append("(cluster_id = ? OR (object = 'cluster' AND object_id = ?))")
         values += [cluster, cluster]
-    return [forms.event(row) for row in jobs.events(store, " AND ".join(where), values, -1 if limit is None else limit)]
+    return [
+        forms.event(row)
+        for row in jobs.events(store, " AND ".join(where), values, -1 if limit is None else limit)
+    ]
 
 
 def status(store: Store) -> forms.Form:
@@ -153,7 +164,8 @@ def status(store: Store) -> forms.Form:
         return {
             "nodes": node_table.states(store),
             "resources": {
-                name: {"used": use / 10_000, "total": total[name] / 10_000} for name, use in sorted(used.items())
+                name: {"used": use / 10_000, "total": total[name] / 10_000}
+                for name, use in sorted(used.items())
             },
             "clusters": _tree_lines(store, total, free),
             "queue": {**numbers, "head": _head(store) if numbers["pending"] else []},
@@ -176,7 +188,14 @@ def scheduler(store: Store) -> forms.Form:
     """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
     beat = store.read_beat()
     if beat is None:
-        return {"running": False, "last_beat": None, "last_round_ms": None, "rounds": 0, "pid": None, "kind": None}
+        return {
+            "running": False,
+            "last_beat": None,
+            "last_round_ms": None,
+            "rounds": 0,
+            "pid": None,
+            "kind": None,
+        }
     fresh = store.clock() - int(beat["last_beat_ns"]) <= FRESH_NS
     return {
         "running": fresh and command_name(int(beat["pid"])) != "gone",
@@ -198,8 +217,14 @@ def _tree_lines(store: Store, total: dict[str, int], free: dict[str, int]) -> li
         depth[row["cluster_id"]] = depth.get(row["parent_id"], 0) + 1
         lines.append(
             _line(
-                row["cluster_id"], row["parent_id"], row["kind"], depth[row["cluster_id"]], own_total, own_free, per_cluster
-            )  # fmt: skip
+                row["cluster_id"],
+                row["parent_id"],
+                row["kind"],
+                depth[row["cluster_id"]],
+                own_total,
+                own_free,
+                per_cluster,
+            )
         )
     return _depth_first(lines)
 

@@ -60,6 +60,7 @@ def _decide_queue(ledger: Ledger, queue: Queue, starts: list[Start], waits: list
             _push_next(heads, name, rest)
         else:
             reason, message = _verdict(ledger, job, found)
+            queue.shapes[name].exhausted = found.exhausted
             _block(queue, name, queue.shapes[name], reason, message, waits)
 
 

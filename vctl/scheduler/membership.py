@@ -26,7 +26,9 @@ class Shortage:
     recommend: Mapping[str, int]
 
 
-def exchange(ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]) -> Exchange | Shortage:
+def exchange(
+    ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]
+) -> Exchange | Shortage:
     """From the present members to the wanted counts; a template not named counts as 0. All templates or none.
 
     Dead members leave first, then idle ones; joined are alive, undivided nodes of the parent. Removal is judged
@@ -46,7 +48,7 @@ def exchange(ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Map
         too_few = too_few or len(free) < surplus
         leave += free[:surplus]
     if too_few:
-        return Shortage(False, removable)
+        return Shortage(adding=False, recommend=removable)
     join: list[VNode] = []
     addable: dict[str, int] = {}
     for template in sorted(wanted):
@@ -58,7 +60,7 @@ def exchange(ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Map
         too_few = too_few or len(candidates) < missing
         join += candidates[:missing]
     if too_few:
-        return Shortage(True, addable)
+        return Shortage(adding=True, recommend=addable)
     return Exchange(tuple(join), tuple(leave))
 
 

@@ -9,7 +9,7 @@ from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, Holding
+from vctl.core.resources import Holding
 from vctl.scheduler.placement import Piece, Placed
 
 
@@ -68,9 +68,16 @@ def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple
         labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
         made.append(
             VNode(
-                vnode_id, cluster_id, piece.node_id, piece.parent_vnode_id, piece.kind, piece.holding, labels,
-                piece.whole, piece.rank,
-            )  # fmt: skip
+                vnode_id,
+                cluster_id,
+                piece.node_id,
+                piece.parent_vnode_id,
+                piece.kind,
+                piece.holding,
+                labels,
+                piece.whole,
+                piece.rank,
+            )
         )
     return tuple(made)
 
@@ -84,7 +91,7 @@ def start_of(ledger: Ledger, job: PendingJob, placed: Placed) -> Start:
     cluster = Cluster(cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id))
     return Start(
         job, cluster, vnodes_of(ledger, cluster_id, placed.pieces), f"{cluster_id}/{piece.rank}", piece.node_id,
-        placed.entry or EMPTY,
+        placed.entry,
     )  # fmt: skip
 
 

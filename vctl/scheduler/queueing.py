@@ -29,6 +29,8 @@ class Shape:
     order: list[OrderKey] = field(default_factory=list)
     blocked: tuple[str, str] | None = None
     """(reason, message) of the last look."""
+    exhausted: bool = False
+    """That look ended at its step budget, so it proved nothing."""
 
 
 class Queue:
@@ -74,7 +76,10 @@ class Queue:
         if not slots:
             return
         for shape in self.shapes.values():
-            if shape.blocked and could_help(ledger, shape.example.spec, shape.example.entry, slots):
+            if shape.blocked is None:
+                continue
+            job = shape.example
+            if shape.exhausted or could_help(ledger, self.parent_id, job.spec, job.entry, slots):
                 shape.blocked = None
 
     def forget_verdicts(self) -> None:

@@ -31,12 +31,17 @@ def update(store: Store, cluster_id: str, *, spec: ClusterSpec, revision: int) -
         "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
         (rows.spec_text(spec), revision, store.clock(), cluster_id),
     )
-    store.event("cluster.updated", "cluster", cluster_id, cluster_id=cluster_id, data={"revision": str(revision)})
+    store.event(
+        "cluster.updated", "cluster", cluster_id, cluster_id=cluster_id, data={"revision": str(revision)}
+    )
 
 
 def set_state(store: Store, cluster_id: str, state: str) -> None:
     """ACTIVE, STOPPED or REMOVING."""
-    store.db.execute("UPDATE clusters SET state = ?, updated_at = ? WHERE cluster_id = ?", (state, store.clock(), cluster_id))
+    store.db.execute(
+        "UPDATE clusters SET state = ?, updated_at = ? WHERE cluster_id = ?",
+        (state, store.clock(), cluster_id),
+    )
     store.event(f"cluster.{state.lower()}", "cluster", cluster_id, cluster_id=cluster_id)
 
 
@@ -120,8 +125,8 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
 def child_holdings(store: Store, cluster_id: str) -> list[Row]:
     """What lies in the virtual nodes of a cluster: rows of ``parent_vnode_id, amounts, whole, kind`` of children."""
     return store.rows(
-        "SELECT v.parent_vnode_id, v.amounts, v.whole, c.kind, c.cluster_id FROM clusters c JOIN vnodes v USING (cluster_id)"
-        " WHERE c.parent_id = ?",
+        "SELECT v.parent_vnode_id, v.amounts, v.whole, c.kind, c.cluster_id"
+        " FROM clusters c JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?",
         cluster_id,
     )
 
@@ -137,14 +142,19 @@ def ids_like(store: Store, prefix: str) -> list[str]:
     """Cluster ids that start with a prefix."""
     return [
         row[0]
-        for row in store.rows("SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix)
+        for row in store.rows(
+            "SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix
+        )
     ]
 
 
 def node_ids_of(store: Store, cluster_id: str) -> list[str]:
     """Physical nodes on which a cluster has something."""
     return [
-        row[0] for row in store.rows("SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id)
+        row[0]
+        for row in store.rows(
+            "SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id
+        )
     ]
 
 

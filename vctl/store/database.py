@@ -30,12 +30,14 @@ def prepare_home(home: Path) -> None:
         raise VctlError(f"{home} is a file", fix="point VCTL_HOME at a directory") from None
     except OSError as error:
         raise NotPermitted(
-            f"cannot make the state directory {home}: {error.strerror}", fix="set VCTL_HOME to a directory you can write"
+            f"cannot make the state directory {home}: {error.strerror}",
+            fix="set VCTL_HOME to a directory you can write",
         ) from None
     info = home.stat()
     if info.st_uid != os.getuid():
         raise NotPermitted(
-            f"the state directory {home} belongs to user {info.st_uid}", fix="set VCTL_HOME to a directory of your own"
+            f"the state directory {home} belongs to user {info.st_uid}",
+            fix="set VCTL_HOME to a directory of your own",
         )
     if info.st_mode & 0o077:
         home.chmod(0o700)
@@ -94,7 +96,9 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
     except sqlite3.OperationalError as error:
-        raise NotPermitted(f"cannot open {path}: {error}", fix="check owner and mode of the state directory") from None
+        raise NotPermitted(
+            f"cannot open {path}: {error}", fix="check owner and mode of the state directory"
+        ) from None
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = ON")
@@ -103,7 +107,9 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _unreadable(path: Path, error: sqlite3.DatabaseError) -> VctlError:
     if "locked" in str(error):
-        return Unreachable(f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process")
+        return Unreachable(
+            f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
+        )
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
 
 
@@ -128,11 +134,11 @@ def _migrate(home: Path, path: Path) -> None:
         if version:
             _backup_before_migration(db, path, version)
         db.execute("PRAGMA journal_mode = WAL")
-        _apply(db, version)
+        _apply(db)
         db.close()
 
 
-def _apply(db: sqlite3.Connection, version: int) -> None:
+def _apply(db: sqlite3.Connection) -> None:
     import sqlite_utils
     from sqlite_utils.migrations import Migrations
 
@@ -219,10 +225,13 @@ def check_copy(path: Path) -> None:
         finally:
             db.close()
     except sqlite3.DatabaseError as error:
-        raise VctlError(f"{path} is not a vctl backup: {error}", fix="name a file made by `vctl backup`") from None
+        raise VctlError(
+            f"{path} is not a vctl backup: {error}", fix="name a file made by `vctl backup`"
+        ) from None
     if not sound or not 0 < version <= VERSION:
         raise VctlError(
-            f"{path} is damaged or from a newer vctl (schema {version})", fix="name another file made by `vctl backup`"
+            f"{path} is damaged or from a newer vctl (schema {version})",
+            fix="name another file made by `vctl backup`",
         )
 
 

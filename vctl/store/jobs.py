@@ -31,7 +31,11 @@ def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, obj
         (job_id, launch["argv"], launch["env"], launch["cwd"], launch["options"]),
     )
     store.event(
-        "job.submitted", "job", str(columns["submission_id"]), cluster_id=str(columns["parent_cluster_id"]), job_id=job_id
+        "job.submitted",
+        "job",
+        str(columns["submission_id"]),
+        cluster_id=str(columns["parent_cluster_id"]),
+        job_id=job_id,
     )
     return job_id
 
@@ -41,7 +45,9 @@ def view(store: Store, job_id: int) -> Row | None:
     return store.row(VIEW + "WHERE j.job_id = ?", job_id)
 
 
-def views(store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None) -> list[Row]:
+def views(
+    store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
+) -> list[Row]:
     """Jobs with their present reasons, newest first."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
     return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
@@ -94,6 +100,12 @@ def get(store: Store, job_id: int) -> Row | None:
     return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
 
 
+def next_attempt(store: Store, job_id: int) -> int:
+    """Number of the next try of a job, from 1."""
+    last: int = store.value("SELECT attempt FROM jobs WHERE job_id = ?", job_id)
+    return last + 1
+
+
 def running_rows(store: Store) -> list[Row]:
     """Jobs that run."""
     return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
@@ -127,7 +139,13 @@ def head(store: Store, limit: int) -> list[Row]:
 
 
 def mark_started(
-    store: Store, job_id: int, submission_id: str, cluster_id: str, attempt: int, node_ids: list[str], resources: str
+    store: Store,
+    job_id: int,
+    submission_id: str,
+    cluster_id: str,
+    attempt: int,
+    node_ids: list[str],
+    resources: str,
 ) -> None:
     """The gang is reserved: the job runs from now on."""
     store.db.execute(
@@ -156,7 +174,9 @@ def mark_ended(
     store.event("job.ended", "job", submission_id, cluster_id=cluster_id, job_id=job_id, data=data)
 
 
-def request_stop(store: Store, job_id: int, submission_id: str, *, reason: str, grace_s: float | None) -> None:
+def request_stop(
+    store: Store, job_id: int, submission_id: str, *, reason: str, grace_s: float | None
+) -> None:
     """Ask the scheduler to stop a running job; the earliest request keeps its time, the last one its grace."""
     store.db.execute(
         "UPDATE jobs SET stop_requested_at = coalesce(stop_requested_at, ?), stop_reason = coalesce(stop_reason, ?),"
@@ -205,7 +225,9 @@ def insert_run(store: Store, run: Run) -> None:
     )  # fmt: skip
 
 
-def mark_launched(store: Store, run_id: str, *, pid: int, pid_start: int, boot_id: str, started_at: int) -> None:
+def mark_launched(
+    store: Store, run_id: str, *, pid: int, pid_start: int, boot_id: str, started_at: int
+) -> None:
     """The process has been seen: how to find it again."""
     store.db.execute(
         "UPDATE runs SET state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ? WHERE run_id = ? AND state = ?",
@@ -215,7 +237,9 @@ def mark_launched(store: Store, run_id: str, *, pid: int, pid_start: int, boot_i
 
 def mark_stopping(store: Store, run_id: str, reason: str) -> None:
     """Remember why a run is being stopped, so that its end is told right after a crash too."""
-    store.db.execute("UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?", (reason, run_id))
+    store.db.execute(
+        "UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?", (reason, run_id)
+    )
 
 
 def end_run(store: Store, run_id: str, *, exit_code: int | None, message: str | None) -> None:
@@ -262,6 +286,12 @@ def last_event(store: Store) -> int:
     return found
 
 
+def newest_event_at(store: Store) -> int | None:
+    """When the newest event happened, by the clock of then."""
+    found: int | None = store.value("SELECT max(at) FROM events")
+    return found
+
+
 def events_after(store: Store, seq: int, limit: int = -1) -> list[Row]:
     """Events after a number, oldest first."""
     return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, limit)
@@ -270,7 +300,8 @@ def events_after(store: Store, seq: int, limit: int = -1) -> list[Row]:
 def events(store: Store, where: str, values: Iterable[object], limit: int) -> list[Row]:
     """The newest events that match, oldest first."""
     return store.rows(
-        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq DESC LIMIT {int(limit)}) ORDER BY seq", *values
+        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq DESC LIMIT {int(limit)}) ORDER BY seq",
+        *values,
     )
 
 

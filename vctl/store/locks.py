@@ -30,7 +30,9 @@ def exclusive(path: Path, timeout_s: float = 30.0) -> Iterator[None]:
         with FileLock(path, timeout=timeout_s, mode=0o600):
             yield
     except Timeout:
-        raise Unreachable(f"{path} stayed locked for {timeout_s:g} s", fix="see who holds it: lsof " + str(path)) from None
+        raise Unreachable(
+            f"{path} stayed locked for {timeout_s:g} s", fix="see who holds it: lsof " + str(path)
+        ) from None
 
 
 class SchedulerLock:

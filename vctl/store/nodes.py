@@ -9,7 +9,9 @@ from vctl.store import rows
 from vctl.store.store import Store
 
 
-def insert(store: Store, node: Node, *, devices: object = None, heartbeat_timeout_s: float | None = None) -> None:
+def insert(
+    store: Store, node: Node, *, devices: object = None, heartbeat_timeout_s: float | None = None
+) -> None:
     """Add a node, with its event."""
     amounts, instances, cores = rows.holding_columns(node.total)
     now = store.clock()
@@ -23,10 +25,14 @@ def insert(store: Store, node: Node, *, devices: object = None, heartbeat_timeou
             now if heartbeat_timeout_s is not None else None, now, rows.dumps(devices or {}),
         ),
     )  # fmt: skip
-    store.event("node.added", "node", node.node_id, data={"template": node.template_id, "source": node.source})
+    store.event(
+        "node.added", "node", node.node_id, data={"template": node.template_id, "source": node.source}
+    )
 
 
-def set_state(store: Store, node_id: str, state: str, *, reason: str | None = None, author: str | None = None) -> None:
+def set_state(
+    store: Store, node_id: str, state: str, *, reason: str | None = None, author: str | None = None
+) -> None:
     """Move a node to another state, keeping who, why and when."""
     store.db.execute(
         "UPDATE nodes SET state = ?, reason = ?, author = ?, state_since = ? WHERE node_id = ?",
@@ -81,7 +87,9 @@ def ids_like(store: Store, prefix: str) -> list[str]:
     """Node ids that start with a prefix."""
     return [
         row[0]
-        for row in store.rows("SELECT node_id FROM nodes WHERE substr(node_id, 1, ?) = ?", len(prefix), prefix)
+        for row in store.rows(
+            "SELECT node_id FROM nodes WHERE substr(node_id, 1, ?) = ?", len(prefix), prefix
+        )
     ]
 
 
@@ -96,8 +104,8 @@ def samples(store: Store, per_class: int) -> list[Row]:
     Enough to answer "could it ever fit" without reading thousands of equal machines.
     """
     return store.rows(
-        "SELECT * FROM (SELECT n.*, row_number() OVER (PARTITION BY amounts, labels, template_id ORDER BY node_id) AS nth"
-        " FROM nodes n WHERE state <> 'DEAD' AND NOT EXISTS"
+        "SELECT * FROM (SELECT n.*,"
+        " row_number() OVER (PARTITION BY amounts, labels, template_id ORDER BY node_id) AS nth FROM nodes n WHERE state <> 'DEAD' AND NOT EXISTS"
         " (SELECT 1 FROM vnodes v JOIN clusters c USING (cluster_id)"
         "  WHERE v.parent_vnode_id = n.node_id AND v.whole AND c.kind = 'logical')) WHERE nth <= ?",
         per_class,
@@ -106,4 +114,7 @@ def samples(store: Store, per_class: int) -> list[Row]:
 
 def states(store: Store) -> dict[str, int]:
     """How many nodes are in each state."""
-    return {row[0]: row[1] for row in store.rows("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")}
+    return {
+        row[0]: row[1]
+        for row in store.rows("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")
+    }

@@ -7,7 +7,13 @@ from sqlite3 import Row
 from vctl.store import rows
 from vctl.store.store import Store
 
-KEYS = {"nodes": "node_id", "clusters": "cluster_id", "vnodes": "vnode_id", "runs": "run_id", "jobs": "job_id"}
+KEYS = {
+    "nodes": "node_id",
+    "clusters": "cluster_id",
+    "vnodes": "vnode_id",
+    "runs": "run_id",
+    "jobs": "job_id",
+}
 
 
 def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
@@ -41,3 +47,8 @@ def table_rows(store: Store, table: str) -> list[Row]:
     """All rows of one table, raw."""
     assert table in (*KEYS, "waits", "events", "meta", "set_aside", "reigns", "job_launches"), table
     return store.rows(f"SELECT * FROM {table}")
+
+
+def is_set_aside(store: Store, table: str, key: str) -> bool:
+    """Whether a row was set aside."""
+    return store.row("SELECT 1 FROM set_aside WHERE source = ? AND row_key = ?", table, key) is not None

@@ -80,7 +80,11 @@ def _spec_of(data: Mapping[str, Any]) -> ClusterSpec:
     groups = tuple(
         Group(
             tuple(
-                FixedNode(n["resources"], n["labels"], tuple(Condition(k, op, tuple(v)) for k, op, v in n["selector"]))
+                FixedNode(
+                    n["resources"],
+                    n["labels"],
+                    tuple(Condition(k, op, tuple(v)) for k, op, v in n["selector"]),
+                )
                 for n in group["nodes"]
             ),
             group["policy"],

@@ -152,7 +152,8 @@ class Store:
         """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: daemon or embedded."""
         with self.transaction():
             cursor = self.db.execute(
-                "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)", (os.getpid(), kind, self.clock())
+                "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)",
+                (os.getpid(), kind, self.clock()),
             )
         self.epoch = cursor.lastrowid
         assert self.epoch is not None
@@ -172,11 +173,16 @@ class Store:
     def _check_epoch(self) -> None:
         newest = self.value("SELECT max(epoch) FROM reigns")
         if newest != self.epoch:
-            raise Fenced(f"scheduler {newest} has taken over from {self.epoch}", fix="nothing to do: the newer one rules")
+            raise Fenced(
+                f"scheduler {newest} has taken over from {self.epoch}",
+                fix="nothing to do: the newer one rules",
+            )
 
     def last_reign(self) -> sqlite3.Row | None:
         """The newest reign, ended or not."""
-        return self.row("SELECT epoch, pid, kind, started_at, ended_at FROM reigns ORDER BY epoch DESC LIMIT 1")
+        return self.row(
+            "SELECT epoch, pid, kind, started_at, ended_at FROM reigns ORDER BY epoch DESC LIMIT 1"
+        )
 
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 
