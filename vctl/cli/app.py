@@ -3,6 +3,7 @@
 The only place of the command line that catches errors.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from vctl.errors import BadSpec, VctlError
 
 def run(words: Sequence[str]) -> int:
     """Answer one command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # bytes that are no text must not end a command
+            stream.reconfigure(errors="backslashreplace")
     try:
         command, rest = _find(list(words))
         values = _read(command, rest) if command else None

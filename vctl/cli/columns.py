@@ -114,4 +114,4 @@ def _count(value: object) -> object:
     """Jobs come as a number, or as numbers by state."""
     if isinstance(value, Mapping):
         return sum(value.values()) or ""
-    return len(value) if isinstance(value, list) else value
+    return (len(value) or "") if isinstance(value, list) else value

@@ -83,10 +83,11 @@ def write(answer: Answer, form: str, stream: TextIO, page: Page) -> None:
     if form == "table":
         stream.writelines(line + "\n" for line in answer.draw(page))
     elif form == "json":
-        stream.write(_json(answer.data, indent=2) + "\n")
+        stream.write(_json(answer.data, indent=2, fine=page.fine) + "\n")
     elif form == "jsonl":
         whole = isinstance(answer.data, dict) and not _is_list(answer.data)
-        stream.writelines(_json(row) + "\n" for row in ([answer.data] if whole else answer.rows))
+        rows = [answer.data] if whole else answer.rows
+        stream.writelines(_json(row, fine=page.fine) + "\n" for row in rows)
     elif form == "yaml":
         from vctl.cli.yaml import dump
 
@@ -101,10 +102,10 @@ def _is_list(data: Data) -> bool:
     return data.get("api_version") == API_VERSION and "items" in data
 
 
-def _json(value: Any, indent: int | None = None) -> str:
+def _json(value: Any, *, indent: int | None = None, fine: bool = True) -> str:
     import json
 
-    return json.dumps(value, indent=indent, ensure_ascii=False, separators=None if indent else (",", ":"))
+    return json.dumps(value, indent=indent, ensure_ascii=not fine, separators=None if indent else (",", ":"))
 
 
 def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:
