@@ -62,7 +62,7 @@ def test_piped_tables_are_plain_and_whole(nodes: Cli) -> None:
     nodes(*SUBMIT, "x", "--", "echo", long)
     ran = nodes("job list")
     heading, row = ran.out.splitlines()
-    assert heading.split()[:2] == ["ID", "SUBMISSION"]
+    assert heading.split()[:2] == ["SUBMISSION", "ID"]
     assert row.endswith(f"echo {long}")
     assert "\x1b" not in ran.out
 

@@ -65,6 +65,26 @@ def test_a_table_fits_the_page_and_cuts_what_gives_way() -> None:
     assert lines[1].endswith("…")
 
 
+def test_a_table_leaves_out_what_can_be_spared_and_keeps_the_key() -> None:
+    columns = [
+        Column("KEY", "key"),
+        Column("ONE", "one", spare=True),
+        Column("TWO", "two", spare=True),
+        Column("X", "x"),
+    ]
+    item = {"key": "k" * 20, "one": "1" * 10, "two": "2" * 10, "x": "x" * 10}
+    assert list(Page(width=80).table(columns, [item]))[1].split() == [
+        item["key"],
+        item["one"],
+        item["two"],
+        item["x"],
+    ]
+    assert list(Page(width=50).table(columns, [item]))[1].split() == [item["key"], item["one"], item["x"]]
+    assert list(Page(width=32).table(columns, [item]))[1].split() == [item["key"], item["x"]]
+    assert list(Page(width=31).table(columns, [item]))[1].split() == [item["key"], "x" * 8 + "…"]
+    assert list(Page(width=10).table(columns, [item]))[1].split() == [item["key"], "x" * 7 + "…"]
+
+
 def test_colour_only_where_wanted() -> None:
     columns = [Column("A", lambda item: Cell(item["a"], "red"))]
     assert list(Page(colour=True, header=False).table(columns, [{"a": "x"}])) == ["\x1b[31mx\x1b[0m"]

@@ -35,19 +35,19 @@ def _used(name: str, total: str, available: str) -> Any:
 
 
 JOBS = [
-    Column("ID", "job_id", right=True),
     Column("SUBMISSION", "submission_id"),
+    Column("ID", "job_id", right=True, spare=True),
     Column("NAME", "name", optional=True, give=True),
     Column("STATUS", lambda job: words.state(job["status"])),
     Column("REASON", "state_reason", optional=True),
     Column("CLUSTER", lambda job: words.cluster_name(job["parent_cluster_id"]), give=True),
     Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),
-    Column("POS", "queue_position", right=True, optional=True),
+    Column("POS", "queue_position", right=True, optional=True, spare=True),
     Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
     Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
-    Column("MEM", _amount("resources", "memory"), right=True, optional=True),
+    Column("MEM", _amount("resources", "memory"), right=True, optional=True, spare=True),
     Column("TIME", _running_for, right=True),
-    Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True),
+    Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True, spare=True),
     Column("EXIT", "exit_code", right=True, optional=True),
     Column("COMMAND", "entrypoint", give=True),
 ]
@@ -55,25 +55,25 @@ CLUSTERS = [
     Column("CLUSTER", lambda vc: words.cluster_name(vc["cluster_id"])),
     Column("PARENT", lambda vc: words.cluster_name(vc["parent_id"]), give=True),
     Column("KIND", "kind"),
-    Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no"),
+    Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", spare=True),
     Column("STATE", lambda vc: words.state(vc["state"])),
     Column("CPU", _used("CPU", "total_resources", "available_resources"), right=True, optional=True),
     Column("GPU", _used("GPU", "total_resources", "available_resources"), right=True, optional=True),
     Column("MEM", _used("memory", "total_resources", "available_resources"), right=True, optional=True),
     Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), optional=True, give=True),
     Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True, optional=True),
-    Column("REVISION", "revision", right=True),
+    Column("REVISION", "revision", right=True, spare=True),
 ]
 NODES = [
     Column("NODE", "node_id"),
     Column("TYPE", "template_id"),
-    Column("SOURCE", "source"),
+    Column("SOURCE", "source", spare=True),
     Column("STATE", lambda node: words.state(node["state"])),
     Column("CPU", _used("CPU", "resources", "available"), right=True, optional=True),
     Column("GPU", _used("GPU", "resources", "available"), right=True, optional=True),
     Column("MEM", _used("memory", "resources", "available"), right=True, optional=True),
     Column("REASON", "reason", optional=True, give=True),
-    Column("AGE", lambda node: words.lasted(node["created_at"]), right=True),
+    Column("AGE", lambda node: words.lasted(node["created_at"]), right=True, spare=True),
 ]
 VNODES = [
     Column("VNODE", "vnode_id"),
@@ -87,7 +87,7 @@ VNODES = [
 NODES_OF_A_CLUSTER = [
     Column("NODE ID", "NodeID"),
     Column("ON", lambda node: node.get("ParentNodeID") or "", optional=True),
-    Column("NAME", "NodeName", give=True),
+    Column("NAME", "NodeName", spare=True),
     Column("TYPE", "NodeType"),
     Column("KIND", "Kind"),
     Column("ALIVE", lambda node: Cell("yes", "green") if node["Alive"] else Cell("no", "red")),

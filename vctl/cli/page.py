@@ -28,7 +28,8 @@ class Cell:
 class Column:
     """A column of a table: heading, what it shows of an item, and how it behaves when room is short.
 
-    ``optional`` columns are left out when empty everywhere; ``give`` columns are cut first.
+    ``optional`` columns are left out when empty everywhere. Where room is short the ``give`` columns are cut,
+    then the ``spare`` ones left out, the last one first, then all others cut; the first column, the key, never.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Column:
         right: bool = False,
         optional: bool = False,
         give: bool = False,
+        spare: bool = False,
     ) -> None:
         self.heading = heading
         self.show = show
         self.right = right
         self.optional = optional
         self.give = give
+        self.spare = spare
 
     def cell(self, item: Mapping[str, Any]) -> Cell:
         """What this column shows of an item."""
@@ -99,33 +102,43 @@ class Page:
     def table(self, columns: Sequence[Column], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """The lines of a table."""
         grid = [[column.cell(item) for column in columns] for item in items]
-        kept = [
+        cells = list(zip(*grid, strict=True)) if grid else [()] * len(columns)
+        widths = [
+            max([wide(column.heading), *(wide(cell.text) for cell in below)])
+            for column, below in zip(columns, cells, strict=True)
+        ]
+        shown = [
             index
             for index, column in enumerate(columns)
-            if not column.optional or any(row[index].text for row in grid)
+            if not column.optional or any(cell.text for cell in cells[index])
         ]
-        columns, grid = [columns[index] for index in kept], [[row[index] for index in kept] for row in grid]
-        widths = [
-            max([wide(column.heading), *(wide(row[index].text) for row in grid)])
-            for index, column in enumerate(columns)
-        ]
-        self._fit(columns, widths)
+        self._fit(columns, widths, shown)
+        columns, widths = [columns[index] for index in shown], [widths[index] for index in shown]
         if self.header:
             yield self._line(columns, widths, [Cell(column.heading, "bold") for column in columns])
         for row in grid:
-            yield self._line(columns, widths, row)
+            yield self._line(columns, widths, [row[index] for index in shown])
 
-    def _fit(self, columns: Sequence[Column], widths: list[int]) -> None:
-        """Narrow the columns that give way, then the widest, until the table fits the page."""
+    def _fit(self, columns: Sequence[Column], widths: list[int], shown: list[int]) -> None:
+        """Narrow or leave out columns until the table fits the page."""
         if self.width is None:
             return
-        givers = [index for index, column in enumerate(columns) if column.give]
-        for choice in (givers, list(range(len(columns)))):
-            while sum(widths) + len(GAP) * (len(widths) - 1) > self.width:
-                able = [index for index in choice if widths[index] > LEAST_WIDTH]
-                if not able:
-                    break
-                widths[max(able, key=lambda index: widths[index])] -= 1
+        least = [min(w, LEAST_WIDTH) if column.give else w for column, w in zip(columns, widths, strict=True)]
+        spare = [index for index in shown if columns[index].spare]
+        while spare and self._excess(least, shown) > 0:
+            shown.remove(spare.pop())
+        while (excess := self._excess(widths, shown)) > 0:
+            able = [index for index in shown[1:] if widths[index] > LEAST_WIDTH]
+            able = [index for index in able if columns[index].give] or able
+            if not able:
+                return
+            widest = max(able, key=lambda index: widths[index])
+            widths[widest] = max(LEAST_WIDTH, widths[widest] - max(1, excess // 4))
+
+    def _excess(self, widths: Sequence[int], shown: Sequence[int]) -> int:
+        """By how much these columns are too wide for the page."""
+        assert self.width is not None
+        return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1) - self.width
 
     def _line(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[Cell]) -> str:
         parts = []

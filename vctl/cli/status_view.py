@@ -63,8 +63,8 @@ def _queue_title(queue: Data) -> str:
 
 def _queue(page: Page, head: list[Data]) -> Iterator[str]:
     columns = [
-        Column("POS", "queue_position", right=True),
         Column("JOB", "submission_id"),
+        Column("POS", "queue_position", right=True),
         Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),
         Column("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
         Column("WHY", "message", optional=True, give=True),
