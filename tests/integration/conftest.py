@@ -1,0 +1,311 @@
+"""Real state directories, the real ``vctl`` command in processes of its own; whatever a test starts ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vctl.runtime import processes
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState
+
+ROOT = Path(__file__).parents[2]
+VCTL = (sys.executable, "-m", "vctl")
+PATIENCE_S = 40.0
+"""How long anything may take on a machine that is busy with something else; figures are asserted apart."""
+FOUR = '{"CPU": 4, "memory": "8GiB"}'
+SPREAD_2X1 = json.dumps(
+    {
+        "fixed_size_nodes": [
+            {
+                "nodes": [{"resources": {"CPU": 1}}, {"resources": {"CPU": 1}}],
+                "scheduling_policy": "STRICT_SPREAD",
+            }
+        ]
+    }
+)
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(1000)
+"""
+"""A job that ignores SIGTERM, beside a process that double-forked into a session of its own and ignores it too."""
+
+
+def eventually(condition: Callable[[], Any], what: str = "it", within_s: float = PATIENCE_S) -> Any:
+    """Wait for a condition and return what it returned."""
+    give_up = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < give_up, f"waited {within_s} s for {what}"
+        time.sleep(0.01)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    seen = processes.process(pid)
+    return seen is None or seen.state in "ZX"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+
+    @property
+    def out(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def err(self) -> str:
+        return self.stderr.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+class Place:
+    """A state directory and the commands that work on it."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self.home = home
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        return {
+            **os.environ,
+            "VCTL_HOME": str(self.home),
+            "VCTL_LOCAL_NODE": "0",
+            "PYTHONPATH": str(ROOT),
+            **more,
+        }
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+        """A command in a process group of its own, as a shell would start it."""
+        process = subprocess.Popen(
+            [*VCTL, *words], env=self.environment(env), cwd=self.folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[bytes], *, within_s: float = PATIENCE_S) -> Ran:
+        began = time.monotonic()
+        out, err = process.communicate(timeout=within_s)
+        return Ran(process.returncode, out, err, time.monotonic() - began)
+
+    def run(self, *words: str, stdin: bytes = b"", **env: str) -> Ran:
+        """A command to its end, whatever it says."""
+        began = time.monotonic()
+        done = subprocess.run(
+            [*VCTL, *words], env=self.environment(env), cwd=self.folder, input=stdin, capture_output=True,
+            timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+    def ok(self, *words: str, **env: str) -> str:
+        """A command that must work; its output."""
+        done = self.run(*words, **env)
+        assert done.code == 0, (words, done)
+        return done.out
+
+    def read(self, *words: str) -> Any:
+        """The JSON answer of a command."""
+        return json.loads(self.ok(*words, "-o", "json"))
+
+    def add_nodes(self, count: int, resources: str = FOUR) -> None:
+        self.ok("node", "add", "--count", str(count), "--simulated", "--resources", resources)
+
+    def submit(self, *words: str) -> str:
+        """Queue a job and return its submission id."""
+        return self.ok("job", "submit", "--no-wait", *words).strip()
+
+    def sleeper(self, *words: str) -> str:
+        return self.submit(*words, "--", "sleep", "1000")
+
+    def job(self, ref: str) -> dict[str, Any]:
+        """One job, read in this process: waiting for it must not cost the machine a command each time."""
+        from vctl.ops import jobs
+        from vctl.store.store import Store
+
+        with Store.open(self.home) as store:
+            return jobs.get_job(store, ref)
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        from vctl.ops import jobs
+        from vctl.store.store import Store
+
+        with Store.open(self.home) as store:
+            return {job["submission_id"]: job for job in jobs.list_jobs(store, all=True)[0]}
+
+    def reach(self, ref: str, *statuses: str, within_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Wait until a job is in one of these states."""
+        eventually(lambda: self.job(ref)["status"] in statuses, f"{ref} to be {statuses}", within_s)
+        return self.job(ref)
+
+    def running_process(self, ref: str) -> int:
+        """Pid of a job's main process, once it is known."""
+
+        def pid() -> int | None:
+            with self.sql() as db:
+                row = db.execute(
+                    "SELECT pid FROM runs JOIN jobs USING (job_id) WHERE submission_id = ? AND state = 'RUNNING'",
+                    (ref,),
+                ).fetchone()
+            return None if row is None else int(row[0])
+
+        return int(eventually(pid, f"the process of {ref}"))
+
+    def supervisor_of(self, ref: str) -> int:
+        self.running_process(ref)
+        with self.sql() as db:
+            (run_id,) = db.execute(
+                "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ? AND state <> 'ENDED'",
+                (ref,),
+            ).fetchone()
+        start = LocalRuntime(self.home).observe(run_id).start
+        assert start is not None
+        return start.supervisor
+
+    def sql(self) -> Sql:
+        return Sql(self.home / "cluster.db")
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Everything that is in the tables."""
+        with self.sql() as db:
+            names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
+
+    def daemon(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+        """A daemon that schedules; its log is ``daemon.log`` beside the state."""
+        with open(self.folder / "daemon.log", "ab") as log:
+            process = subprocess.Popen(
+                [*VCTL, "daemon", *words], env=self.environment(env), cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, process_group=0,
+            )  # fmt: skip
+        self._started.append(process)
+
+        def ready() -> bool:
+            assert process.poll() is None, (self.folder / "daemon.log").read_text()
+            return self.beat().get("pid") == process.pid
+
+        eventually(ready, "the daemon to begin")
+        return process
+
+    def beat(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.home / "scheduler.beat").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, as sudden as it can be, and collect it."""
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+    def term(self, process: subprocess.Popen[bytes]) -> Ran:
+        process.terminate()
+        return self.finish(process)
+
+    def free(self) -> dict[str, float]:
+        """What is free on each physical node, as ``vctl nodes`` says."""
+        return {node["NodeID"]: node["Available"]["CPU"] for node in self.read("nodes")["items"]}
+
+    def assert_sound(self) -> None:
+        """Nothing held, and the doctor content."""
+        with self.sql() as db:
+            for table in ("vnodes", "clusters"):
+                assert db.execute(f"SELECT * FROM {table}").fetchall() == [], table
+            assert db.execute("SELECT * FROM runs WHERE state <> 'ENDED'").fetchall() == []
+        doctor = self.run("doctor", "--prove", "-o", "json")
+        assert doctor.code == 0, doctor.out
+        assert doctor.json["findings"] == []
+
+    def end(self) -> None:
+        """End every command, then every run."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=PATIENCE_S)
+        if not (self.home / "runs").is_dir():
+            return
+        runtime = LocalRuntime(self.home)
+        for run_id in runtime.known_runs():
+            runtime.stop(run_id, grace_s=0)
+        for run_id in runtime.known_runs():
+            over = (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED)
+            eventually(lambda run_id=run_id: runtime.observe(run_id).state in over, f"the end of run {run_id}")
+            runtime.clear_lost(run_id)
+        runtime.close()
+        complaints = self.home / "launcher.log"
+        assert not complaints.exists() or complaints.read_text() == ""
+
+
+class Sql:
+    """A look at the raw tables: closed at the end, changes committed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._db = sqlite3.connect(self._path, timeout=30)
+        return self._db
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._db.commit()
+        self._db.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """An empty state directory without nodes."""
+    here = Place(tmp_path / "state", tmp_path / "work")
+    yield here
+    here.end()
+
+
+@pytest.fixture
+def two(place: Place) -> Place:
+    """Two simulated nodes of 4 CPUs."""
+    place.add_nodes(2)
+    return place
+
+
+@pytest.fixture
+def one(place: Place) -> Place:
+    """One simulated node of 4 CPUs."""
+    place.add_nodes(1)
+    return place
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C: the terminal sends it to the whole foreground group."""
+    os.killpg(process.pid, signal.SIGINT)
