@@ -89,3 +89,7 @@ class Cluster:
     revision: int = 0
     state: str = "ACTIVE"
     job: str | None = None
+    borrow_limit: Mapping[str, int] | None = None
+    """How much it may have above its minimum; a name missing is not limited, None limits nothing."""
+    lending_limit: Mapping[str, int] = field(default_factory=dict)
+    """How much of its minimum it may lend while it does not use it; nothing by default."""

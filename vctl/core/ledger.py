@@ -110,6 +110,8 @@ class Ledger:
         self.subclusters: dict[str, dict[str, None]] = {}
         self.charges: dict[str, tuple[str, Holding]] = {}
         """run id -> (vnode id, what the process holds there)."""
+        self.homes: dict[str, int] = {}
+        """vnode id -> how many processes live there, those without a request of their own included."""
         self.grown: dict[str, set[str]] = {}
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
         self._indexes: dict[str, SlotIndex] = {}
@@ -219,6 +221,7 @@ class Ledger:
         """Count what a process of the cluster holds on one of its virtual nodes."""
         self.rooms[vnode_id].take_exactly(holding)
         self.charges[run_id] = (vnode_id, holding)
+        self.homes[vnode_id] = self.homes.get(vnode_id, 0) + 1
         self._refile(vnode_id)
 
     def discharge(self, run_id: str) -> None:
@@ -226,6 +229,9 @@ class Ledger:
         if charge := self.charges.pop(run_id, None):
             vnode_id, holding = charge
             self.rooms[vnode_id].give_back(holding)
+            self.homes[vnode_id] -= 1
+            if not self.homes[vnode_id]:
+                del self.homes[vnode_id]
             self._refile(vnode_id)
             self._note_growth(vnode_id)
 

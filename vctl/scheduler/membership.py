@@ -80,7 +80,7 @@ def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     """Whether no child and no process holds any of a virtual node."""
     if ledger.children[vnode.vnode_id] or not ledger.rooms[vnode.vnode_id].is_untouched():
         return False
-    return all(held != vnode.vnode_id for held, _ in ledger.charges.values())
+    return vnode.vnode_id not in ledger.homes
 
 
 def _by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:

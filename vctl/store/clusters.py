@@ -46,11 +46,21 @@ def set_state(store: Store, cluster_id: str, state: str) -> None:
 
 
 def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
-    """Remove a cluster and its virtual nodes."""
+    """Remove a cluster with its virtual nodes and leases."""
+    store.db.execute("DELETE FROM leases WHERE borrower_id = ?", (cluster_id,))
     store.db.execute("DELETE FROM vnodes WHERE cluster_id = ?", (cluster_id,))
     store.db.execute("DELETE FROM clusters WHERE cluster_id = ?", (cluster_id,))
     if not quiet:
         store.event("cluster.removed", "cluster", cluster_id, cluster_id=cluster_id)
+
+
+def update_vnode(store: Store, vnode: VNode) -> None:
+    """Write the new size of a flexible virtual node; the event is its cluster's or its lease's."""
+    amounts, instances, cores = rows.holding_columns(vnode.holding)
+    store.db.execute(
+        "UPDATE vnodes SET amounts = ?, instances = ?, cores = ? WHERE vnode_id = ?",
+        (amounts, instances, cores, vnode.vnode_id),
+    )
 
 
 def insert_vnode(store: Store, vnode: VNode) -> None:

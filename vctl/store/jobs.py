@@ -189,6 +189,7 @@ def request_stop(
 def delete(store: Store, job_id: int, submission_id: str) -> None:
     """Forget a job that is over."""
     store.db.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
+    store.db.execute("DELETE FROM tasks WHERE job_id = ?", (job_id,))
     store.db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
     store.event("job.deleted", "job", submission_id, job_id=job_id)
 

@@ -12,6 +12,7 @@ from vctl.core.jobs import PendingJob, Run
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
 from vctl.core.resources import Holding
+from vctl.core.tasks import Lease, PendingTask
 
 
 def dumps(value: object) -> str:
@@ -105,9 +106,10 @@ def node(row: Row) -> Node:
 def cluster(row: Row) -> Cluster:
     """A row of ``clusters``; ``job`` is the submission's number as text."""
     job = None if row["job_id"] is None else str(row["job_id"])
+    limits = loads(row["settings"]) if row["settings"] != "{}" else {}
     return Cluster(
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
-        row["state"], job,
+        row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
     )  # fmt: skip
 
 
@@ -124,6 +126,23 @@ def pending(row: Row) -> PendingJob:
     return PendingJob(
         row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
         loads(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
+    )  # fmt: skip
+
+
+def task(row: Row) -> PendingTask:
+    """A waiting row of ``tasks``."""
+    selector = tuple(Condition(key, operator, tuple(values)) for key, operator, values in loads(row["selector"]))
+    return PendingTask(
+        row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], loads(row["request"]), selector,
+        row["strategy"], row["origin_vnode_id"],
+    )  # fmt: skip
+
+
+def lease(row: Row) -> Lease:
+    """A row of ``leases``."""
+    return Lease(
+        row["lease_id"], row["borrower_id"], row["lender_id"], row["vnode_id"], row["node_id"], loads(row["amounts"]),
+        row["since"], row["expires_at"], row["job_id"],
     )  # fmt: skip
 
 

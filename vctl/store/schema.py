@@ -59,6 +59,27 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_live ON runs (run_id) WHERE state <> 'ENDED';
 CREATE INDEX runs_by_job ON runs (job_id);
+CREATE TABLE tasks (
+    task_number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL UNIQUE, job_id INTEGER NOT NULL,
+    cluster_id TEXT NOT NULL, owner_id TEXT NOT NULL, name TEXT, state TEXT NOT NULL, state_reason TEXT, message TEXT,
+    request TEXT NOT NULL, selector TEXT NOT NULL, strategy TEXT NOT NULL, origin_vnode_id TEXT,
+    inputs TEXT NOT NULL DEFAULT '[]', outputs TEXT NOT NULL DEFAULT '[]',
+    max_retries INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0, detached INTEGER NOT NULL DEFAULT 0,
+    vnode_id TEXT, node_id TEXT, exit_code INTEGER, grace_s REAL NOT NULL DEFAULT 3,
+    stop_requested_at INTEGER, created_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER
+);
+CREATE INDEX tasks_unfinished ON tasks (cluster_id, task_number) WHERE ended_at IS NULL;
+CREATE INDEX tasks_by_job ON tasks (job_id);
+CREATE TABLE task_launches (
+    task_id TEXT PRIMARY KEY REFERENCES tasks (task_id) ON DELETE CASCADE,
+    argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL
+);
+CREATE TABLE leases (
+    lease_id INTEGER PRIMARY KEY AUTOINCREMENT, borrower_id TEXT NOT NULL, lender_id TEXT NOT NULL,
+    vnode_id TEXT NOT NULL, node_id TEXT NOT NULL, amounts TEXT NOT NULL, since INTEGER NOT NULL,
+    expires_at INTEGER, job_id INTEGER
+);
+CREATE INDEX leases_by_vnode ON leases (vnode_id);
 CREATE TABLE waits (
     parent_cluster_id TEXT NOT NULL, shape TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
     since INTEGER NOT NULL, PRIMARY KEY (parent_cluster_id, shape)

@@ -1,0 +1,55 @@
+"""Tasks: commands started inside a job, each with its own request. States, strategies, values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vctl.core.labels import Selector
+from vctl.core.resources import Amounts
+
+PENDING_ARGS, PENDING_NODE, RUNNING = "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "RUNNING"
+FINISHED, FAILED = "FINISHED", "FAILED"
+FINAL = frozenset({FINISHED, FAILED})
+
+TRANSITIONS = {
+    PENDING_ARGS: {"ready": PENDING_NODE, "cancel": FAILED},
+    PENDING_NODE: {"start": RUNNING, "cancel": FAILED},
+    RUNNING: {"finish": FINISHED, "fail": FAILED, "retry": PENDING_NODE, "cancel": FAILED},
+    FINISHED: {},
+    FAILED: {},
+}
+"""state -> event -> next state, as in Ray's task states."""
+
+CANCELLED, OWNER_ENDED = "Cancelled", "OwnerEnded"
+HYBRID, SPREAD, RANDOM, NODE = "HYBRID", "SPREAD", "RANDOM", "NODE"
+STRATEGIES = (HYBRID, SPREAD, RANDOM, NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTask:
+    """A task that waits for a place. ``origin_vnode_id`` is where it was started: the local one for HYBRID."""
+
+    task_id: str
+    number: int
+    job_id: int
+    cluster_id: str
+    request: Amounts
+    selector: Selector = ()
+    strategy: str = HYBRID
+    origin_vnode_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a cluster borrowed above its minimum: on which virtual node, from its parent, since and until when (ns)."""
+
+    lease_id: int
+    borrower_id: str
+    lender_id: str
+    vnode_id: str
+    node_id: str
+    amounts: Mapping[str, int]
+    since: int
+    expires_at: int | None = None
+    job_id: int | None = None

@@ -1,0 +1,163 @@
+"""SQL about tasks and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from vctl.core import tasks as tk
+from vctl.core.tasks import Lease
+from vctl.store import rows
+from vctl.store.store import Row, Store
+
+# ---- tasks ----
+
+
+def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, str]) -> int:
+    """Queue a task; returns its number. Its id is made from it when none is given."""
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    cursor = store.db.execute(f"INSERT INTO tasks ({names}) VALUES ({marks})", tuple(columns.values()))
+    number = cursor.lastrowid
+    assert number is not None
+    store.db.execute(
+        "INSERT INTO task_launches (task_id, argv, env, cwd) VALUES (?, ?, ?, ?)",
+        (columns["task_id"], launch["argv"], launch["env"], launch["cwd"]),
+    )
+    _event(store, "task.submitted", str(columns["task_id"]), str(columns["cluster_id"]), columns["job_id"])
+    return number
+
+
+def _event(store: Store, kind: str, task_id: str, cluster_id: str | None, job_id: object, **data: object) -> None:
+    number = job_id if isinstance(job_id, int) else None
+    store.event(kind, "task", task_id, cluster_id=cluster_id, job_id=number, data=data)
+
+
+def get(store: Store, task_id: str) -> Row | None:
+    """One task."""
+    return store.row("SELECT * FROM tasks WHERE task_id = ?", task_id)
+
+
+def launch(store: Store, task_id: str) -> Row | None:
+    """What is started: argv, environment, directory."""
+    return store.row("SELECT * FROM task_launches WHERE task_id = ?", task_id)
+
+
+def views(store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None) -> list[Row]:
+    """Tasks that match, oldest first."""
+    tail = "" if limit is None else f" LIMIT {int(limit)}"
+    return store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number{tail}", *values)
+
+
+def waiting_rows(store: Store) -> list[Row]:
+    """Tasks that wait for a place, oldest first."""
+    return store.rows(
+        "SELECT * FROM tasks WHERE ended_at IS NULL AND state = ? ORDER BY task_number", tk.PENDING_NODE
+    )
+
+
+def stop_requests(store: Store) -> list[Row]:
+    """Running tasks that somebody asked to cancel."""
+    return store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND stop_requested_at IS NOT NULL")
+
+
+def mark_started(store: Store, task_id: str, *, vnode_id: str, node_id: str, attempt: int) -> None:
+    """A place is reserved: the task runs from now on."""
+    store.db.execute(
+        "UPDATE tasks SET state = ?, state_reason = NULL, message = NULL, vnode_id = ?, node_id = ?, attempt = ?,"
+        " started_at = ? WHERE task_id = ?",
+        (tk.RUNNING, vnode_id, node_id, attempt, store.clock(), task_id),
+    )
+    row = get(store, task_id)
+    assert row is not None
+    _event(store, "task.started", task_id, row["cluster_id"], row["job_id"], vnode=vnode_id)
+
+
+def mark_waiting(store: Store, task_id: str, reason: str, message: str) -> None:
+    """Why a task waits; no event, because a reason is not a change of its state."""
+    store.db.execute(
+        "UPDATE tasks SET state_reason = ?, message = ? WHERE task_id = ? AND state = ?",
+        (reason, message, task_id, tk.PENDING_NODE),
+    )
+
+
+def mark_retry(store: Store, task_id: str, message: str) -> None:
+    """A failed try is repeated: the task waits for a place again."""
+    store.db.execute(
+        "UPDATE tasks SET state = ?, vnode_id = NULL, node_id = NULL, message = ? WHERE task_id = ?",
+        (tk.PENDING_NODE, message, task_id),
+    )
+    row = get(store, task_id)
+    assert row is not None
+    _event(store, "task.retried", task_id, row["cluster_id"], row["job_id"], message=message)
+
+
+def mark_ended(
+    store: Store, task_id: str, *, state: str, reason: str | None, message: str | None, exit_code: int | None
+) -> None:
+    """The final state of a task."""
+    store.db.execute(
+        "UPDATE tasks SET state = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ? WHERE task_id = ?",
+        (state, reason, message, exit_code, store.clock(), task_id),
+    )
+    row = get(store, task_id)
+    assert row is not None
+    _event(store, "task.ended", task_id, row["cluster_id"], row["job_id"], state=state, exit_code=exit_code)
+
+
+def request_cancel(store: Store, task_id: str) -> None:
+    """Ask the scheduler to end a running task."""
+    store.db.execute(
+        "UPDATE tasks SET stop_requested_at = coalesce(stop_requested_at, ?) WHERE task_id = ?",
+        (store.clock(), task_id),
+    )
+    row = get(store, task_id)
+    assert row is not None
+    _event(store, "task.stop_requested", task_id, row["cluster_id"], row["job_id"])
+
+
+def unfinished_of_job(store: Store, job_id: int) -> list[Row]:
+    """Tasks of a job that are not over."""
+    return store.rows("SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL ORDER BY task_number", job_id)
+
+
+# ---- leases ----
+
+
+def insert_lease(store: Store, lease: Lease) -> Lease:
+    """Record what a cluster borrowed; returns it with its number."""
+    cursor = store.db.execute(
+        "INSERT INTO leases (borrower_id, lender_id, vnode_id, node_id, amounts, since, expires_at, job_id)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            lease.borrower_id, lease.lender_id, lease.vnode_id, lease.node_id, rows.dumps(dict(lease.amounts)),
+            lease.since, lease.expires_at, lease.job_id,
+        ),
+    )  # fmt: skip
+    number = cursor.lastrowid
+    assert number is not None
+    store.event(
+        "lease.granted", "lease", str(number), cluster_id=lease.borrower_id, job_id=lease.job_id,
+        data={"lender": lease.lender_id, "vnode": lease.vnode_id, "amounts": dict(lease.amounts)},
+    )  # fmt: skip
+    return Lease(
+        number, lease.borrower_id, lease.lender_id, lease.vnode_id, lease.node_id, lease.amounts, lease.since,
+        lease.expires_at, lease.job_id,
+    )  # fmt: skip
+
+
+def end_lease(store: Store, lease: Lease, left: Mapping[str, int]) -> None:
+    """A lease is given back, whole or down to what is left of it."""
+    if left:
+        store.db.execute(
+            "UPDATE leases SET amounts = ? WHERE lease_id = ?", (rows.dumps(dict(left)), lease.lease_id)
+        )
+    else:
+        store.db.execute("DELETE FROM leases WHERE lease_id = ?", (lease.lease_id,))
+    store.event(
+        "lease.returned", "lease", str(lease.lease_id), cluster_id=lease.borrower_id, job_id=lease.job_id,
+        data={"lender": lease.lender_id, "left": dict(left)},
+    )  # fmt: skip
+
+
+def lease_rows(store: Store) -> list[Row]:
+    """All leases, oldest first."""
+    return store.rows("SELECT * FROM leases ORDER BY lease_id")
