@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Optional, cast
 
 import typer
 
@@ -88,7 +88,7 @@ def _callback(command: Command) -> Callable[..., dict[str, Any]]:
 def _annotation(param: Param) -> Any:
     kind: Any = list[param.type] if param.many else param.type  # type: ignore[name-defined]  # a value, not a type
     if not param.required and not param.is_flag:
-        kind = kind | None
+        kind = Optional[kind]  # noqa: UP045  # older typers do not know X | None
     info = param.info
     help, metavar = _plain(info.help), param.metavar
     if param.is_argument:
@@ -97,7 +97,7 @@ def _annotation(param: Param) -> Any:
     if param.is_flag:
         if info.off:
             names[-1] = f"{names[-1]}/{info.off}"
-            kind = bool | None if param.default is None else bool
+            kind = Optional[bool] if param.default is None else bool  # noqa: UP045  # as above
         return Annotated[kind, typer.Option(*names, help=help, show_default=False)]
     return Annotated[kind, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
 

@@ -48,9 +48,9 @@ def _jobs(store: "Store") -> list[str]:
 
 
 def _clusters(store: "Store") -> list[str]:
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    found = clusters.list_clusters(store, filters=(), all_kinds=True)
+    found = cluster_views.list_clusters(store, filters=(), all_kinds=True)
     return ["primary" if vc["kind"] == "primary" else str(vc["cluster_id"]) for vc in found][:MOST]
 
 

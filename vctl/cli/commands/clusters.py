@@ -145,11 +145,11 @@ def _removed(call: Call, cluster_id: str) -> bool:
     """Wait until the cluster is gone; False after an interrupt."""
     from vctl.daemon.waiting import Waiter
     from vctl.errors import NotFound
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
     def gone() -> bool:
         try:
-            clusters.get_cluster(call.store, cluster_id)
+            cluster_views.get_cluster(call.store, cluster_id)
         except NotFound:
             return True
         return False
@@ -168,9 +168,9 @@ def _removed(call: Call, cluster_id: str) -> bool:
 def list_(call: Call) -> Answer:
     """List virtual clusters of every kind."""
     from vctl.cli.columns import CLUSTERS
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    items = clusters.list_clusters(call.store, filters=call.filters, all_kinds=True)
+    items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
     return listing(
         "ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters"
     )
@@ -185,9 +185,9 @@ def list_(call: Call) -> Answer:
 )
 def get(call: Call, cluster_id: Id) -> Answer:
     """Show one virtual cluster."""
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    return single(clusters.get_cluster(call.store, cluster_id), cluster_id)
+    return single(cluster_views.get_cluster(call.store, cluster_id), cluster_id)
 
 
 @command("vc tree", "vctl vc tree", "vctl vc tree team-a", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
@@ -199,9 +199,9 @@ def tree(
 ) -> Answer:
     """Show virtual clusters as a tree with what is used of each."""
     from vctl.cli import tree as drawing
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    data = clusters.tree(call.store, cluster_id)
+    data = cluster_views.tree(call.store, cluster_id)
     branches = drawing.flatten(data)
     answer = single(data, data["cluster_id"], lambda page: drawing.draw(page, branches))
     answer.names = [branch["cluster_id"] for branch in branches]

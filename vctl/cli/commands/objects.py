@@ -31,15 +31,15 @@ class Kind:
 
 
 def _clusters(call: Call) -> Items:
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    return _cut(call, clusters.list_clusters(call.store, filters=call.filters, all_kinds=True))
+    return _cut(call, cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True))
 
 
 def _cluster(call: Call, ref: str) -> Data:
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
-    return clusters.get_cluster(call.store, ref)
+    return cluster_views.get_cluster(call.store, ref)
 
 
 def _vnodes(call: Call) -> Items:
