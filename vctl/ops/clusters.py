@@ -17,6 +17,7 @@ from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.store import clusters as table
 from vctl.store import jobs, rows
+from vctl.store.partial import load_for_exchange
 from vctl.store.store import Store
 
 __all__ = [
@@ -59,8 +60,7 @@ def create(
         _check_parent(store, parent)
         wanted = _wanted(spec, replica_sets)
         cluster = Cluster(cluster_id, parent, LOGICAL, wanted, divisible, store.next_revision())
-        ledger = table.load_ledger(store)
-        ledger.put_cluster(cluster)
+        ledger = _ledger(store, cluster)
         table.insert(store, cluster, owner=_author())
         _fulfil(store, ledger, cluster, ClusterSpec(flexible=False))
     return get_cluster(store, cluster_id)
@@ -94,8 +94,7 @@ def update(
         cluster = Cluster(
             cluster_id, old.parent_id, LOGICAL, wanted, old.divisible, store.next_revision(), old.state
         )
-        ledger = table.load_ledger(store)
-        ledger.put_cluster(cluster)
+        ledger = _ledger(store, cluster)
         table.update(store, cluster_id, spec=wanted, revision=cluster.revision)
         _fulfil(store, ledger, cluster, old.spec)
     return get_cluster(store, cluster_id)
@@ -228,11 +227,24 @@ def _wanted(spec: ClusterSpec | None, replica_sets: Mapping[str, int] | None) ->
     return spec if spec is not None else ClusterSpec(flexible=False)
 
 
+def _of_whole_nodes(spec: ClusterSpec) -> bool:
+    return not spec.flexible and not spec.groups
+
+
+def _ledger(store: Store, cluster: Cluster) -> Ledger:
+    """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands."""
+    if _of_whole_nodes(cluster.spec):
+        return load_for_exchange(store, cluster, cluster.spec.replica_sets)
+    ledger = table.load_ledger(store)
+    ledger.put_cluster(cluster)
+    return ledger
+
+
 def _fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
     """Change the cluster's virtual nodes to what its spec wants and write the difference; raise to change nothing."""
     before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
     assert cluster.parent_id is not None
-    if not cluster.spec.flexible and not cluster.spec.groups:
+    if _of_whole_nodes(cluster.spec):
         answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
         if isinstance(answer, Shortage):
             raise _short(answer)

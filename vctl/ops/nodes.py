@@ -115,7 +115,9 @@ def add(
             if table.get(store, fresh) is not None:
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
-    return [get_node(store, fresh) for fresh in ids]
+    with store.snapshot():
+        free = _free(store)
+        return [forms.node(_row(store, fresh), free.get(fresh)) for fresh in ids]
 
 
 def template_of(resources: Amounts) -> str:

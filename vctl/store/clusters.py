@@ -96,6 +96,14 @@ def logical_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
 
 
+def members(store: Store) -> list[Row]:
+    """``cluster_id, node_id, hostname, template_id`` of every physical node on which a cluster has something."""
+    return store.rows(
+        "SELECT DISTINCT v.cluster_id, v.node_id, n.hostname, n.template_id FROM vnodes v JOIN nodes n USING (node_id)"
+        " ORDER BY v.cluster_id, v.node_id"
+    )
+
+
 def node_states(store: Store, cluster_id: str) -> dict[str, str]:
     """State of every physical node on which a cluster has something."""
     return {

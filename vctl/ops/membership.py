@@ -1,0 +1,84 @@
+"""Whole nodes of logical clusters: which cluster has which, and taking named ones out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vctl.core.clusters import LOGICAL, ClusterSpec
+from vctl.core.nodes import DEAD
+from vctl.errors import BadSpec, Conflict
+from vctl.ops import forms
+from vctl.ops.cluster_views import cluster_row, get_cluster
+from vctl.store import clusters as table
+from vctl.store import rows
+from vctl.store.partial import load_for_exchange
+from vctl.store.store import Row, Store
+
+
+def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
+    """Every logical cluster (and those of jobs when asked) with its nodes; two queries, however many there are."""
+    with store.snapshot():
+        clusters = table.all_rows(store) if job_clusters else table.logical_rows(store)
+        nodes_of: dict[str, dict[str, Any]] = {row["cluster_id"]: {} for row in clusters}
+        for cluster_id, node_id, hostname, template_id in table.members(store):
+            if (found := nodes_of.get(cluster_id)) is not None:
+                found[node_id] = {"hostname": hostname, "template_id": template_id}
+    return [_form(row, nodes_of[row["cluster_id"]]) for row in clusters]
+
+
+def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
+    return {
+        "cluster_id": row["cluster_id"],
+        "kind": row["kind"],
+        "divisible": bool(row["divisible"]),
+        "revision": row["revision"],
+        "state": row["state"],
+        "node_instances": nodes,
+    }
+
+
+def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> forms.Form:
+    """Give named nodes of a logical cluster back to its parent: all of them, or none when one is not idle or not its."""
+    from vctl.spec.ids import check_new_cluster_id
+
+    check_new_cluster_id(cluster_id)
+    wanted = list(dict.fromkeys(node_ids))
+    if not wanted:
+        raise BadSpec("no nodes to remove are named", fix="name at least one; `vctl vc get` shows them")
+    with store.transaction():
+        row = cluster_row(store, cluster_id)
+        if row["kind"] != LOGICAL:
+            raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="stop its job: it goes with it")
+        cluster = rows.cluster(row)
+        leaving = _idle_members(store, cluster_id, wanted)
+        if offenders := [node_id for node_id in wanted if node_id not in leaving]:
+            raise Conflict(
+                "Failed to remove some of the nodes because they are not idle nor found in the virtual cluster."
+                " These nodes with failure are shown below.",
+                fix="leave them out, or wait until nothing uses them",
+                details={"nodesWithFailure": offenders},
+            )
+        counts = dict(cluster.spec.replica_sets)
+        for template_id in leaving.values():
+            counts[template_id] = max(counts.get(template_id, 0) - 1, 0)
+        for vnode in table.vnode_rows(store, cluster_id):
+            if vnode["node_id"] in leaving:
+                table.delete_vnode(store, vnode["vnode_id"])
+        spec = ClusterSpec(flexible=False, replica_sets=counts)
+        table.update(store, cluster_id, spec=spec, revision=store.next_revision())
+    return get_cluster(store, cluster_id)
+
+
+def _idle_members(store: Store, cluster_id: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Of the nodes named, those that the cluster has whole and that nobody uses: node id -> template."""
+    from vctl.scheduler.membership import is_undivided
+
+    ledger = load_for_exchange(store, rows.cluster(cluster_row(store, cluster_id)), {})
+    found: dict[str, str] = {}
+    for vnode in ledger.slots(cluster_id):
+        if vnode.node_id in wanted and vnode.whole:
+            node = ledger.nodes[vnode.node_id]
+            if node.state == DEAD or is_undivided(ledger, vnode):
+                found[vnode.node_id] = node.template_id
+    return found

@@ -1,0 +1,112 @@
+"""As much of the tree as an exchange of whole nodes looks at, so that its cost follows the cluster, not the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from sqlite3 import Row
+
+from vctl.core.clusters import PRIMARY, Cluster
+from vctl.core.ledger import Ledger
+from vctl.store import clusters, rows
+from vctl.store.rows import dumps
+from vctl.store.store import Store
+
+_UNDIVIDED = (
+    "n.template_id = ? AND n.state = 'ALIVE' AND NOT EXISTS (SELECT 1 FROM vnodes c WHERE c.parent_vnode_id = {slot})"
+    " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {slot} LIMIT ?"
+)
+
+
+def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int]) -> Ledger:
+    """The cluster's own virtual nodes with what lies in them, and those of its parent that it may take.
+
+    Of these only as many as are missing, unless there are too few for some template: then all, to be counted.
+    """
+    assert cluster.parent_id is not None
+    own = clusters.vnode_rows(store, cluster.cluster_id)
+    missing = _missing(store, cluster.cluster_id, wanted)
+    candidates = {t: _undivided(store, cluster.parent_id, t, count) for t, count in missing.items()}
+    if any(len(candidates[template]) < count for template, count in missing.items()):
+        candidates = {t: _undivided(store, cluster.parent_id, t, -1) for t in missing}
+    ledger = Ledger()
+    slots = {slot for found in candidates.values() for slot in found} | {
+        row["parent_vnode_id"] for row in own
+    }
+    _load_with_ancestors(store, ledger, slots)
+    ledger.put_cluster(cluster)
+    for row in own:
+        ledger.carve(rows.vnode(row))
+    _load_use(store, ledger, cluster.cluster_id)
+    return ledger
+
+
+def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[str, int]:
+    """How many whole nodes of each template are wanted beyond those that are there."""
+    there = {
+        row[0]: row[1]
+        for row in store.rows(
+            "SELECT n.template_id, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
+            " WHERE v.cluster_id = ? AND v.whole GROUP BY 1",
+            cluster_id,
+        )
+    }
+    return {t: count - there.get(t, 0) for t, count in wanted.items() if count > there.get(t, 0)}
+
+
+def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[str]:
+    """Ids of alive whole nodes of a cluster of which nobody holds anything, in order, at most so many (-1: all)."""
+    most = min(most, 1 << 60)
+    if parent_id == PRIMARY:
+        sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id")
+        return [row[0] for row in store.rows(sql, template, most)]
+    sql = (
+        "SELECT v.vnode_id FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND v.whole AND "
+        + _UNDIVIDED.format(slot="v.vnode_id")
+    )
+    return [row[0] for row in store.rows(sql, parent_id, template, most)]
+
+
+def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> None:
+    """Put virtual nodes and all they lie in, down to the physical nodes, into an empty ledger."""
+    levels: list[list[Row]] = []
+    node_ids, left = set(slots), set(slots)
+    while left:
+        found = store.rows(
+            "SELECT * FROM vnodes WHERE vnode_id IN (SELECT value FROM json_each(?))", _list(left)
+        )
+        node_ids.difference_update(row["vnode_id"] for row in found)
+        levels.append(found)
+        left = {row["parent_vnode_id"] for row in found}
+        node_ids |= left
+    for row in store.rows(
+        "SELECT * FROM nodes WHERE node_id IN (SELECT value FROM json_each(?))", _list(node_ids)
+    ):
+        ledger.put_node(rows.node(row))
+    for level in reversed(levels):
+        for row in level:
+            _put_cluster(store, ledger, row["cluster_id"])
+            ledger.carve(rows.vnode(row))
+
+
+def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
+    """What lies in the virtual nodes of a cluster: those of its children, and its processes."""
+    own = _list(ledger.members[cluster_id])
+    for row in store.rows(
+        "SELECT v.* FROM vnodes v WHERE v.parent_vnode_id IN (SELECT value FROM json_each(?))", own
+    ):
+        _put_cluster(store, ledger, row["cluster_id"])
+        ledger.carve(rows.vnode(row))
+    for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id):
+        run = rows.run(row)
+        ledger.charge(run.run_id, run.vnode_id, run.holding)
+
+
+def _put_cluster(store: Store, ledger: Ledger, cluster_id: str) -> None:
+    if cluster_id not in ledger.clusters:
+        row = clusters.get(store, cluster_id)
+        assert row is not None, cluster_id
+        ledger.put_cluster(rows.cluster(row))
+
+
+def _list(ids: Iterable[str]) -> str:
+    return dumps(sorted(ids))
