@@ -57,7 +57,7 @@ class Call:
         if self._store is None:
             from vctl.store.store import Store
 
-            self._store = Store.open(self.home)
+            self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
             if self.command.uses_nodes:
                 from vctl.ops import nodes
 

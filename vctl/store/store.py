@@ -36,13 +36,18 @@ class Store:
         self.db = db
         self.clock = clock
         self.epoch: int | None = None
+        self.lock_timeout_s = database.BUSY_TIMEOUT_S
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
 
     @classmethod
-    def open(cls, home: Path, *, create: bool = True) -> Store:
-        """Open (and make, when wanted) the state in a directory."""
-        return cls(home, database.connect(home, create=create))
+    def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float | None = None) -> Store:
+        """Open (and make, when wanted) the state in a directory. ``lock_timeout_s``: how long to wait for a writer."""
+        store = cls(home, database.connect(home, create=create))
+        if lock_timeout_s is not None:
+            store.lock_timeout_s = lock_timeout_s
+            store.db.execute(f"PRAGMA busy_timeout = {int(lock_timeout_s * 1000)}")
+        return store
 
     def close(self) -> None:
         """Close the connection."""
@@ -98,7 +103,7 @@ class Store:
                 raise
             holder = database.write_lock_holder(database.database_path(self.home))
             raise Unreachable(
-                f"the state is being written by {holder} for longer than {database.BUSY_TIMEOUT_S:g} s",
+                f"the state is being written by {holder} for longer than {self.lock_timeout_s:g} s",
                 fix="try again, or end that process",
             ) from None
         try:
