@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
 from vctl.core.labels import Labels
 from vctl.core.nodes import Node
 from vctl.core.resources import Amounts, Holding, Room
@@ -114,6 +114,8 @@ class Ledger:
         """vnode id -> how many processes live there, those without a request of their own included."""
         self.grown: dict[str, set[str]] = {}
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
+        self.versions: dict[str, int] = {}
+        """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
 
     # ---- nodes ----
@@ -134,6 +136,7 @@ class Ledger:
         self.vnodes[node.node_id] = vnode
         self._refile(node.node_id)
         self._note_growth(node.node_id)
+        self._note_change(PRIMARY)
         for cluster_id in self._indexes:
             for vnode_id in self.members.get(cluster_id, ()):
                 if vnode_id != node.node_id and self.vnodes[vnode_id].node_id == node.node_id:
@@ -143,6 +146,7 @@ class Ledger:
     def remove_node(self, node_id: str) -> None:
         """Forget a node that nothing lies on."""
         assert not self.children[node_id], node_id
+        self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
         del self.nodes[node_id], self.vnodes[node_id], self.rooms[node_id]
@@ -186,6 +190,7 @@ class Ledger:
         self._refile(vnode.parent_id)
         self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
+        self._note_membership(vnode)
 
     def resize(self, vnode: VNode) -> None:
         """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
@@ -200,6 +205,7 @@ class Ledger:
         for changed in (vnode.parent_id, vnode.vnode_id):
             self._refile(changed)
             self._note_growth(changed)
+        self._note_membership(vnode)
 
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
@@ -214,6 +220,7 @@ class Ledger:
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
         self._refile(vnode.parent_id)
         self._note_growth(vnode.parent_id)
+        self._note_membership(vnode)
 
     # ---- processes ----
 
@@ -267,6 +274,15 @@ class Ledger:
             vnode = self.vnodes[vnode_id]
             if self.nodes[vnode.node_id].state != "DEAD":
                 yield vnode.holding.amounts
+
+    def _note_membership(self, vnode: VNode) -> None:
+        self._note_change(vnode.cluster_id)
+        cluster = self.clusters.get(vnode.cluster_id)
+        if vnode.whole and cluster is not None and cluster.kind == LOGICAL and cluster.parent_id is not None:
+            self._note_change(cluster.parent_id)  # whole nodes leave the view of the parent
+
+    def _note_change(self, cluster_id: str) -> None:
+        self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
 
     def _note_growth(self, vnode_id: str) -> None:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)

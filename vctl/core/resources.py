@@ -230,6 +230,30 @@ def whole_node(
     return Holding(dict(amounts), instances, ids)
 
 
+def merged(left: Holding, right: Holding) -> Holding:
+    """Two holdings of one holder on one virtual node as one."""
+    instances = {name: dict(shares) for name, shares in left.instances.items()}
+    for name, shares in right.instances.items():
+        mine = instances.setdefault(name, {})
+        for index, share in shares.items():
+            mine[index] = mine.get(index, 0) + share
+    return Holding(add(left.amounts, right.amounts), instances, tuple(sorted({*left.cores, *right.cores})))
+
+
+def difference(large: Holding, small: Holding) -> Holding:
+    """What one holding has more than another that lies inside it."""
+    instances: dict[str, dict[int, int]] = {}
+    for name, shares in large.instances.items():
+        had = small.instances.get(name, {})
+        more = {
+            index: share - had.get(index, 0) for index, share in shares.items() if share != had.get(index, 0)
+        }
+        if more:
+            instances[name] = more
+    amounts = {n: a for n, a in subtract(large.amounts, small.amounts).items() if a}
+    return Holding(amounts, instances, tuple(sorted(set(large.cores) - set(small.cores))))
+
+
 def verdict(request: Amounts, total_amounts: Amounts, available: Amounts, load: Amounts | None = None) -> str:
     """The documented words for one node: infeasible, feasible but not available, available.
 

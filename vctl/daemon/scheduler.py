@@ -74,6 +74,7 @@ class Scheduler:
         self.mirror = Mirror.load(self.store)
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
         self._deadlines.clear()
+        self._limits.clear()
         self._sweep(self.mirror, relaunch=True)
 
     # ---- one turn ----

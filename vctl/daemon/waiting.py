@@ -21,9 +21,8 @@ from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
 from vctl.runtime.watch import CREATE, DELETE, MODIFY, MOVED_TO, Watch
 from vctl.store import jobs as table
-from vctl.store.database import command_name
 from vctl.store.locks import SchedulerLock, lock_is_wanted
-from vctl.store.store import BEAT_EVERY_S, Fenced, Store
+from vctl.store.store import Fenced, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 SAFETY_MS = 1000
 LEFT = "left"
 """Made and removed in the exits directory by a scheduler that leaves, to wake those who wait for its lock."""
-STALE_NS = int(3 * BEAT_EVERY_S * 1e9)
 INTERRUPTED = 130
 
 
@@ -253,15 +251,3 @@ def _code(store: Store, number: int) -> int:
     if row["status"] == jb.SUCCEEDED:
         return 0
     return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
-
-
-def scheduler_notice(store: Store) -> str | None:
-    """What readers should know when no scheduler is at work; None while its beat is fresh."""
-    beat = store.read_beat()
-    if beat is None:
-        return "no scheduler has run here yet; start one with `vctl daemon`"
-    age_s = (store.clock() - int(beat["last_beat_ns"])) / 1e9
-    pid = int(beat["pid"])
-    if age_s * 1e9 <= STALE_NS and "vctl" in command_name(pid):
-        return None
-    return f"no scheduler is running; its last beat was {age_s:.0f} s ago (start one with `vctl daemon`)"

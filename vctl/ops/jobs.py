@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
     _check_feasible(store, parent_id, spec, entry)
-    submission_id = request.submission_id or f"job-{secrets.token_hex(5)}"
+    submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
     columns = {
         "submission_id": submission_id,
         "name": request.name or None,

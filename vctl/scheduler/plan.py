@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
-from vctl.scheduler.placement import Piece, Placed
+from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
+from vctl.scheduler.pieces import vnodes_of
+from vctl.scheduler.placement import Placed
+from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Start:
     vnode_id: str
     node_id: str
     holding: Holding
+    growth: tuple[Grow, ...] = ()
+    """How the parent and those above it grow first, top level first."""
 
     @property
     def cluster_id(self) -> str:
@@ -57,54 +61,44 @@ class Plan:
     waits: tuple[Wait, ...] = ()
     cleared: tuple[tuple[str, str], ...] = ()
     """(parent id, shape) pairs of which no job waits any more."""
+    task_starts: tuple[TaskStart, ...] = ()
+    task_waits: tuple[TaskWait, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.starts or self.waits or self.cleared or self.task_starts or self.task_waits)
 
 
-def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
-    """The virtual nodes that placed pieces become: parent's labels, own labels, system labels."""
-    made = []
-    for piece in pieces:
-        vnode_id = f"{cluster_id}/{piece.rank}"
-        inherited = ledger.vnodes[piece.parent_vnode_id].labels
-        labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        made.append(
-            VNode(
-                vnode_id,
-                cluster_id,
-                piece.node_id,
-                piece.parent_vnode_id,
-                piece.kind,
-                piece.holding,
-                labels,
-                piece.whole,
-                piece.rank,
-            )
-        )
-    return tuple(made)
-
-
-def start_of(ledger: Ledger, job: PendingJob, placed: Placed) -> Start:
-    """Turn a placement into the job's start."""
+def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:
+    """Turn a placement into the job's start; ``growth`` is applied to the ledger already."""
     piece = placed.pieces[placed.entry_rank]
     if job.shares_parent:
-        return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.holding)
+        return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.holding, tuple(growth))
     cluster_id = f"{job.parent_id}##{job.submission_id}"
     cluster = Cluster(cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id))
     return Start(
         job, cluster, vnodes_of(ledger, cluster_id, placed.pieces), f"{cluster_id}/{piece.rank}", piece.node_id,
-        placed.entry,
+        placed.entry, tuple(growth),
     )  # fmt: skip
 
 
 def still_fits(ledger: Ledger, start: Start) -> bool:
-    """Whether the whole gang can still be taken; the re-check of a commit."""
+    """Whether the whole gang, with the growth it needs, can still be taken; leaves the ledger as it was."""
     parent = ledger.clusters.get(start.job.parent_id)
     if parent is None or parent.state != "ACTIVE":
         return False
-    if start.cluster is None:
-        room = ledger.rooms.get(start.vnode_id)
-        return room is not None and room.fits_exactly(start.holding)
+    grown: list[Grow] = []
     taken: list[VNode] = []
     try:
+        for step in start.growth:
+            if not growth_fits(ledger, step):
+                return False
+            apply_growth(ledger, step)
+            grown.append(step)
+        if start.cluster is None:
+            room = ledger.rooms.get(start.vnode_id)
+            return room is not None and room.fits_exactly(start.holding)
         for vnode in start.vnodes:
             if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
                 return False
@@ -114,15 +108,24 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
     finally:
         for vnode in taken:
             ledger.rooms[vnode.parent_id or ""].give_back(vnode.holding)
+        for step in reversed(grown):
+            revert_growth(ledger, step)
 
 
 def apply(ledger: Ledger, start: Start, run_id: str | None = None) -> None:
-    """Take the gang in a ledger."""
+    """Take the gang in a ledger, its parent's growth first."""
+    for step in start.growth:
+        apply_growth(ledger, step)
+    take(ledger, start, run_id or start.run_id)
+
+
+def take(ledger: Ledger, start: Start, run_id: str) -> None:
+    """Take the gang where its parent has grown already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         for vnode in start.vnodes:
             ledger.carve(vnode)
-    ledger.charge(run_id or start.run_id, start.vnode_id, start.holding)
+    ledger.charge(run_id, start.vnode_id, start.holding)
 
 
 def revert(ledger: Ledger, start: Start) -> None:
@@ -130,3 +133,5 @@ def revert(ledger: Ledger, start: Start) -> None:
     ledger.discharge(start.run_id)
     if start.cluster is not None:
         ledger.remove_cluster(start.cluster.cluster_id)
+    for step in reversed(start.growth):
+        revert_growth(ledger, step)

@@ -29,6 +29,8 @@ class Shape:
     order: list[OrderKey] = field(default_factory=list)
     blocked: tuple[str, str] | None = None
     """(reason, message) of the last look."""
+    never: tuple[int, str | None] | None = None
+    """(version of the parent, why it could never run or None): a judgement that holds until the parent changes."""
     exhausted: bool = False
     """That look ended at its step budget, so it proved nothing."""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, SCALE, Amounts, Holding
+from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
 from vctl.scheduler.membership import is_undivided
+from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed, Unplaced, place
-from vctl.scheduler.plan import vnodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,3 @@ def _carve(ledger: Ledger, cluster_id: str, placed: Placed) -> None:
         labels = {**vnode.labels, "ray.io/vnode_id": vnode_id}
         ledger.carve(replace(vnode, vnode_id=vnode_id, rank=rank, labels=labels))
         rank += 1
-
-
-def merged(left: Holding, right: Holding) -> Holding:
-    """Two holdings of one holder on one virtual node as one."""
-    instances = {name: dict(shares) for name, shares in left.instances.items()}
-    for name, shares in right.instances.items():
-        mine = instances.setdefault(name, {})
-        for index, share in shares.items():
-            mine[index] = mine.get(index, 0) + share
-    return Holding(rs.add(left.amounts, right.amounts), instances, tuple(sorted({*left.cores, *right.cores})))

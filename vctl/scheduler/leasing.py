@@ -1,0 +1,101 @@
+"""Leases: what of a growth lies above the minimum, and how it is given back when nobody uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vctl.core import resources as rs
+from vctl.core.clusters import VNode
+from vctl.core.ledger import Ledger
+from vctl.core.resources import CPU, SCALE, Holding
+from vctl.core.tasks import Lease
+from vctl.scheduler.elasticity import Grow, flexible_parts
+
+
+def above_minimum(ledger: Ledger, step: Grow) -> dict[str, int]:
+    """How much of a growth that has been applied lies above the cluster's minimum: that part is a lease."""
+    cluster = ledger.clusters[step.after.cluster_id]
+    has = rs.total(vnode.holding.amounts for vnode in flexible_parts(ledger, cluster.cluster_id))
+    lent: dict[str, int] = {}
+    for name, amount in step.gained.items():
+        over = min(amount, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
+        if over > 0:
+            lent[name] = over
+    return lent
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A lease given back, whole (``left`` empty) or in part; ``after`` None means the virtual node goes."""
+
+    lease: Lease
+    before: VNode
+    after: VNode | None
+    left: Mapping[str, int]
+
+
+def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
+    """What of a lease nobody uses now and the minimum does not need."""
+    vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
+    if vnode is None or cluster is None:
+        return {}
+    room = ledger.rooms[lease.vnode_id]
+    has = rs.total(v.holding.amounts for v in flexible_parts(ledger, lease.borrower_id))
+    part: dict[str, int] = {}
+    for name, amount in lease.amounts.items():
+        free = min(amount, room.free.get(name, 0), has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
+        if name in room.instances:
+            free = _free_instances(vnode, room.instances[name], name, free)
+        if free > 0:
+            part[name] = free
+    return part
+
+
+def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int) -> int:
+    total = 0
+    for index, share in sorted(vnode.holding.instances.get(name, {}).items(), reverse=True):
+        if free.get(index, 0) == share and total + share <= most:
+            total += share
+    return total
+
+
+def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
+    """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
+    vnode = ledger.vnodes[lease.vnode_id]
+    room = ledger.rooms[lease.vnode_id]
+    amounts = dict(vnode.holding.amounts)
+    instances = {name: dict(shares) for name, shares in vnode.holding.instances.items()}
+    for name, amount in part.items():
+        amounts[name] -= amount
+        if name in instances:
+            left = amount
+            for index in sorted(instances[name], reverse=True):
+                if left and room.instances[name].get(index, 0) == instances[name][index] <= left:
+                    left -= instances[name].pop(index)
+    cores = sorted(vnode.holding.cores)
+    for core in sorted(room.cores, reverse=True):
+        if len(cores) <= amounts.get(CPU, 0) // SCALE:
+            break
+        cores.remove(core)
+    amounts = {name: amount for name, amount in amounts.items() if amount}
+    left_of_lease = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
+    # an empty virtual node goes, unless a process without a request of its own lives on it
+    if not amounts and not ledger.children[vnode.vnode_id] and not _is_home(ledger, vnode.vnode_id):
+        ledger.release(vnode.vnode_id)
+        return Return(lease, vnode, None, left_of_lease)
+    instances = {name: shares for name, shares in instances.items() if shares}
+    after = replace(vnode, holding=Holding(amounts, instances, tuple(cores)))
+    ledger.resize(after)
+    return Return(lease, vnode, after, left_of_lease)
+
+
+def _is_home(ledger: Ledger, vnode_id: str) -> bool:
+    return ledger.homes.get(vnode_id, 0) > 0
+
+
+def newest_first(leases: Sequence[Lease]) -> Iterator[Lease]:
+    """The order in which leases are given back and called back: deepest borrower first among equals."""
+    return iter(
+        sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))
+    )
