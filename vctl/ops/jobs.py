@@ -180,14 +180,16 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
     """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
     from vctl.scheduler.feasibility import ever
 
-    if parent_id == PRIMARY:
+    _check_maximum(store, parent_id, asked(spec, entry))
+    judge = _judge(store, parent_id)
+    if judge == PRIMARY:
         fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
-        if ever(_primary_of(nodes.samples(store, fixed + 2)), parent_id, spec, entry) is None:
+        if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
             return
         ledger = _primary_of(nodes.samples(store, 1 << 40))
     else:
         ledger = clusters.load_ledger(store)
-    never = ever(ledger, parent_id, spec, entry)
+    never = ever(ledger, judge, spec, entry)
     if never is not None and not never.exhausted:
         where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
         raise Infeasible(
@@ -195,6 +197,38 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
             fix="ask for less, or add a node with `vctl node add`",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
+
+
+def _judge(store: Store, parent_id: str) -> str:
+    """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
+    while parent_id != PRIMARY:
+        row = clusters.get(store, parent_id)
+        if row is None or not rows.spec(row["spec"]).flexible:
+            return parent_id
+        parent_id = row["parent_id"]
+    return PRIMARY
+
+
+def _check_maximum(store: Store, parent_id: str, need: Amounts) -> None:
+    """No cluster on the way up may have to grow beyond its maximum."""
+    while parent_id != PRIMARY:
+        row = clusters.get(store, parent_id)
+        if row is None:
+            return
+        spec = rows.spec(row["spec"])
+        limit = spec.flexible_max
+        if spec.flexible and limit is not None:
+            fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
+            for name, amount in need.items():
+                most = fixed.get(name, 0) + limit.get(name, amount)
+                if amount > most:
+                    raise Infeasible(
+                        f"the job can never run in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
+                        f" the cluster's maximum is {forms.amount_text(name, most)}",
+                        fix="ask for less, or raise the maximum with `vctl vc update`",
+                        details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
+                    )
+        parent_id = row["parent_id"]
 
 
 def _primary_of(found: Sequence[Row]) -> Ledger:

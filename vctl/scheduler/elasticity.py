@@ -143,6 +143,7 @@ def _grow(
 
 
 def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:
+    """The flexible virtual nodes of a cluster, by id."""
     return [vnode for vnode in ledger.slots(cluster_id) if vnode.kind == FLEXIBLE]
 
 
