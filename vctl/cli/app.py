@@ -72,6 +72,8 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
     if words[0] in ("-h", "--help", "help") or (
         words[0] in catalog.GROUPS and words[1:2] in (["-h"], ["--help"], ["help"])
     ):
+        if words[0] == "help" and words[1:] and not words[1].startswith("-"):
+            return _find([*words[1:], "--help"])
         _show_help("" if words[0] not in catalog.GROUPS else words[0])
         return None, []
     command, rest = catalog.find(words)

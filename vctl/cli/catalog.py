@@ -45,6 +45,32 @@ WORDS = {
     "prune": ("Forget jobs that ended long ago.", "upkeep"),
 }
 HIDDEN = {"completion": "shells"}
+OTHER_WORDS = {
+    "ls": ("list",),
+    "ps": ("list",),
+    "jobs": ("list",),
+    "squeue": ("list",),
+    "rm": ("delete", "remove"),
+    "remove": ("delete",),
+    "delete": ("remove",),
+    "kill": ("stop",),
+    "cancel": ("stop",),
+    "end": ("stop",),
+    "run": ("submit",),
+    "start": ("submit",),
+    "add": ("create", "submit"),
+    "new": ("create", "add"),
+    "create": ("add", "submit"),
+    "show": ("status", "get"),
+    "describe": ("status", "get"),
+    "info": ("status", "get"),
+    "get": ("status",),
+    "status": ("get",),
+    "log": ("logs",),
+    "output": ("logs",),
+    "tail": ("logs",),
+}
+"""What people type who come from elsewhere -> what it is called here, the first one that exists."""
 
 
 def load(word: str) -> None:
@@ -87,6 +113,15 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
 def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
     from vctl.spec.fields import nearest
 
-    guess = nearest(word, known)
-    fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
+    wanted = OTHER_WORDS.get(word, ())
+    guess = next((f"{before} {one}" for one in wanted if one in known), None)
+    if guess is None and before == "vctl":
+        guess = next((f"vctl job {one}" for one in (word, *wanted) if f"job {one}" in _job_paths()), None)
+    if guess is None and (close := nearest(word, known)):
+        guess = f"{before} {close}"
+    fix = f"did you mean `{guess}`?" if guess else f"`{before} --help` lists the commands"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)
+
+
+def _job_paths() -> list[str]:
+    return [command.path for command in members("job")]
