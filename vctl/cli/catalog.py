@@ -114,9 +114,11 @@ def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
     from vctl.spec.fields import nearest
 
     wanted = OTHER_WORDS.get(word, ())
-    guess = next((f"{before} {one}" for one in wanted if one in known), None)
-    if guess is None and before == "vctl":
+    guess = None
+    if before == "vctl":  # jobs are what most people are after
         guess = next((f"vctl job {one}" for one in (word, *wanted) if f"job {one}" in _job_paths()), None)
+    if guess is None:
+        guess = next((f"{before} {one}" for one in wanted if one in known), None)
     if guess is None and (close := nearest(word, known)):
         guess = f"{before} {close}"
     fix = f"did you mean `{guess}`?" if guess else f"`{before} --help` lists the commands"
