@@ -12,12 +12,19 @@ from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
 from vctl.spec.fields import child, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
-from vctl.spec.options import ArrayRange, Dependency, WarningSignal, check_env_value
-from vctl.spec.quantities import LONGEST_S, check_unit_amount, parse_amount, parse_memory, parse_resources
+from vctl.spec.launch import (
+    MAX_RETRIES,
+    check_command,
+    check_environment,
+    check_name,
+    check_range,
+    check_seconds,
+)
+from vctl.spec.options import ArrayRange, Dependency, WarningSignal
+from vctl.spec.quantities import check_unit_amount, parse_amount, parse_memory, parse_resources
 from vctl.spec.source import read_document
 
 LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
-MAX_RETRIES = 1000
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 """What a retry may answer to."""
 
@@ -59,52 +66,27 @@ class JobRequest:
     array: ArrayRange | None = None
 
     def __post_init__(self) -> None:
-        _check_command(self.argv, self.cwd)
+        check_command(self.argv, self.cwd)
         if self.cluster is not None:
             resolve_cluster_id(self.cluster, "cluster")
         if self.submission_id is not None:
             check_submission_id(self.submission_id, "submission_id")
-        _check_range(self.priority, "priority", LEAST_PRIORITY, MOST_PRIORITY)
-        _check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
-        for path, seconds in (
-            ("time_limit", self.time_limit_s),
-            ("grace", self.grace_s),
-            ("backoff", self.backoff_s),
-        ):
-            if seconds is not None and not 0 <= seconds <= LONGEST_S:
-                raise refuse(path, f"{show(seconds)} is not a duration", "write seconds, 0 or more")
+        check_range(self.priority, "priority", LEAST_PRIORITY, MOST_PRIORITY)
+        check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
+        check_seconds(self.time_limit_s, "time_limit")
+        check_seconds(self.grace_s, "grace")
+        check_seconds(self.backoff_s, "backoff")
         if self.time_limit_s == 0:
             raise refuse(
                 "time_limit", "the job would end at once", "write at least 1s, or leave it out for no limit"
             )
         if self.signal and self.time_limit_s is None:
             raise refuse("signal", "there is no time limit to warn of", "add --time-limit, such as 1h30m")
-        if len(self.name) > 256 or not self.name.isprintable():
-            raise refuse("name", f"{show(self.name)} is not a name", "use at most 256 printable characters")
+        check_name(self.name)
         for cause in self.retry_on:
             if cause not in CAUSES:
                 raise refuse("retry_on", f"unknown cause {show(cause)}", f"causes: {', '.join(CAUSES)}")
-        for key, value in self.env.items():
-            # laxer than for --env: a captured environment may hold names that nobody would write
-            if not key or "=" in key or "\0" in key:
-                raise refuse("env", f"{show(key)} is not a variable name", "write NAME=value")
-            check_env_value(key, value, child("env", key))
-
-
-def _check_command(argv: tuple[str, ...], cwd: str | None) -> None:
-    if not argv or not argv[0]:
-        raise refuse(
-            "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
-        )
-    if any("\0" in word for word in argv):
-        raise refuse("entrypoint", "the command contains a NUL byte", "remove it")
-    if cwd is not None and (not cwd.startswith("/") or "\0" in cwd):
-        raise refuse("cwd", f"{show(cwd)} is not an absolute path", "start it with /")
-
-
-def _check_range(value: int, path: str, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise refuse(path, f"{show(value)} is out of range", f"write a number from {least} to {most}")
+        check_environment(self.env)
 
 
 def entry_amounts(request: JobRequest) -> Amounts:

@@ -1,0 +1,84 @@
+"""What a task carries: its job, its request, its strategy."""
+
+from __future__ import annotations
+
+import pytest
+
+from vctl.core.resources import SCALE
+from vctl.errors import BadSpec
+from vctl.spec.task_request import TaskRequest, check_strategy, job_of, pinned_to, task_amounts
+
+AMOUNTS = {
+    "one CPU by default": ({}, {"CPU": SCALE}),
+    "one CPU beside GPUs": ({"num_gpus": "1"}, {"CPU": SCALE, "GPU": SCALE}),
+    "CPUs as asked": ({"num_cpus": "0.5"}, {"CPU": 5000}),
+    "no CPU when none is asked for": ({"num_cpus": "0"}, {}),
+    "no CPU by resources": ({"resources_json": '{"CPU": 0, "disk": 2}'}, {"disk": 2 * SCALE}),
+    "CPUs by resources": ({"resources_json": {"CPU": 3}}, {"CPU": 3 * SCALE}),
+    "memory": ({"memory": "1KiB"}, {"CPU": SCALE, "memory": 1024 * SCALE}),
+}
+
+
+@pytest.mark.parametrize(("options", "want"), AMOUNTS.values(), ids=AMOUNTS)
+def test_amounts(options, want):
+    assert task_amounts(**options) == want
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"num_gpus": "1.5"}, "--num-gpus"),
+        ({"num_cpus": "1", "resources_json": '{"CPU": 1}'}, "--resources.CPU"),
+        ({"resources_json": '{"mem": 1}'}, "--resources.mem"),
+    ],
+)
+def test_bad_amounts(options, path):
+    with pytest.raises(BadSpec) as error:
+        task_amounts(**options)
+    assert error.value.details["path"] == path
+
+
+@pytest.mark.parametrize("strategy", ["HYBRID", "SPREAD", "RANDOM", "NODE:n-1", "NODE:a##b/0:soft"])
+def test_strategies(strategy):
+    assert check_strategy(strategy) == strategy
+
+
+def test_a_pinned_task_names_its_node():
+    assert pinned_to("NODE:n-1") == ("n-1", False)
+    assert pinned_to("NODE:a##b/0:soft") == ("a##b/0", True)
+
+
+@pytest.mark.parametrize("strategy", ["NODE", "NODE:", "NODE::soft", "hybrid", "PACK", "SPREAD:2", ""])
+def test_bad_strategies(strategy):
+    with pytest.raises(BadSpec, match="--strategy"):
+        TaskRequest(argv=("true",), strategy=strategy)
+
+
+BAD = {
+    "no command": {"argv": ()},
+    "NUL": {"argv": ("a\0",)},
+    "name": {"name": "a\nb"},
+    "cwd": {"cwd": "x"},
+    "retries": {"max_retries": -1},
+    "grace": {"grace_s": -1},
+    "environment": {"env": {"": "x"}},
+    "job": {"job": ""},
+}
+
+
+@pytest.mark.parametrize("fields", BAD.values(), ids=BAD)
+def test_refused(fields):
+    with pytest.raises(BadSpec) as error:
+        TaskRequest(**{"argv": ("true",), **fields})
+    assert error.value.fix
+
+
+def test_the_job_is_the_given_one_or_that_of_the_environment():
+    task = TaskRequest(argv=("true",))
+    around = {"VCTL_SUBMISSION_ID": "job-a", "VCTL_JOB_ID": "7"}
+    assert job_of(TaskRequest(argv=("true",), job="b"), around) == "b"
+    assert job_of(task, around) == "job-a"
+    assert job_of(task, {"VCTL_JOB_ID": "7"}) == "7"
+    with pytest.raises(BadSpec, match="not run inside one") as error:
+        job_of(task, {})
+    assert "--job" in error.value.fix

@@ -1,0 +1,52 @@
+"""What anything that is started carries: words, directory, name, environment, durations. Shared by jobs and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vctl.spec.fields import child, refuse, show
+from vctl.spec.options import check_env_value
+from vctl.spec.quantities import LONGEST_S
+
+MAX_RETRIES = 1000
+LONGEST_NAME = 256
+
+
+def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
+    """Refuse words and directories that no process can be started with."""
+    if not argv or not argv[0]:
+        raise refuse(
+            "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
+        )
+    if any("\0" in word for word in argv):
+        raise refuse("entrypoint", "the command contains a NUL byte", "remove it")
+    if cwd is not None and (not cwd.startswith("/") or "\0" in cwd):
+        raise refuse("cwd", f"{show(cwd)} is not an absolute path", "start it with /")
+
+
+def check_name(name: str) -> None:
+    """A name for people; empty for none."""
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise refuse(
+            "name", f"{show(name)} is not a name", f"use at most {LONGEST_NAME} printable characters"
+        )
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Laxer than for ``--env``: a captured environment may hold names that nobody would write."""
+    for key, value in env.items():
+        if not key or "=" in key or "\0" in key:
+            raise refuse("env", f"{show(key)} is not a variable name", "write NAME=value")
+        check_env_value(key, value, child("env", key))
+
+
+def check_range(value: int, path: str, least: int, most: int) -> None:
+    """A whole number between two bounds."""
+    if not least <= value <= most:
+        raise refuse(path, f"{show(value)} is out of range", f"write a number from {least} to {most}")
+
+
+def check_seconds(seconds: float | None, path: str) -> None:
+    """A duration, or None where it may be left out."""
+    if seconds is not None and not 0 <= seconds <= LONGEST_S:
+        raise refuse(path, f"{show(seconds)} is not a duration", "write seconds, 0 or more")

@@ -1,0 +1,115 @@
+"""What one ``task run`` asks for, whoever starts it: command line, HTTP or Python.
+
+A ``TaskRequest`` that exists is well formed; whether its job runs and has room is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from vctl.core.labels import Selector
+from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE, Amounts
+from vctl.core.tasks import HYBRID, NODE, STRATEGIES
+from vctl.errors import BadSpec
+from vctl.spec.fields import did_you_mean, refuse, show
+from vctl.spec.job_request import entry_request
+from vctl.spec.launch import (
+    MAX_RETRIES,
+    check_command,
+    check_environment,
+    check_name,
+    check_range,
+    check_seconds,
+)
+from vctl.spec.source import read_document
+
+DEFAULT_REQUEST: Amounts = {CPU: SCALE}
+SOFT = "soft"
+JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
+"""Where a process of a job finds which job it belongs to; the first that is set counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """Everything a ``task run`` carries. ``job`` None: the one in whose environment it is started.
+
+    ``strategy``: HYBRID, SPREAD, RANDOM, ``NODE:<id>`` or ``NODE:<id>:soft``. ``max_retries`` counts tries
+    after the first. ``env`` is added to the environment of whoever starts it; ``cwd`` None: its directory.
+    """
+
+    argv: tuple[str, ...]
+    job: str | None = None
+    request: Amounts = field(default_factory=lambda: dict(DEFAULT_REQUEST))
+    selector: Selector = ()
+    strategy: str = HYBRID
+    name: str = ""
+    max_retries: int = 0
+    detach: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    grace_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_command(self.argv, self.cwd)
+        check_strategy(self.strategy)
+        check_name(self.name)
+        check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
+        check_seconds(self.grace_s, "grace")
+        check_environment(self.env)
+        if self.job is not None and not self.job:
+            raise refuse("--job", "the job id is empty", "leave it out inside a job, or name a job")
+
+
+def job_of(request: TaskRequest, environment: Mapping[str, str]) -> str:
+    """The job a task belongs to: as given, else the one whose environment this is."""
+    if request.job is not None:
+        return request.job
+    for name in JOB_VARIABLES:
+        if environment.get(name):
+            return environment[name]
+    raise BadSpec(
+        f"a task belongs to a job, and this is not run inside one ({' and '.join(JOB_VARIABLES)} are not set)",
+        fix="name the job with --job ID, or start the task from the job's own command",
+    )
+
+
+def check_strategy(strategy: str) -> str:
+    """One of the strategies, the one that names a node with a node."""
+    word, colon, rest = strategy.partition(":")
+    if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
+        raise refuse("--strategy", "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
+    if word not in STRATEGIES:
+        raise refuse(
+            "--strategy",
+            f"unknown strategy {show(strategy)}",
+            did_you_mean(word, (*STRATEGIES[:3], "NODE:<id>")),
+        )
+    if word != NODE and colon:
+        raise refuse("--strategy", f"{word} takes nothing after it, such as {show(rest)}", f"write {word}")
+    return strategy
+
+
+def pinned_to(strategy: str) -> tuple[str, bool]:
+    """The id in ``NODE:<id>[:soft]``, and whether another node will do when that one has no room."""
+    wanted = strategy.removeprefix(f"{NODE}:")
+    return wanted.removesuffix(f":{SOFT}"), wanted.endswith(f":{SOFT}")
+
+
+def task_amounts(
+    num_cpus: object = None,
+    num_gpus: object = None,
+    memory: object = None,
+    resources_json: object = None,
+    *,
+    units: Iterable[str] = DEFAULT_UNITS,
+) -> Amounts:
+    """``--num-cpus/--num-gpus/--memory/--resources``: one CPU unless CPUs are named, 0 of them included.
+
+    ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
+    """
+    if isinstance(resources_json, str):
+        resources_json = read_document(resources_json, "a map of resources", "--resources")
+    named = num_cpus is not None or (isinstance(resources_json, Mapping) and CPU in resources_json)
+    given = entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="--") or {}
+    return dict(given) if named else {**DEFAULT_REQUEST, **given}
