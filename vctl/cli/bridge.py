@@ -48,7 +48,7 @@ def _ask(app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[s
     try:
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
-        raise _mistake(error, name) from None
+        raise _mistake(error, name, examples[0]) from None
     if isinstance(found, dict):
         return found
     # not as typer's epilog, which would break the lines: they are there to be copied
@@ -56,12 +56,14 @@ def _ask(app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[s
     return None
 
 
-def _mistake(error: Any, name: str) -> BadSpec:
+def _mistake(error: Any, name: str, example: str) -> BadSpec:
     message = str(error.format_message())
     guesses = [str(guess) for guess in getattr(error, "possibilities", None) or ()]
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
     if guesses:
         return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
+    if message.startswith("Missing"):
+        return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")
     return BadSpec(message, fix=f"see `{name} --help`")
 
 

@@ -44,6 +44,8 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
             given = left.pop()
         if not _take(param, given, values):
             return None
+    if any(param.required and values[param.name] is None for param in params if not param.is_argument):
+        return None
     return values if _arguments(params, loose, values) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def add(
         ids = [node_id or _next_id(store, name)] if count == 1 else _numbered(store, node_id or name, count)
         for fresh in ids:
             if not NODE_ID.match(fresh):
-                raise BadSpec(f"--id: {fresh!r} is not a node id", fix="use 1 to 128 of A-Z a-z 0-9 . _ -")
+                raise BadSpec(f"NODE: {fresh!r} is not a node id", fix="use 1 to 128 of A-Z a-z 0-9 . _ -")
             if table.get(store, fresh) is not None:
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
@@ -187,7 +187,7 @@ def _row(store: Store, node_id: str) -> Row:
         return found
     if like:
         raise BadSpec(f"node {node_id} is ambiguous: {', '.join(like[:5])}", fix="write more of the id")
-    raise NotFound(f"there is no node {node_id}", fix="`vctl node list` shows them all")
+    raise NotFound(f"there is no node {node_id!r}", fix="`vctl node list` shows them all")
 
 
 def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.Form:
@@ -197,12 +197,20 @@ def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.F
         if event not in allowed:
             raise Conflict(
                 f"node {row['node_id']} is {row['state']} and cannot {event}",
-                fix=f"possible now: {', '.join(sorted(allowed)) or 'nothing; a machine that restarts is a new node'}",
+                fix=_possible(allowed),
             )
         table.set_state(store, row["node_id"], allowed[event], reason=reason, author=author())
         if event == "drain":
             settle_drained(store, row["node_id"])
     return get_node(store, row["node_id"])
+
+
+def _possible(events: Iterable[str]) -> str:
+    commands = {"drain": "drain", "undrain": "undrain", "die": "kill"}
+    words = [f"`vctl node {commands[event]}`" for event in sorted(events) if event in commands]
+    if not words:
+        return "nothing is possible: a machine that restarts is a new node"
+    return f"possible now: {', '.join(words)}"
 
 
 def settle_drained(store: Store, node_id: str) -> None:
