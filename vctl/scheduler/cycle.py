@@ -73,6 +73,8 @@ def _decide_queue(ledger: Ledger, queue: Queue, starts: list[Start], waits: list
     heapify(heads)
     while heads and len(starts) < MOST_STARTS:
         _, name, rest, job = heappop(heads)
+        if queue.is_hopeless(ledger, queue.shapes[name]):
+            continue
         start, found = _try(ledger, job)
         if start is not None:
             starts.append(start)
@@ -90,7 +92,8 @@ def _try(ledger: Ledger, job: PendingJob) -> tuple[Start | None, Unplaced | None
         start = start_of(ledger, job, found)
         take(ledger, start, start.run_id)
         return start, None
-    grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry)
+    can_grow = ledger.clusters[job.parent_id].spec.flexible
+    grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry) if can_grow else None
     if grown is None:
         return None, found
     steps, placed = grown
@@ -124,6 +127,6 @@ def _verdict(ledger: Ledger, job: PendingJob, shape: Shape, found: Unplaced) -> 
 
 
 def _block(queue: Queue, name: str, shape: Shape, reason: str, message: str, waits: list[Wait]) -> None:
-    if shape.blocked != (reason, message):
+    if (shape.blocked or shape.before) != (reason, message):
         waits.append(Wait(queue.parent_id, name, reason, message))
-    shape.blocked = (reason, message)
+    shape.blocked, shape.before = (reason, message), None

@@ -98,7 +98,8 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
             grown.append(step)
         if start.cluster is None:
             room = ledger.rooms.get(start.vnode_id)
-            return room is not None and room.fits_exactly(start.holding)
+            node = ledger.nodes.get(start.node_id)
+        return room is not None and node is not None and node.schedulable and room.fits_exactly(start.holding)
         for vnode in start.vnodes:
             if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
                 return False

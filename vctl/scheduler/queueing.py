@@ -29,6 +29,9 @@ class Shape:
     order: list[OrderKey] = field(default_factory=list)
     blocked: tuple[str, str] | None = None
     """(reason, message) of the last look."""
+    before: tuple[str, str] | None = None
+    """The verdict that growth in ``hope`` has lifted for this round."""
+    hope: list[str] = field(default_factory=list)
     never: tuple[int, str | None] | None = None
     """(version of the parent, why it could never run or None): a judgement that holds until the parent changes."""
     exhausted: bool = False
@@ -80,14 +83,25 @@ class Queue:
         for shape in self.shapes.values():
             if shape.blocked is None:
                 continue
-            job = shape.example
-            if shape.exhausted or could_help(ledger, self.parent_id, job.spec, job.entry, slots):
-                shape.blocked = None
+            if shape.exhausted or self.can_help(ledger, shape, slots):
+                shape.before, shape.hope, shape.blocked = shape.blocked, slots, None
+
+    def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
+        """Whether room in these virtual nodes may be what a shape was waiting for."""
+        job = shape.example
+        return could_help(ledger, self.parent_id, job.spec, job.entry, slots)
+
+    def is_hopeless(self, ledger: Ledger, shape: Shape) -> bool:
+        """Whether others have taken by now what gave a blocked shape hope in this round; its verdict stands then."""
+        if shape.before is None or shape.exhausted or self.can_help(ledger, shape, shape.hope):
+            return False
+        shape.blocked, shape.before = shape.before, None
+        return True
 
     def forget_verdicts(self) -> None:
         """Judge every shape anew."""
         for shape in self.shapes.values():
-            shape.blocked = None
+            shape.blocked = shape.before = None
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""

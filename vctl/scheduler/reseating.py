@@ -1,0 +1,124 @@
+"""Slices of dead nodes: a new place for each in the parent, as its spec asks; what is above a minimum is just lost.
+
+Only what nobody uses any more is moved. Slices of a job's gang end with their job and are not looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Holding
+from vctl.scheduler.membership import is_undivided
+from vctl.scheduler.placement import Piece, Placed, place
+from vctl.scheduler.replacement import Replaced, below, inherit, short, wanted_by
+from vctl.scheduler.reshape import merged
+
+
+def reseat_slices(ledger: Ledger, dead: Iterable[str]) -> list[Replaced]:
+    """Give the slices of dead nodes new places, in the ledger, innermost first; what finds none stays listed."""
+    done: list[Replaced] = []
+    for node_id in sorted(dead):
+        for vnode in reversed(below(ledger, node_id)):
+            if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
+                continue
+            if ledger.vnodes[vnode.vnode_id] == vnode and is_undivided(ledger, vnode):
+                done += _flexible(ledger, vnode) if vnode.kind == FLEXIBLE else _fixed(ledger, vnode)
+    return done
+
+
+def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
+    cluster = ledger.clusters[vnode.cluster_id]
+    if cluster.kind == JOB or cluster.state == "REMOVING":
+        return []
+    assert cluster.parent_id is not None
+    number, asked = wanted_by(ledger, vnode)
+    policy = cluster.spec.groups[number].policy if number >= 0 else "PACK"
+    if policy == "STRICT_SPREAD":
+        slot = _apart(ledger, vnode, number)
+        if slot is None:
+            return []
+        return [_put(ledger, vnode, slot, ledger.rooms[slot.vnode_id].copy().take(asked.resources))]
+    members = [vnode]
+    if policy == "STRICT_PACK":
+        members = list(_group(ledger, vnode, number))
+        if not all(is_undivided(ledger, member) for member in members):
+            return []
+    group = Group(tuple(wanted_by(ledger, member)[1] for member in members), policy)
+    placed = place(ledger, cluster.parent_id, ClusterSpec(groups=(group,), flexible=False), {})
+    if not isinstance(placed, Placed):
+        return []
+    return [
+        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.holding)
+        for member, piece in zip(members, placed.pieces, strict=True)
+    ]
+
+
+def _group(ledger: Ledger, vnode: VNode, number: int) -> Iterator[VNode]:
+    """The members of a group, in the order of the spec."""
+    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
+    for member in sorted(members, key=lambda member: member.rank):
+        if member == vnode or (member.kind == FIXED and wanted_by(ledger, member)[0] == number):
+            yield member
+
+
+def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
+    """A place on a node where no other member of the group is."""
+    cluster = ledger.clusters[vnode.cluster_id]
+    asked = wanted_by(ledger, vnode)[1]
+    taken = {member.node_id for member in _group(ledger, vnode, number)}
+    found = []
+    for slots in ledger.index(cluster.parent_id or "").classes.values():
+        if lb.matches(asked.selector, slots.labels) and slots.room.fits(asked.resources):
+            free = ((ledger.vnodes[v].node_id, v) for v in slots.ids if ledger.vnodes[v].node_id not in taken)
+            if (first := next(free, None)) is not None:
+                found.append(first)
+    return ledger.vnodes[min(found)[1]] if found else None
+
+
+def _put(ledger: Ledger, vnode: VNode, slot: VNode, holding: Holding) -> Replaced:
+    labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
+    after = replace(vnode, node_id=slot.node_id, parent_id=slot.vnode_id, holding=holding, labels=labels)
+    ledger.release(vnode.vnode_id)
+    ledger.carve(after)
+    return Replaced(vnode, after)
+
+
+def _flexible(ledger: Ledger, vnode: VNode) -> list[Replaced]:
+    """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
+    cluster = ledger.clusters[vnode.cluster_id]
+    missing = {n: min(a, vnode.holding.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
+    missing = {n: a for n, a in missing.items() if a}
+    if not missing:
+        ledger.release(vnode.vnode_id)
+        return [Replaced(vnode, None)]
+    if cluster.kind == JOB or cluster.state == "REMOVING":
+        return []
+    assert cluster.parent_id is not None
+    placed = place(ledger, cluster.parent_id, ClusterSpec(flexible_min=missing), {})
+    if not isinstance(placed, Placed):
+        return []
+    ledger.release(vnode.vnode_id)
+    return [_join(ledger, vnode, piece) for piece in placed.pieces]
+
+
+def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
+    """Put a flexible piece where it was placed, into the flexible virtual node that is there already if there is one."""
+    for vnode_id in ledger.members[lost.cluster_id]:
+        there = ledger.vnodes[vnode_id]
+        if there.kind == FLEXIBLE and there.parent_id == piece.parent_vnode_id:
+            after = replace(there, holding=merged(there.holding, piece.holding))
+            ledger.resize(after)
+            return Replaced(lost, after)
+    rank = max((ledger.vnodes[v].rank for v in ledger.members[lost.cluster_id]), default=-1) + 1
+    vnode_id = f"{lost.cluster_id}/{rank}"
+    slot = ledger.vnodes[piece.parent_vnode_id]
+    labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: lost.cluster_id}
+    after = VNode(
+        vnode_id, lost.cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, piece.holding, labels, rank=rank
+    )
+    ledger.carve(after)
+    return Replaced(lost, after)
