@@ -289,7 +289,7 @@ def _short(answer: Shortage) -> Conflict:
     verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
     return Conflict(
         _SHORT.format(verb=verb, what=what),
-        fix="adjust the counts to those recommended",
+        fix=f"at most: {rows.dumps(dict(answer.recommend))}",
         details={"replicaSetsToRecommend": dict(answer.recommend)},
     )
 

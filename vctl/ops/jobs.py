@@ -193,7 +193,7 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
     if never is not None and not never.exhausted:
         where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
         raise Infeasible(
-            f"the job can never run in {where}: {never.message}",
+            f"the job can never run in {where}, not even when it is empty: {never.message}",
             fix="ask for less, or add a node with `vctl node add`",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
