@@ -38,6 +38,7 @@ WORDS = {
     "summary": ("Count the objects of one kind.", "objects"),
     "events": ("The history of changes.", "views"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
+    "serve": ("Answer the HTTP API until it is stopped.", "serve"),
     "replay": ("Repair the state from its tables, as at every start.", "upkeep"),
     "doctor": ("Check the state and this machine.", "upkeep"),
     "backup": ("Write a copy of the state to a file.", "upkeep"),

@@ -96,6 +96,11 @@ def logical_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
 
 
+def counts(store: Store) -> dict[str, int]:
+    """How many clusters there are of each kind, the primary aside."""
+    return {row[0]: row[1] for row in store.rows("SELECT kind, count(*) FROM clusters GROUP BY 1 ORDER BY 1")}
+
+
 def members(store: Store) -> list[Row]:
     """``cluster_id, node_id, hostname, template_id`` of every physical node on which a cluster has something."""
     return store.rows(

@@ -323,6 +323,21 @@ def counts(store: Store) -> dict[str, int]:
     }
 
 
+def counts_by_status(store: Store) -> dict[str, int]:
+    """How many jobs are in each state."""
+    return {row[0]: row[1] for row in store.rows("SELECT status, count(*) FROM jobs GROUP BY 1 ORDER BY 1")}
+
+
+def pending_by_reason(store: Store) -> dict[str, int]:
+    """How many jobs wait for each reason."""
+    return {
+        row[0]: row[1]
+        for row in store.rows(
+            "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
+        )
+    }
+
+
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """Pending and running jobs per cluster they were submitted to."""
     found: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""As much of the tree as an exchange of whole nodes looks at, so that its cost follows the cluster, not the machines."""
+"""As much of the tree as an exchange of whole nodes looks at: its cost follows the cluster, not the machines."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""Bodies of answers that are no success: every one keeps the envelope of its API, whatever went wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError
+
+MANAGEMENT = "/virtual_clusters"
+
+
+class Unauthorized(NotPermitted):
+    """The token is missing or wrong."""
+
+    code, http_status = "Unauthorized", 401
+
+
+class TooLarge(BadSpec):
+    """The request is larger than any sensible one."""
+
+    code, http_status = "TooLarge", 413
+
+
+class WrongMethod(BadSpec):
+    """The path exists, the method does not."""
+
+    code, http_status = "MethodNotAllowed", 405
+
+
+class WrongHost(NotPermitted):
+    """The request was meant for another host, or a page of another one sent it."""
+
+    code, http_status = "WrongHost", 403
+
+
+def envelope(*, result: bool, msg: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The management API's answer."""
+    return {"result": result, "msg": msg, "data": dict(data)}
+
+
+def error_body(error: VctlError) -> dict[str, Any]:
+    """What the command line prints with ``-o json``; a remote command raises the same error from it."""
+    return {
+        "error": {
+            "code": error.code,
+            "exit_code": error.exit_code,
+            "message": error.problem,
+            "hint": error.fix,
+            "details": error.details,
+        }
+    }
+
+
+def body_for(path: str, error: VctlError) -> dict[str, Any]:
+    """The body of an error, in the envelope of the API that the path belongs to."""
+    if path == MANAGEMENT or path.startswith(MANAGEMENT + "/"):
+        return envelope(result=False, msg=error.problem, data={})
+    return error_body(error)
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON that any reader takes: whatever is not text becomes its text."""
+    return json.dumps(body, default=str, allow_nan=False).encode()
+
+
+def install(app: FastAPI) -> None:
+    """Answer every kind of failure of an application in the envelope of its API."""
+
+    @app.exception_handler(VctlError)
+    async def refused(request: Request, error: VctlError) -> JSONResponse:
+        return answer(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(request, _first_problem(error))
+
+    @app.exception_handler(HTTPException)
+    async def framework(request: Request, error: HTTPException) -> JSONResponse:
+        return answer(request, _of_framework(request, error), error.headers)
+
+    @app.exception_handler(Exception)
+    async def crashed(request: Request, error: Exception) -> JSONResponse:
+        detail = f"{type(error).__name__}: {error}".splitlines()[0]
+        return answer(
+            request,
+            VctlError(
+                f"internal error: {detail}", fix="the server's log has the traceback; please report it"
+            ),
+        )
+
+
+def answer(request: Request, error: VctlError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error as a response."""
+    body = json.loads(encode(body_for(request.url.path, error)))
+    return JSONResponse(body, error.http_status, dict(headers or {}))
+
+
+def _first_problem(error: RequestValidationError) -> BadSpec:
+    """The first thing wrong with a request, by path. What was sent is not repeated: it may be a secret."""
+    found = error.errors()[0]
+    where = [str(part) for part in found["loc"]]
+    path = ".".join(where[1:] if where[:1] == ["body"] else where[1:] or where)
+    problem = str(found["msg"])[:300]
+    return BadSpec(
+        f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
+        fix="see /openapi.json for what is accepted",
+        details={"path": path},
+    )
+
+
+def _of_framework(request: Request, error: HTTPException) -> VctlError:
+    path = request.url.path[:200]
+    if error.status_code == 404:
+        return NotFound(f"there is nothing at {path}", fix="see /openapi.json for what there is")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return WrongMethod(f"{path} does not take {request.method[:20]}", fix=f"it takes {allowed}")
+    if error.status_code >= 500:
+        return VctlError(str(error.detail), fix="the server's log may say more")
+    return BadSpec(f"Invalid request, {error.detail}", fix="see /openapi.json for what is accepted")

@@ -1,0 +1,109 @@
+"""The application: every route of the server, its OpenAPI, what starts and ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import PlainTextResponse
+
+from vctl import __version__
+from vctl.http import answers, clusters, jobs, management, metrics, nodes, views
+from vctl.http.context import Server, state
+from vctl.http.documents import Document, Version, good
+from vctl.http.guard import OPEN, Guard
+from vctl.http.keeper import Keeper
+
+RAY_VERSION = "2.40.0"
+"""Of the job API that clients may expect here."""
+
+
+def create_app(server: Server) -> FastAPI:
+    """Everything that one server answers."""
+    app = FastAPI(
+        title="vctl", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None,
+        openapi_url=None, redirect_slashes=False,
+    )  # fmt: skip
+    app.state.server = server
+    app.add_middleware(Guard, server=server)
+    answers.install(app)
+    for part in (management, jobs, clusters, nodes, views):
+        app.include_router(part.router)
+    _add_open_routes(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    server: Server = app.state.server
+    with server.store() as store:
+        server.changes.start(store.watched())
+    server.keeper = Keeper(server.home)
+    try:
+        yield
+    finally:
+        server.changes.stop()
+        await server.keeper.close()
+
+
+def _add_open_routes(app: FastAPI) -> None:
+    published: dict[str, Any] = {}
+
+    @app.get(
+        "/healthz", tags=["server"], responses=good(Document, "The server answers and can read its state.")
+    )
+    def healthz(request: Request) -> dict[str, Any]:
+        """Whether the server can read its state."""
+        with state(request) as store:
+            return {"ok": store.value("SELECT 1") == 1, "version": __version__}
+
+    @app.get(
+        "/metrics", tags=["server"], response_class=PlainTextResponse, response_model=None,
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}},
+    )  # fmt: skip
+    def figures(request: Request) -> PlainTextResponse:
+        """Figures for Prometheus."""
+        with state(request) as store:
+            return PlainTextResponse(metrics.text(store), media_type=metrics.CONTENT_TYPE)
+
+    @app.get("/api/version", tags=["server"], responses=good(Version), response_model=None)
+    def version() -> dict[str, str]:
+        """Versions, in the form that Ray's clients ask for."""
+        return {
+            "version": "4",
+            "ray_version": RAY_VERSION,
+            "ray_commit": f"vctl-{__version__}",
+            "session_name": f"vctl_{__version__}",
+            "vctl_version": __version__,
+        }
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> dict[str, Any]:
+        """This description."""
+        if not published:
+            published.update(describe(app))
+        return published
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The published OpenAPI: bad input is answered with 400 here, and a token is asked for where it is."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            operation["responses"].pop("422", None)
+            if method != "get" or path not in OPEN:
+                operation["security"] = [{"token": []}]
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.get("schemas", {}).pop(name, None)
+    return document
+
+
+_ABOUT = (
+    "Virtual clusters: the management API as in ant-ray under /virtual_clusters, everything that the command line "
+    "can read or do under /api/v1. Errors carry a code, the exit code of the command line, a message and a fix."
+)

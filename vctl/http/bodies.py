@@ -1,0 +1,219 @@
+"""Bodies of requests. The shape is checked here; what the values mean is judged where the command line's are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from vctl.core.clusters import ClusterSpec
+from vctl.http.context import Server
+from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY, JobRequest
+
+Document = dict[str, Any]
+Text = Annotated[StrictStr, Field(max_length=100_000)]
+Id = Annotated[StrictStr, Field(max_length=1024)]
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+Revision = StrictInt | Annotated[str, Field(pattern=r"^[0-9]{1,30}$")]
+Truth = StrictBool | Literal["true", "false"]
+Many = Annotated[list[Id], Field(max_length=100_000)]
+
+
+class Body(BaseModel):
+    """No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VirtualCluster(Body):
+    """A wanted state: final counts of whole nodes by template; what is not named counts as 0."""
+
+    virtualClusterId: Id = ""  # noqa: N815
+    divisible: Truth = False
+    replicaSets: dict[str, StrictInt] = {}  # noqa: N815
+    revision: Revision = 0
+
+
+class NodesToRemove(Body):
+    """Nodes that a cluster is to give back."""
+
+    virtualClusterId: Id = ""  # noqa: N815
+    nodesToRemove: Many = []  # noqa: N815
+
+
+class NewCluster(Body):
+    """A logical cluster: of whole nodes, or of slices by a spec."""
+
+    cluster_id: Id
+    divisible: StrictBool = False
+    replica_sets: Document | None = None
+    spec: Document | None = None
+    parent_id: Id | None = None
+
+
+class ClusterChange(Body):
+    """A wanted state; without a revision the latest is taken."""
+
+    divisible: StrictBool | None = None
+    replica_sets: Document | None = None
+    spec: Document | None = None
+    revision: Revision | None = None
+
+
+class ClusterNodes(Body):
+    """Nodes of a cluster."""
+
+    node_ids: Many
+
+
+class NewNodes(Body):
+    """One simulated node, or many equal ones."""
+
+    node_id: Id | None = None
+    count: Annotated[StrictInt, Field(ge=-1, le=10**9)] = 1
+    template: Annotated[StrictStr, Field(max_length=253)] | None = None
+    resources: Document
+    labels: dict[str, str] | None = None
+    source: Literal["simulated", "local"] = "simulated"
+
+
+class NodeChange(Body):
+    """New totals, new labels."""
+
+    resources: Document | None = None
+    labels: dict[str, str] | None = None
+
+
+class Reason(Body):
+    """Why, for people who wonder later."""
+
+    reason: Text | None = None
+
+
+class Heartbeat(Body):
+    """With a timeout the node dies when it falls silent for so long."""
+
+    timeout_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+
+class Stop(Body):
+    """Seconds between SIGTERM and SIGKILL."""
+
+    grace_s: Seconds | None = None
+    reason: Annotated[StrictStr, Field(max_length=64)] | None = None
+
+
+class Replay(Body):
+    """Whether the steps are only shown."""
+
+    dry_run: StrictBool = False
+
+
+class Prune(Body):
+    """How old what is forgotten must be."""
+
+    older_than_s: Seconds
+    dry_run: StrictBool = False
+
+
+class Job(Body):
+    """A command and what is reserved for it; the fields mean what the options of ``vctl job submit`` mean.
+
+    ``environment`` is the submitter's own, ``env`` is set on top of it.
+    """
+
+    entrypoint: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    cluster: Id | None = None
+    virtual_cluster: Document | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory: float | str | None = None
+    nodes: StrictInt | None = None
+    entrypoint_resources: Document | None = None
+    priority: Annotated[StrictInt, Field(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
+    time_limit_s: Seconds | None = None
+    name: Text = ""
+    submission_id: Id | None = None
+    env: dict[str, str] = {}
+    environment: dict[str, str] | None = None
+    clean_env: StrictBool = False
+    cwd: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    metadata: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    grace_s: Seconds | None = None
+    per_node: StrictBool = False
+    max_retries: Annotated[StrictInt, Field(ge=-1, le=10**9)] = 0
+    retry_on: list[Id] = ["NodeFailed"]
+    backoff_s: Seconds = 1
+    hold: StrictBool = False
+    begin_at: Annotated[float, Field(ge=0, le=9e9)] | None = None
+    signal: Id | None = None
+    after: list[Id] = []
+    array: Id | None = None
+
+
+def cluster_spec(server: Server, document: Document | None, *, logical: bool = False) -> ClusterSpec | None:
+    """A spec as it was sent, camelCase or not."""
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    if document is None:
+        return None
+    return parse_cluster_spec(document, units=server.units, camel_case=True, logical=logical)
+
+
+def replica_sets(cluster_id: str, document: Document | None) -> dict[str, int] | None:
+    """Counts by template as they were sent."""
+    from vctl.spec.cluster_spec import parse_replica_sets
+
+    return None if document is None else parse_replica_sets(document, "replica_sets", cluster_id=cluster_id)
+
+
+def resources(server: Server, document: Document, path: str, *, totals: bool = False) -> dict[str, int]:
+    """A resource map as it was sent."""
+    from vctl.spec.quantities import parse_resources
+
+    return parse_resources(document, path, server.units, totals=totals)
+
+
+def job_request(server: Server, body: Job) -> JobRequest:
+    """What a submit asks for, as the command line would have read it."""
+    from vctl.spec import options
+    from vctl.spec.job_request import shortcut_spec
+
+    short = shortcut_spec(
+        body.num_cpus,
+        body.num_gpus,
+        body.memory,
+        body.nodes,
+        units=server.units,
+        beside_spec=body.virtual_cluster is not None,
+    )
+    entry = None
+    if body.entrypoint_resources is not None:
+        entry = resources(server, body.entrypoint_resources, "entrypoint_resources")
+        entry = {name: amount for name, amount in entry.items() if amount}
+    return JobRequest(
+        argv=tuple(body.entrypoint),
+        cluster=body.cluster,
+        spec=cluster_spec(server, body.virtual_cluster) or short,
+        entry=entry,
+        priority=body.priority,
+        time_limit_s=body.time_limit_s,
+        name=body.name,
+        submission_id=body.submission_id,
+        env=body.env,
+        clean_env=body.clean_env,
+        cwd=body.cwd,
+        metadata=body.metadata,
+        labels=body.labels,
+        grace_s=server.config.get("kill_grace") if body.grace_s is None else body.grace_s,
+        per_node=body.per_node,
+        max_retries=body.max_retries,
+        retry_on=tuple(body.retry_on),
+        backoff_s=body.backoff_s,
+        hold=body.hold,
+        begin_at=body.begin_at,
+        signal=None if body.signal is None else options.parse_warning_signal(body.signal, "signal"),
+        after=tuple(options.parse_dependency(text, "after") for text in body.after),
+        array=None if body.array is None else options.parse_array(body.array, "array"),
+    )

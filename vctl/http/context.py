@@ -1,0 +1,111 @@
+"""What every request of one server shares: the state directory, the settings, the token, who is to be woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from fastapi import Request
+
+from vctl.config import Config
+from vctl.runtime.watch import MODIFY, Watch
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.http.keeper import Keeper
+
+T = TypeVar("T")
+
+
+class Changes:
+    """Wakes those who wait for news, after every commit of any process."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._watch: Watch | None = None
+
+    def start(self, path: Path) -> None:
+        """Watch the file that every commit touches, from inside the event loop."""
+        self._watch = Watch()
+        self._watch.add(path, MODIFY)
+        asyncio.get_running_loop().add_reader(self._watch.fileno(), self._wake)
+
+    def stop(self) -> None:
+        """Watch no more, and let everybody go."""
+        if self._watch is not None:
+            asyncio.get_running_loop().remove_reader(self._watch.fileno())
+            self._watch.close()
+            self._watch = None
+        self._event.set()
+
+    def _wake(self) -> None:
+        assert self._watch is not None
+        self._watch.read()
+        woken, self._event = self._event, asyncio.Event()
+        woken.set()
+
+    def ticket(self) -> asyncio.Event:
+        """Is set by the next change; take it before looking, so that nothing is missed in between."""
+        return self._event
+
+
+async def within(ticket: asyncio.Event, seconds: float) -> None:
+    """Wait for a change, but not longer than that."""
+    try:
+        await asyncio.wait_for(ticket.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+@dataclass
+class Server:
+    """One running server. ``token`` None: nobody needs one (a private socket, or ``--no-token`` on loopback)."""
+
+    home: Path
+    config: Config
+    token: str | None
+    loopback: bool = True
+    changes: Changes = field(default_factory=Changes)
+    keeper: Keeper | None = None
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The state, for one piece of work in one thread."""
+        store = Store.open(self.home)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    async def read(self, look: Callable[[Store], T]) -> T:
+        """Look at the state from the event loop without holding it up."""
+
+        def work() -> T:
+            with self.store() as store:
+                return look(store)
+
+        return await asyncio.to_thread(work)
+
+    @property
+    def units(self) -> frozenset[str]:
+        """Resources that consist of numbered instances."""
+        found: frozenset[str] = self.config.get("unit_resources")
+        return found
+
+
+def server_of(request: Request) -> Server:
+    """The server that a request came to."""
+    server = request.app.state.server
+    assert isinstance(server, Server)
+    return server
+
+
+@contextmanager
+def state(request: Request) -> Iterator[Store]:
+    """The state, for one request."""
+    with server_of(request).store() as store:
+        yield store

@@ -1,0 +1,181 @@
+"""The door: who may ask, from where, and how much. Nothing behind it sees a request that was refused here."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vctl.errors import BadSpec, VctlError
+from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
+from vctl.http.context import Server
+
+MOST_BYTES = 8 << 20
+LONGEST_PATH = 4096
+READING = ("GET", "HEAD", "OPTIONS")
+OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
+"""What anybody may read: it says nothing of jobs, logs or events."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name can only be reached from this machine."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Checks host, origin, token and size, in this order, and says how long the answer took."""
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self.app = app
+        self.server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter_ns()
+
+        async def timed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                took_ms = (time.perf_counter_ns() - started) / 1e6
+                timing = (b"server-timing", f"app;dur={took_ms:.1f}".encode())
+                message = {**message, "headers": [*message.get("headers", ()), timing]}
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = await _body(scope, receive)
+        except VctlError as error:
+            await _refuse(scope, timed, error)
+            return
+        await self.app(_as_json(scope), _again(body, receive), timed)
+
+    def _check(self, scope: Scope) -> None:
+        headers = _headers(scope["headers"])
+        if len(scope["path"]) > LONGEST_PATH:
+            raise TooLarge("the path is too long", fix=f"at most {LONGEST_PATH} characters")
+        if self.server.loopback:
+            _check_host(headers.get("host", ""), headers.get("origin"))
+        if self.server.token is not None and not _is_open(scope["method"], scope["path"]):
+            _check_token(headers.get("authorization", ""), self.server.token)
+
+
+def _as_json(scope: Scope) -> Scope:
+    """Every body is JSON here, also when curl calls it a form."""
+    if not (scope["path"] + "/").startswith((MANAGEMENT + "/", "/api/v1/")):
+        return scope
+    kept = [pair for pair in scope["headers"] if pair[0].lower() != b"content-type"]
+    return {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+
+
+def _is_open(method: str, path: str) -> bool:
+    """Reading what is open; and what does not exist outside ``/api/v1`` is no secret either."""
+    return method in READING and (path in OPEN or not path.startswith("/api/"))
+
+
+def _check_host(host: str, origin: str | None) -> None:
+    """Refuse what a page of another site could have sent: its name may point here (DNS rebinding)."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if not is_loopback(name):
+        raise WrongHost(
+            "this server answers on loopback only, and the request names another host",
+            fix="ask for http://127.0.0.1 or http://localhost, with the port of the server",
+        )
+    if origin is not None and origin != f"http://{host}":
+        raise WrongHost(
+            "a page of another origin sent this request", fix="send it from a program, not from a page"
+        )
+
+
+def _check_token(given: str, token: str) -> None:
+    scheme, _, value = given.strip().partition(" ")
+    if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode("latin-1"), token.encode()):
+        return
+    problem = "the token is wrong" if given else "a token is needed"
+    raise Unauthorized(
+        problem,
+        fix="send the header Authorization: Bearer TOKEN; the server's is in its state directory, file token",
+    )
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes:
+    """The whole body, if it is not too large and, where it is JSON, holds only text that can be stored."""
+    headers = _headers(scope["headers"])
+    length = headers.get("content-length")
+    if length is None and "transfer-encoding" not in headers:
+        return b""
+    if length is not None and length.isdigit() and int(length) > MOST_BYTES:
+        raise _too_large()
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MOST_BYTES:
+            raise _too_large()
+        if not message.get("more_body"):
+            break
+    body = b"".join(parts)
+    if b"\\ud" in body.lower():
+        _check_text(body)
+    return body
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("the request is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
+
+
+def _check_text(body: bytes) -> None:
+    """Half a surrogate pair is valid JSON, and nothing that could be stored or shown."""
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise BadSpec(
+            "Invalid request, half a surrogate pair is not a character", fix="send Unicode text"
+        ) from None
+    except (ValueError, RecursionError):
+        return  # whoever reads it says what is wrong
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A receive that hands out a body that was read already, then goes on as before."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return left.pop() if left else await receive()
+
+    return next_message
+
+
+async def _refuse(scope: Scope, send: Send, error: VctlError) -> None:
+    body = encode(body_for(scope["path"], error))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.http_status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="vctl"'))
+    await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -1,0 +1,121 @@
+"""``/api/v1/jobs``: what ``vctl job`` can do."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from vctl.http import bodies, documents, streams
+from vctl.http.context import server_of, state
+from vctl.http.documents import ERRORS, good, listing
+
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
+
+Filters = Annotated[
+    list[str],
+    Query(
+        alias="filter",
+        default_factory=list,
+        max_length=50,
+        description="key=value or key!=value; repeatable.",
+    ),
+]
+Limit = Annotated[int | None, Query(ge=0, le=2**31, description="At most so many.")]
+MOST_SECONDS = 60.0
+_OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
+"""Of the server's environment, what a job gets whose submitter sent none."""
+
+
+@router.post("", responses=good(documents.Job), response_model=None)
+def submit(request: Request, body: bodies.Job) -> Any:
+    """Queue a job, durably."""
+    from vctl.ops import jobs
+
+    around = body.environment
+    if around is None:
+        around = {name: os.environ[name] for name in _OWN if name in os.environ}
+    wanted = bodies.job_request(server_of(request), body)
+    with state(request) as store:
+        return jobs.submit(store, wanted, environment=around)
+
+
+@router.get("", responses=good(documents.JobList), response_model=None)
+def list_(
+    request: Request,
+    filters: Filters,
+    over_too: Annotated[bool, Query(alias="all", description="Those that are over, too.")] = True,
+    limit: Limit = None,
+    cluster: str | None = None,
+) -> JSONResponse:
+    """Jobs, newest first."""
+    from vctl.ops import jobs
+
+    with state(request) as store:
+        found, total = jobs.list_jobs(store, all=over_too, filters=filters, limit=limit, cluster=cluster)
+    return JSONResponse(listing("JobList", found, total))
+
+
+@router.get("/{job}", responses=good(documents.Job), response_model=None)
+def get(request: Request, job: str) -> Any:
+    """One job, by submission id, number, unique prefix or ``last``."""
+    from vctl.ops import jobs
+
+    with state(request) as store:
+        return jobs.get_job(store, job)
+
+
+@router.delete("/{job}", responses=good(documents.Job), response_model=None)
+def delete(request: Request, job: str) -> Any:
+    """Forget a job that is over, with its log."""
+    from vctl.ops import jobs
+
+    with state(request) as store:
+        return jobs.delete(store, job)
+
+
+@router.post("/{job}/stop", responses=good(documents.Job), response_model=None)
+def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
+    """Ask for the end of a job; it is over when its status says so."""
+    from vctl.core.jobs import STOPPED_BY_USER
+    from vctl.ops import jobs
+
+    given = body or bodies.Stop()
+    with state(request) as store:
+        return jobs.stop(store, job, grace_s=given.grace_s, reason=given.reason or STOPPED_BY_USER)
+
+
+@router.get("/{job}/wait", responses=good(documents.Watched), response_model=None)
+async def wait(
+    request: Request,
+    job: str,
+    timeout_s: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="Answer then at the latest.")] = 20,
+) -> dict[str, Any]:
+    """A job as soon as it is over, or as it is after a while."""
+    return await streams.wait_for_job(server_of(request), job, timeout_s)
+
+
+@router.get(
+    "/{job}/logs",
+    responses={
+        200: {"content": {"application/octet-stream": {}}, "description": "The output, byte for byte."}
+    },
+    response_class=StreamingResponse,
+    response_model=None,
+)
+async def logs(
+    request: Request,
+    job: str,
+    follow: Annotated[bool, Query(description="Go on until the job is over.")] = False,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Leave out so many bytes.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
+) -> StreamingResponse:
+    """The output of a job, stdout and stderr in order."""
+    server = server_of(request)
+    if follow:
+        number, path = await streams.log_of(server, job)
+        return streams.binary(streams.follow(server, number, path, offset))
+    _, path = await streams.log_of(server, job)
+    return streams.binary(streams.blocks(path, offset, tail))

@@ -1,0 +1,169 @@
+"""``vctl serve``: where the server listens, which token it asks for, and its life."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vctl.errors import BadSpec, Conflict, NotPermitted, VctlError
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+
+TOKEN_FILE = "token"
+LEAST_TOKEN = 16
+GRACE_S = 3
+WAITING = 2048
+
+
+def serve(
+    config: Config,
+    *,
+    host: str,
+    port: int,
+    uds: str | None,
+    token_file: str | None,
+    no_token: bool,
+    say: Callable[[str], None],
+) -> int:
+    """Answer requests until SIGINT or SIGTERM. Refuses to be reachable by others without a token."""
+    try:
+        import uvicorn
+
+        from vctl.http.app import create_app
+        from vctl.http.context import Server
+        from vctl.http.protocol import Protocol
+    except ImportError as error:
+        raise VctlError(
+            f"the server needs a package that is not installed: {error.name}",
+            fix="pip install 'vctl[server]'",
+        ) from None
+    from vctl.http.guard import is_loopback
+    from vctl.ops import nodes
+    from vctl.store.database import prepare_home
+    from vctl.store.store import Store
+
+    loopback = uds is None and is_loopback(host)
+    if no_token and uds is None and not loopback:
+        raise NotPermitted(
+            f"--no-token: anybody who reaches {host} could run commands here",
+            fix="leave --no-token out, or listen on 127.0.0.1",
+        )
+    home = config.home()
+    prepare_home(home)
+    with Store.open(home) as store:
+        nodes.ensure_local(store, wanted=bool(config.get("local_node")))
+    token = None if no_token or uds is not None else read_token(config, token_file)
+    listening = _unix(uds) if uds is not None else _tcp(host, port)
+    app = create_app(Server(home, config, token, loopback=loopback))
+    settings = uvicorn.Config(
+        app, http=Protocol, ws="none", log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
+    )  # fmt: skip
+    where = f"unix:{uds}" if uds is not None else _url(host, listening)
+    say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
+    try:
+        uvicorn.Server(settings).run(sockets=[listening])
+    except KeyboardInterrupt:  # uvicorn raises the signal again once it has ended in good order
+        return 0
+    finally:
+        listening.close()
+        if uds is not None:
+            Path(uds).unlink(missing_ok=True)
+    return 0
+
+
+def read_token(config: Config, token_file: str | None) -> str:
+    """The token of the server: ``VCTL_TOKEN``, else the file named, else its own file, made when there is none."""
+    if token_file is None and (given := config.env.get("VCTL_TOKEN")):
+        return _good(given.strip(), "VCTL_TOKEN")
+    named = token_file or config.get("token_file")
+    path = Path(named) if named else config.home() / TOKEN_FILE
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise NotPermitted(
+            f"cannot write the token to {path}: {error.strerror}", fix="name another file with --token-file"
+        ) from None
+    else:
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise NotPermitted(
+                f"others can read the token in {path}", fix=f"chmod 600 {path}, and make a new token"
+            )
+        return _good(path.read_text(encoding="utf-8").strip(), str(path))
+    except (OSError, UnicodeDecodeError):
+        raise NotPermitted(
+            f"cannot read the token in {path}", fix="name another file with --token-file"
+        ) from None
+
+
+def _good(token: str, where: str) -> str:
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise BadSpec(
+            f"{where} holds no token",
+            fix=f"{LEAST_TOKEN} characters or more, no spaces; remove it to get a new one",
+        )
+    return token
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise BadSpec(f"--port: {port} is not a port", fix="write a number from 0 (any) to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError):
+        raise BadSpec(
+            f"--host: {host} is not an address of this machine", fix="write for example 127.0.0.1"
+        ) from None
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen(WAITING)
+    except OSError as error:
+        listening.close()
+        raise Conflict(
+            f"cannot listen on {host}:{port}: {error.strerror}", fix="choose another --port"
+        ) from None
+    return listening
+
+
+def _unix(path: str) -> socket.socket:
+    """A socket that only its owner can connect to, from its first moment on."""
+    place = Path(path)
+    if place.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(path) == 0:
+                raise Conflict(
+                    f"a server answers at {path} already", fix="use that one, or choose another --uds"
+                )
+        place.unlink()
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listening.bind(path)
+        listening.listen(WAITING)
+    except OSError as error:
+        listening.close()
+        problem = "the path is too long" if error.errno is None else error.strerror
+        raise Conflict(f"--uds: cannot listen at {path}: {problem}", fix="choose another path") from None
+    finally:
+        os.umask(before)
+    return listening
+
+
+def _url(host: str, listening: socket.socket) -> str:
+    name = f"[{host.strip('[]')}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"

@@ -1,0 +1,135 @@
+"""ant-ray's management API of virtual clusters, word for word: paths, envelope, messages, order of checks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+
+from vctl.errors import Conflict, NotFound, VctlError
+from vctl.http.answers import MANAGEMENT, envelope
+from vctl.http.bodies import NodesToRemove, VirtualCluster
+from vctl.http.context import state
+from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
+from vctl.store.store import Store
+
+router = APIRouter(prefix=MANAGEMENT, tags=["management"], responses=MANAGEMENT_ERRORS)
+
+
+@router.post("", responses=good(Managed), response_model=None)
+def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
+    """Bring a virtual cluster to a wanted state; an unknown id creates it."""
+    cluster_id = body.virtualClusterId
+    try:
+        with state(request) as store:
+            form = _bring(store, body)
+    except VctlError as error:
+        recommended = error.details.get("replicaSetsToRecommend", {})
+        return _failed(
+            f"create or update virtual cluster {cluster_id}",
+            cluster_id,
+            error,
+            replicaSetsToRecommend=recommended,
+        )
+    return _done(
+        "Virtual cluster created or updated.",
+        virtualClusterId=cluster_id,
+        revision=form["revision"],
+        nodeInstances=_instances(form["node_instances"]),
+    )
+
+
+def _bring(store: Store, body: VirtualCluster) -> dict[str, Any]:
+    """Update what exists, create what does not; who loses a race against another creation is told like an update."""
+    from vctl.ops import clusters
+
+    cluster_id, counts = body.virtualClusterId, body.replicaSets
+    divisible = body.divisible in (True, "true")
+
+    def update() -> dict[str, Any]:
+        return clusters.update(
+            store, cluster_id, divisible=divisible, replica_sets=counts, revision=int(body.revision)
+        )
+
+    try:
+        return update()
+    except NotFound:
+        pass
+    try:
+        return clusters.create(store, cluster_id, divisible=divisible, replica_sets=counts)
+    except Conflict as error:
+        if "exists already" not in error.problem:
+            raise
+    return update()
+
+
+@router.post("/remove_nodes", responses=good(Managed), response_model=None)
+def remove_nodes(request: Request, body: NodesToRemove) -> JSONResponse:
+    """Give nodes of a virtual cluster back to its parent: all that are named, or none."""
+    from vctl.ops import membership
+
+    cluster_id = body.virtualClusterId
+    try:
+        with state(request) as store:
+            membership.remove_nodes(store, cluster_id, body.nodesToRemove)
+    except VctlError as error:
+        failing = error.details.get("nodesWithFailure", [])
+        return _failed(
+            f"remove nodes from virtual cluster {cluster_id}", cluster_id, error, nodesWithFailure=failing
+        )
+    return _done("Virtual cluster successfully updated.", virtualClusterId=cluster_id)
+
+
+@router.get("", responses=good(Managed), response_model=None)
+def get_all(
+    request: Request, include_job_clusters: Annotated[bool, Query(description="Those of jobs, too.")] = False
+) -> JSONResponse:
+    """All virtual clusters that were made by name, with their nodes."""
+    from vctl.ops import membership
+
+    with state(request) as store:
+        found = membership.instances(store, job_clusters=include_job_clusters)
+    clusters = [
+        {
+            "virtualClusterId": form["cluster_id"],
+            "divisible": form["divisible"],
+            "isRemoved": False,
+            "nodeInstances": _instances(form["node_instances"]),
+            "revision": form["revision"],
+        }
+        for form in found
+    ]
+    return _done("All virtual clusters fetched.", virtualClusters=clusters)
+
+
+@router.delete("/{virtual_cluster_id:path}", responses=good(Managed), response_model=None)
+def remove(request: Request, virtual_cluster_id: str) -> JSONResponse:
+    """Remove a virtual cluster that nothing uses."""
+    from vctl.ops import clusters
+
+    try:
+        with state(request) as store:
+            clusters.delete(store, virtual_cluster_id)
+    except VctlError as error:
+        blockers = {"blockers": error.details["blockers"]} if "blockers" in error.details else {}
+        return _failed(f"remove virtual cluster {virtual_cluster_id}", virtual_cluster_id, error, **blockers)
+    return _done(f"Virtual cluster {virtual_cluster_id} removed.", virtualClusterId=virtual_cluster_id)
+
+
+def _instances(found: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {
+        node_id: {"hostname": node["hostname"], "templateId": node["template_id"]}
+        for node_id, node in found.items()
+    }
+
+
+def _done(msg: str, **data: Any) -> JSONResponse:
+    return JSONResponse(envelope(result=True, msg=msg, data=data))
+
+
+def _failed(what: str, cluster_id: str, error: VctlError, **data: Any) -> JSONResponse:
+    body = envelope(
+        result=False, msg=f"Failed to {what}: {error.problem}", data={"virtualClusterId": cluster_id, **data}
+    )
+    return JSONResponse(body, error.http_status)

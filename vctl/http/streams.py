@@ -1,0 +1,186 @@
+"""Answers that take their time: logs that grow, jobs that end, events as they happen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from vctl.core import jobs as jb
+from vctl.errors import NotFound
+from vctl.http.context import Server, within
+from vctl.store.store import Store
+
+BLOCK = 1 << 16
+LOOK_EVERY_S = 0.1
+"""How often a growing log is looked at; what commits is told at once."""
+SAFETY_S = 1.0
+HEARTBEAT_S = 15.0
+BATCH = 500
+
+
+def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
+    """Bytes as they are."""
+    return StreamingResponse(
+        parts, media_type="application/octet-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+async def log_of(server: Server, job: str) -> tuple[int, Path]:
+    """Number of a job and its log."""
+    from vctl.ops import jobs
+
+    return await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
+
+
+def blocks(path: Path, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+    """A log as it is now, block by block; of its lines only the last ones when asked."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(offset)
+        if tail is not None:
+            yield from deque(file, maxlen=tail)
+            return
+        while block := file.read(BLOCK):
+            yield block
+
+
+async def follow(server: Server, number: int, path: Path, offset: int) -> AsyncIterator[bytes]:
+    """A log to its end, which is when the job is over and all it wrote was sent."""
+    async with _scheduling(server, number):
+        while True:
+            ticket = server.changes.ticket()
+            over = await server.read(lambda store: _is_over(store, number))
+            for block in blocks(path, offset):
+                offset += len(block)
+                yield block
+            if over:
+                return
+            await within(ticket, LOOK_EVERY_S)
+
+
+async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, Any]:
+    """``{over, job}``: at the end of the job, or after that many seconds."""
+    from vctl.ops import jobs
+
+    number = await server.read(lambda store: jobs.resolve(store, job))
+    give_up = time.monotonic() + timeout_s
+    async with _scheduling(server, number):
+        while True:
+            ticket = server.changes.ticket()
+            form = await server.read(lambda store: _form(store, number))
+            over = form is None or form["status"] in jb.FINAL
+            left_s = give_up - time.monotonic()
+            if over or left_s <= 0:
+                return {"over": over, "job": form}
+            await within(ticket, min(left_s, SAFETY_S))
+
+
+async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> dict[str, Any]:
+    """``{gone}``: when a cluster is no more, or after that many seconds."""
+    give_up = time.monotonic() + timeout_s
+    while True:
+        ticket = server.changes.ticket()
+        form = await server.read(lambda store: _after_sweep(store, cluster_id))
+        left_s = give_up - time.monotonic()
+        if form is None or left_s <= 0:
+            return {"gone": form is None}
+        async with _scheduling(server, await server.read(lambda store: _blocker(store, cluster_id))):
+            await within(ticket, min(left_s, SAFETY_S))
+
+
+async def start_of(server: Server, after: int | None, job: str | None) -> tuple[int, int | None]:
+    """From which event on a stream tells, and the number of the one job it is about."""
+    from vctl.ops import jobs
+    from vctl.store import jobs as table
+
+    def look(store: Store) -> tuple[int, int | None]:
+        number = None if job is None else jobs.resolve(store, job)
+        return (table.last_event(store) if after is None else after), number
+
+    return await server.read(look)
+
+
+async def events(server: Server, after: int, job: int | None, cluster: str | None) -> AsyncIterator[str]:
+    """Server-sent events, for ever; a comment now and then keeps the connection alive."""
+    from vctl.ops import forms
+    from vctl.store import jobs as table
+
+    yield "retry: 1000\n\n"
+    quiet_since = time.monotonic()
+    while True:
+        ticket, seen = server.changes.ticket(), after
+        found = await server.read(lambda store, seen=seen: table.events_after(store, seen, BATCH))  # type: ignore[misc]  # bound now
+        for row in found:
+            after = int(row["seq"])
+            if (job is None or row["job_id"] == job) and (cluster is None or _concerns(row, cluster)):
+                quiet_since = time.monotonic()
+                yield f"id: {after}\nevent: {row['kind']}\ndata: {json.dumps(forms.event(row))}\n\n"
+        if len(found) < BATCH:
+            await within(ticket, SAFETY_S)
+        if time.monotonic() - quiet_since > HEARTBEAT_S:
+            quiet_since = time.monotonic()
+            yield ": still here\n\n"
+
+
+def _concerns(row: Any, cluster: str) -> bool:
+    return cluster in (row["cluster_id"], row["object_id"] if row["object"] == "cluster" else None)
+
+
+@asynccontextmanager
+async def _scheduling(server: Server, number: int | None) -> AsyncIterator[None]:
+    if server.keeper is None or number is None:
+        yield
+        return
+    async with server.keeper.waiting_for(number):
+        yield
+
+
+def _is_over(store: Store, number: int) -> bool:
+    form = _form(store, number)
+    return form is None or form["status"] in jb.FINAL
+
+
+def _form(store: Store, number: int) -> dict[str, Any] | None:
+    from vctl.ops import jobs
+
+    try:
+        return jobs.get_job(store, str(number))
+    except NotFound:
+        return None
+
+
+def _after_sweep(store: Store, cluster_id: str) -> dict[str, Any] | None:
+    """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
+    from vctl.ops import clusters
+
+    try:
+        form = clusters.get_cluster(store, cluster_id)
+        if form["state"] != "REMOVING" or clusters.blockers_of(store, cluster_id):
+            return form
+        with store.transaction():
+            clusters.sweep_removing(store)
+        return clusters.get_cluster(store, cluster_id)
+    except NotFound:
+        return None
+
+
+def _blocker(store: Store, cluster_id: str) -> int | None:
+    """A job in a cluster or below it that has not ended."""
+    from vctl.store import clusters
+    from vctl.store import jobs as table
+
+    for below in [cluster_id, *clusters.subtree(store, cluster_id)]:
+        rows = table.views(
+            store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below], 1
+        )
+        if rows:
+            return int(rows[0]["job_id"])
+    return None

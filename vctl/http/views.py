@@ -1,0 +1,177 @@
+"""The rest of ``/api/v1``: what a cluster has and does, the history, and the care of the state."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from vctl.http import bodies, documents, streams
+from vctl.http.context import server_of, state
+from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
+from vctl.http.jobs import Limit
+
+router = APIRouter(prefix="/api/v1", tags=["views"], responses=ERRORS)
+
+Cluster = Annotated[str | None, Query(description="Default: the primary.")]
+Since = Annotated[int, Query(ge=0, le=2**62, description="Only what came after this number.")]
+
+
+@router.get("/status", responses=good(Document), response_model=None)
+def status(request: Request) -> Any:
+    """What runs, what waits and what is free."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.status(store)
+
+
+@router.get("/scheduler", responses=good(Document), response_model=None)
+def scheduler(request: Request) -> Any:
+    """Whether a scheduler is at work, and its last sign of life."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.scheduler(store)
+
+
+@router.get("/cluster-resources", responses=good(Amounts), response_model=None)
+def cluster_resources(request: Request, cluster: Cluster = None) -> Any:
+    """Total of a cluster."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.cluster_resources(store, cluster)
+
+
+@router.get("/available-resources", responses=good(Amounts), response_model=None)
+def available_resources(request: Request, cluster: Cluster = None) -> Any:
+    """What is free in a cluster."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.available_resources(store, cluster)
+
+
+@router.get("/cluster-nodes", responses=good(Listing), response_model=None)
+def cluster_nodes(request: Request, cluster: Cluster = None) -> JSONResponse:
+    """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return JSONResponse(listing("VNodeList", views.nodes(store, cluster)))
+
+
+@router.get("/current-cluster", responses=good(Document), response_model=None)
+def current_cluster(request: Request, cluster: Cluster = None) -> Any:
+    """A cluster as a job in it sees it."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.current_cluster(store, cluster)
+
+
+@router.get("/vnodes", responses=good(Listing), response_model=None)
+def vnodes(request: Request) -> JSONResponse:
+    """Every virtual node of every cluster but the primary."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return JSONResponse(listing("VNodeList", views.vnodes(store)))
+
+
+@router.get("/vnodes/{vnode:path}", responses=good(Document), response_model=None)
+def vnode(request: Request, vnode: str) -> Any:
+    """One virtual node as a process on it sees it."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.current_node(store, vnode)
+
+
+@router.get("/events", responses=good(Listing), response_model=None)
+def events(
+    request: Request,
+    since: Since = 0,
+    limit: Limit = None,
+    job: str | None = None,
+    cluster: str | None = None,
+) -> JSONResponse:
+    """History, oldest first: after a number, or the newest ones."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        found = views.events(store, since=since, limit=limit, job=job, cluster=cluster)
+    return JSONResponse(listing("EventList", found))
+
+
+@router.get(
+    "/events/stream",
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events."}},
+    response_class=StreamingResponse,
+    response_model=None,
+)
+async def stream(
+    request: Request,
+    since: Annotated[
+        int | None, Query(ge=0, le=2**62, description="Default: only what happens from now on.")
+    ] = None,
+    job: str | None = None,
+    cluster: str | None = None,
+    last_event_id: Annotated[
+        str | None, Header(description="Where a reader left off; goes before since.")
+    ] = None,
+) -> StreamingResponse:
+    """Events as they happen. ``id`` is the number of the event: a reader that comes back misses nothing."""
+    after = (
+        int(last_event_id)
+        if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19
+        else since
+    )
+    server = server_of(request)
+    start, number = await streams.start_of(server, after, job)
+    return StreamingResponse(
+        streams.events(server, start, number, cluster),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+@router.get("/doctor", responses=good(Document), response_model=None)
+def doctor(
+    request: Request,
+    prove: Annotated[bool, Query(description="Compute every rule from the raw tables.")] = False,
+) -> Any:
+    """Is the state sound, and what does the machine offer."""
+    from vctl.ops import health
+
+    with state(request) as store:
+        return health.doctor(store, prove=prove)
+
+
+@router.post("/doctor/repair", responses=good(Document), response_model=None)
+def repair(request: Request, prove: bool = False) -> Any:
+    """The same, after repairing what can be repaired safely."""
+    from vctl.ops import health
+
+    with state(request) as store:
+        return health.doctor(store, prove=prove, repair=True)
+
+
+@router.post("/replay", responses=good(Document), response_model=None)
+def replay(request: Request, body: bodies.Replay | None = None) -> Any:
+    """Repair the state from its tables, as at every start."""
+    from vctl.ops import replay as ops
+
+    with state(request) as store:
+        return ops.replay(store, dry_run=bool(body and body.dry_run))
+
+
+@router.post("/prune", responses=good(documents.Document), response_model=None)
+def prune(request: Request, body: bodies.Prune) -> Any:
+    """Forget jobs that ended long ago, with their logs."""
+    from vctl.ops import jobs
+
+    with state(request) as store:
+        return jobs.prune(store, body.older_than_s, dry_run=body.dry_run)
