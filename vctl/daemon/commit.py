@@ -147,7 +147,7 @@ def _end(store: Store, mirror: Mirror, end: Ended) -> None:
 def outcome_of(run: Run, end: Ended) -> Outcome:
     """What a run's end means for its job."""
     record = end.record
-    if run.stop_reason == jb.NODE_FAILED:
+    if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
         return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
     if record is None:
         return Outcome(jb.FAILED, jb.PROCESS_LOST, None, end.lost_message)

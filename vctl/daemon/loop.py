@@ -33,7 +33,12 @@ def run_daemon(home: Path, config: Config) -> int:
         store.close()
         raise
     with Signals() as signals:
-        scheduler = Scheduler(store, kind="daemon", local_node=bool(config.get("local_node")))
+        scheduler = Scheduler(
+            store,
+            kind="daemon",
+            local_node=bool(config.get("local_node")),
+            maintenance_interval_s=float(config.get("maintenance_interval")),
+        )
         orderly = False
         try:
             scheduler.start()

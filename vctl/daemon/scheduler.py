@@ -14,10 +14,10 @@ import time
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.core.nodes import DEAD
 from vctl.daemon import commit
 from vctl.daemon.commit import Ended
 from vctl.daemon.launching import request_of
+from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -35,8 +35,11 @@ SAFETY_S = 5.0
 class Scheduler:
     """The scheduler of a state directory; the caller holds the scheduler lock for its life."""
 
-    def __init__(self, store: Store, *, kind: str, local_node: bool) -> None:
+    def __init__(
+        self, store: Store, *, kind: str, local_node: bool, maintenance_interval_s: float = 30.0
+    ) -> None:
         self.store = store
+        self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -75,6 +78,9 @@ class Scheduler:
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
         self._deadlines.clear()
         self._limits.clear()
+        self.maintenance.end_lost_work(
+            self.mirror, self._stop_run
+        )  # first, so that it is known why they ended
         self._sweep(self.mirror, relaunch=True)
 
     # ---- one turn ----
@@ -97,7 +103,7 @@ class Scheduler:
         if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
             self._sweep(mirror)
         mirror.follow(self.store)
-        self._end_work_on_dead_nodes(mirror)
+        self.maintenance.turn(mirror, self._stop_run)
         self._carry_out_stops(mirror)
         self._enforce_limits(mirror)
         while self._round(mirror):
@@ -210,14 +216,6 @@ class Scheduler:
                     self._stop_run(mirror.runs[run_id], job["stop_reason"] or jb.STOPPED_BY_USER, grace)
         mirror.stops.clear()
 
-    def _end_work_on_dead_nodes(self, mirror: Mirror) -> None:
-        for node_id in sorted(mirror.nodes_changed):
-            node = mirror.ledger.nodes.get(node_id)
-            if node is not None and node.state == DEAD:
-                for run in mirror.runs_on(node_id):
-                    self._stop_run(run, jb.NODE_FAILED, 0.0)
-        mirror.nodes_changed.clear()
-
     def _note_deadline(self, run: Run, started_at: int) -> None:
         if run.job_id not in self._limits:
             job = jobs.get(self.store, run.job_id)
@@ -249,7 +247,7 @@ class Scheduler:
                 if job.begin_at_ns is not None
             ]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        return max(0.0, min(SAFETY_S, nearest))
+        return max(0.0, min(SAFETY_S, nearest, self.maintenance.due_s()))
 
     def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""

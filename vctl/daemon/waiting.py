@@ -90,7 +90,10 @@ class Waiter:
 
             ruling = Store.open(self.store.home)
             self.scheduler = Scheduler(
-                ruling, kind="embedded", local_node=bool(self.config.get("local_node"))
+                ruling,
+                kind="embedded",
+                local_node=bool(self.config.get("local_node")),
+                maintenance_interval_s=float(self.config.get("maintenance_interval")),
             )
             self.scheduler.start()
         try:

@@ -99,7 +99,12 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
         if start.cluster is None:
             room = ledger.rooms.get(start.vnode_id)
             node = ledger.nodes.get(start.node_id)
-        return room is not None and node is not None and node.schedulable and room.fits_exactly(start.holding)
+            return (
+                room is not None
+                and node is not None
+                and node.schedulable
+                and room.fits_exactly(start.holding)
+            )
         for vnode in start.vnodes:
             if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
                 return False

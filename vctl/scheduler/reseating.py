@@ -11,11 +11,10 @@ from dataclasses import replace
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Holding, merged
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Piece, Placed, place
 from vctl.scheduler.replacement import Replaced, below, inherit, short, wanted_by
-from vctl.scheduler.reshape import merged
 
 
 def reseat_slices(ledger: Ledger, dead: Iterable[str]) -> list[Replaced]:
@@ -106,7 +105,7 @@ def _flexible(ledger: Ledger, vnode: VNode) -> list[Replaced]:
 
 
 def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
-    """Put a flexible piece where it was placed, into the flexible virtual node that is there already if there is one."""
+    """Put a flexible piece where it was placed, into the flexible virtual node that may be there already."""
     for vnode_id in ledger.members[lost.cluster_id]:
         there = ledger.vnodes[vnode_id]
         if there.kind == FLEXIBLE and there.parent_id == piece.parent_vnode_id:

@@ -52,7 +52,11 @@ def set_total(store: Store, node: Node) -> None:
 
 
 def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
-    """Record a heartbeat; a timeout given with it opts the node into the lease."""
+    """Record a heartbeat; a timeout given with it opts the node into the lease. An event only when that is news."""
+    if timeout_s is not None and timeout_s != store.value(
+        "SELECT heartbeat_timeout_s FROM nodes WHERE node_id = ?", node_id
+    ):
+        store.event("node.heartbeat", "node", node_id, data={"timeout_s": timeout_s})
     store.db.execute(
         "UPDATE nodes SET last_heartbeat = ?, heartbeat_timeout_s = coalesce(?, heartbeat_timeout_s) WHERE node_id = ?",
         (store.clock(), timeout_s, node_id),

@@ -1,0 +1,228 @@
+"""The maintenance round: silent and dead nodes, what replaces them, clusters and drained nodes that became empty.
+
+Runs at its interval, when a node joined, changed or died, and when something happened while work is left to be done.
+What a round changes is one transaction, in the tables and in the mirror alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from vctl.core import jobs as jb
+from vctl.core.clusters import JOB
+from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
+from vctl.daemon.mirror import Mirror
+from vctl.ops.clusters import sweep_removing
+from vctl.ops.nodes import settle_drained
+from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole
+from vctl.scheduler.reseating import reseat_slices
+from vctl.store import clusters, jobs, nodes, upkeep
+from vctl.store.store import Store
+
+Stop = Callable[[Run, str, float], None]
+"""Ends a process: the run, the reason, the grace in seconds."""
+
+
+class _Nothing(Exception):
+    """Rolls back a round in which nothing was to be done."""
+
+
+class Maintenance:
+    """What the scheduler keeps in order besides jobs. ``interval_s`` is the time between rounds at rest."""
+
+    def __init__(self, store: Store, *, interval_s: float = 30.0) -> None:
+        self.store = store
+        self.interval_s = interval_s
+        self._next = 0.0
+        self._lost_at: int | None = None
+        """When the next heartbeat lease ends, unless it is renewed."""
+        self._dead: set[str] = set()
+        self._draining: set[str] = set()
+        self._seen = -1
+
+    def due_s(self) -> float:
+        """Seconds until there is something to look at."""
+        due = self._next - time.monotonic()
+        if self._lost_at is not None:
+            due = min(due, (self._lost_at - self.store.clock()) / 1e9)
+        return max(0.0, due)
+
+    def turn(self, mirror: Mirror, stop: Stop) -> None:
+        """Do what is due; ``stop`` is called for each process whose node or gang is lost."""
+        at_interval = time.monotonic() >= self._next
+        if at_interval or mirror.nodes_changed or self._silence_is_due():
+            self._end_silent(mirror)
+        changed = self.end_lost_work(mirror, stop)
+        if at_interval:
+            self._next = time.monotonic() + self.interval_s
+        if at_interval or changed or mirror.seen != self._seen:
+            seen = mirror.seen
+            self._round(mirror, sweep=at_interval)
+            self._seen = seen if mirror.nodes_changed else mirror.seen
+
+    # ---- silent and dead nodes ----
+
+    def _silence_is_due(self) -> bool:
+        return self._lost_at is not None and self._lost_at <= self.store.clock()
+
+    def _end_silent(self, mirror: Mirror) -> None:
+        """Nodes whose heartbeat lease is over are dead."""
+        now = self.store.clock()
+        leased = upkeep.heartbeats(self.store)
+        if any(row["lost_at"] <= now for row in leased):
+            with self.store.transaction():
+                for row in upkeep.heartbeats(self.store):  # again: one may have beaten meanwhile
+                    if row["lost_at"] <= now:
+                        silence = f"no heartbeat for {row['timeout_s']:g} s"
+                        nodes.set_state(self.store, row["node_id"], DEAD, reason=silence, author="vctl")
+            mirror.follow(self.store)
+        self._lost_at = min((row["lost_at"] for row in leased if row["lost_at"] > now), default=None)
+
+    def end_lost_work(self, mirror: Mirror, stop: Stop) -> set[str]:
+        """End what ran on nodes that died and the gangs that lost a part; returns the nodes that changed."""
+        changed, mirror.nodes_changed = mirror.nodes_changed, set()
+        ledger = mirror.ledger
+        dead = set()
+        for node_id in changed:
+            state = ledger.nodes[node_id].state if node_id in ledger.nodes else None
+            (self._dead.add if state == DEAD else self._dead.discard)(node_id)
+            (self._draining.add if state == DRAINING else self._draining.discard)(node_id)
+            if state == DEAD:
+                dead.add(node_id)
+        if dead:
+            for run in _lost(mirror, dead):
+                stop(run, jb.NODE_FAILED, 0.0)
+        return changed
+
+    # ---- the round ----
+
+    def _round(self, mirror: Mirror, *, sweep: bool) -> None:
+        dead, empty = self._left_dead(mirror), self._emptied(mirror)
+        over = _over(mirror) if sweep else []
+        if not (dead or empty or over or upkeep.is_removing(self.store)):
+            return
+        try:
+            with self.store.transaction():
+                mirror.follow(self.store)  # inside the write lock: from here on nobody changes anything
+                done = self._replace(mirror)
+                done = self._destroy(mirror, over) or done
+                done = self._settle(mirror) or done
+                for cluster_id in sweep_removing(self.store):
+                    mirror.drop_cluster(cluster_id)
+                    done = True
+                if not done:
+                    raise _Nothing
+                mirror.caught_up(self.store)
+        except _Nothing:
+            pass
+
+    def _left_dead(self, mirror: Mirror) -> list[str]:
+        """Dead nodes on which something lies."""
+        return sorted(node_id for node_id in self._dead if mirror.ledger.children.get(node_id))
+
+    def _emptied(self, mirror: Mirror) -> list[Node]:
+        ledger = mirror.ledger
+        found = (ledger.nodes.get(node_id) for node_id in sorted(self._draining))
+        return [
+            node
+            for node in found
+            if node is not None
+            and node.state == DRAINING
+            and not ledger.children[node.node_id]
+            and node.node_id not in ledger.homes
+        ]
+
+    def _replace(self, mirror: Mirror) -> bool:
+        """Put spares where dead nodes are, as often as that makes more possible."""
+        done: list[Replaced] = []
+        while dead := self._left_dead(mirror):
+            more = [*replace_whole(mirror.ledger, dead), *reseat_slices(mirror.ledger, dead)]
+            if not more:
+                break
+            done += more
+        for change in done:
+            upkeep.move_vnode(self.store, change.before, change.after)
+        for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
+            self._tell(mirror, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
+        return bool(done)
+
+    def _tell(self, mirror: Mirror, cluster_id: str, changes: list[Replaced]) -> None:
+        """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
+        cluster = mirror.ledger.clusters[cluster_id]
+        members = mirror.ledger.members[cluster_id]
+        has = sorted({mirror.ledger.vnodes[vnode_id].node_id for vnode_id in members})
+        pairs = [(c.before.node_id, None if c.after is None else c.after.node_id) for c in changes]
+        upkeep.nodes_replaced(
+            self.store, cluster_id, dict.fromkeys(pairs), publish=has if is_published(cluster) else None
+        )
+        if cluster.kind == JOB and cluster.job is not None:
+            upkeep.set_job_nodes(self.store, int(cluster.job), has)
+
+    def _destroy(self, mirror: Mirror, over: Iterable[str]) -> bool:
+        """Destroy job clusters whose job is over and in which nothing detached lives any more."""
+        done = False
+        for cluster_id in over:
+            cluster = mirror.ledger.clusters.get(cluster_id)
+            below = clusters.subtree(self.store, cluster_id)
+            if cluster is None or self._is_wanted(mirror, [cluster_id, *below], int(cluster.job or 0)):
+                continue
+            for one in [*reversed(below), cluster_id]:
+                clusters.delete(self.store, one)
+                mirror.drop_cluster(one)
+            done = True
+        return done
+
+    def _is_wanted(self, mirror: Mirror, cluster_ids: list[str], job_id: int) -> bool:
+        job = jobs.get(self.store, job_id)
+        if job is not None and job["status"] == jb.RUNNING:
+            return True
+        return _is_inhabited(mirror, cluster_ids) or upkeep.has_detached(self.store, cluster_ids)
+
+    def _settle(self, mirror: Mirror) -> bool:
+        """Draining nodes on which nothing is left are drained."""
+        done = False
+        for node in self._emptied(mirror):
+            settle_drained(self.store, node.node_id)
+            row = nodes.get(self.store, node.node_id)
+            if row is not None and row["state"] == DRAINED:
+                mirror.ledger.put_node(replace(node, state=DRAINED))
+                self._draining.discard(node.node_id)
+                done = True
+        return done
+
+
+def _lost(mirror: Mirror, dead: set[str]) -> list[Run]:
+    """Processes on dead nodes, and all of each job whose entrypoint, member or gang's slice was on one."""
+    ended: set[int] = set()
+    found: dict[str, Run] = {}
+    for run in mirror.runs.values():
+        if run.node_id in dead:
+            found[run.run_id] = run
+            if run.task_id is None:
+                ended.add(run.job_id)
+    for node_id in dead:
+        ended.update(int(cluster.job or 0) for cluster in broken_gangs(mirror.ledger, node_id))
+    for job_id in ended:
+        found.update((run_id, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ()))
+    return [found[run_id] for run_id in sorted(found)]
+
+
+def _over(mirror: Mirror) -> list[str]:
+    """Job clusters of which no process of the job is known; whether the job is over is in its row."""
+    return [
+        cluster.cluster_id
+        for cluster in mirror.ledger.clusters.values()
+        if cluster.kind == JOB and not mirror.runs_of_job.get(int(cluster.job or 0))
+    ]
+
+
+def _is_inhabited(mirror: Mirror, cluster_ids: Iterable[str]) -> bool:
+    ledger = mirror.ledger
+    return any(
+        vnode_id in ledger.homes
+        for cluster_id in cluster_ids
+        for vnode_id in ledger.members.get(cluster_id, ())
+    )

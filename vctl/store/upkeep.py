@@ -1,0 +1,75 @@
+"""SQL of the maintenance round: lost leases of nodes, virtual nodes that changed their place, clusters to go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from sqlite3 import Row
+
+from vctl.core.clusters import VNode
+from vctl.store import clusters, rows
+from vctl.store.store import Store
+
+
+def heartbeats(store: Store) -> list[Row]:
+    """Living nodes that opted into a heartbeat lease: ``node_id``, ``lost_at`` (ns) and ``timeout_s``."""
+    return store.rows(
+        "SELECT node_id, heartbeat_timeout_s AS timeout_s,"
+        " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
+        " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL AND state <> 'DEAD' ORDER BY node_id"
+    )
+
+
+def move_vnode(store: Store, before: VNode | None, after: VNode | None) -> None:
+    """Write a virtual node at its new place, or remove it; the event is its cluster's."""
+    if before is not None:
+        clusters.delete_vnode(store, before.vnode_id)
+    if after is not None:
+        clusters.delete_vnode(store, after.vnode_id)
+        clusters.insert_vnode(store, after)
+
+
+def nodes_replaced(
+    store: Store, cluster_id: str, changes: Iterable[tuple[str, str | None]], *, publish: Iterable[str] | None
+) -> None:
+    """Tell which nodes of a cluster gave way to which; ``publish`` are all it has now, for a runtime to follow."""
+    for dead, fresh in changes:
+        store.event(
+            "cluster.node_replaced", "cluster", cluster_id, cluster_id=cluster_id,
+            data={"dead": dead, "node": fresh},
+        )  # fmt: skip
+    if publish is not None:
+        store.event(
+            "cluster.nodes_published", "cluster", cluster_id, cluster_id=cluster_id,
+            data={"nodes": sorted(set(publish))},
+        )  # fmt: skip
+
+
+def set_job_nodes(store: Store, job_id: int, node_ids: Iterable[str]) -> None:
+    """The nodes on which a job holds something, after a replacement; the event is its cluster's."""
+    store.db.execute(
+        "UPDATE jobs SET node_ids = ? WHERE job_id = ?", (rows.dumps(sorted(set(node_ids))), job_id)
+    )
+
+
+def is_removing(store: Store) -> bool:
+    """Whether any cluster is to go."""
+    return bool(store.value("SELECT 1 FROM clusters WHERE state = 'REMOVING' LIMIT 1"))
+
+
+def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
+    """Whether a detached sub-cluster or an unfinished task lives in any of these clusters."""
+    marks = rows.dumps(list(cluster_ids))
+    return bool(
+        store.value(
+            "SELECT EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL"
+            " AND cluster_id IN (SELECT value FROM json_each(?1)))"
+            " OR EXISTS (SELECT 1 FROM clusters WHERE kind = 'sub' AND detached"
+            " AND cluster_id IN (SELECT value FROM json_each(?1)))",
+            marks,
+        )
+    )
+
+
+def leases_on(store: Store, vnode_id: str) -> list[Row]:
+    """Leases whose amounts are in one virtual node."""
+    return store.rows("SELECT * FROM leases WHERE vnode_id = ?", vnode_id)
