@@ -1,23 +1,23 @@
-"""Writing what a round decided and what was observed: each gang whole or not at all, one transaction a batch."""
+"""Writing what a round decided: each gang whole or not at all, one transaction a round."""
 
 from __future__ import annotations
 
 import dataclasses
-import secrets
-import signal
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
-from vctl.core.nodes import DRAINING
+from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
-from vctl.ops.nodes import settle_drained
-from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.scheduler import plan as pl
+from vctl.scheduler import plan_tasks as pt
+from vctl.scheduler.elasticity import Grow, apply_growth
+from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.plan import Plan, Start
-from vctl.store import clusters, jobs
+from vctl.scheduler.plan_tasks import TaskStart
+from vctl.store import clusters, jobs, tasks
 from vctl.store.rows import dumps
 from vctl.store.store import Store
 
@@ -36,6 +36,15 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
                 queue.forget_verdicts()
                 continue
             started.append(_start(store, mirror, start))
+        for task in plan.task_starts:
+            if task.task.task_id not in mirror.task_cluster:
+                continue  # cancelled meanwhile
+            if not pt.task_still_fits(mirror.ledger, task):
+                mirror.tasks[task.task.cluster_id].blocked.clear()
+                continue
+            started.append(_start_task(store, mirror, task))
+        for told in plan.task_waits:
+            tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message)
         for wait in plan.waits:
             jobs.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
@@ -63,10 +72,11 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
         held, node_ids = dict(start.holding.amounts), [start.node_id]
     attempt = jobs.next_attempt(store, job.job_id)
     run = Run(
-        f"{job.job_id}.{attempt}.0.{secrets.token_hex(3)}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
+        f"{job.job_id}.{attempt}.0.{os.urandom(3).hex()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
         start.node_id, start.holding,
     )  # fmt: skip
-    pl.apply(mirror.ledger, start, run.run_id)
+    _grow(store, mirror, start.growth, None)
+    pl.take(mirror.ledger, start, run.run_id)
     jobs.insert_run(store, run)
     jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
     mirror.dequeue(job.job_id)
@@ -74,103 +84,41 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     return run
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ended:
-    """A run that is over, with its record; ``record`` is None when it was lost."""
-
-    run: Run
-    record: ExitRecord | None
-    lost_message: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended."""
-
-    status: str
-    reason: str | None
-    exit_code: int | None
-    message: str | None
-
-
-def observed(
-    store: Store, mirror: Mirror, seen: Sequence[tuple[Run, StartRecord]], ended: Iterable[Ended]
-) -> None:
-    """Record processes that were seen to start and to end, jobs that are over, and what they return."""
-    with store.transaction():
-        mirror.follow(store)
-        for run, start in seen:
-            jobs.mark_launched(
-                store, run.run_id, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
-                started_at=start.started_at,
-            )  # fmt: skip
-            mirror.runs[run.run_id] = dataclasses.replace(
-                run, state=jb.LAUNCHED, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
-                started_at=start.started_at,
-            )  # fmt: skip
-        touched: set[str] = set()
-        for end in ended:
-            _end(store, mirror, end)
-            touched.add(end.run.node_id)
-        for node_id in touched:
-            node = mirror.ledger.nodes.get(node_id)
-            if node is not None and node.state == DRAINING:
-                settle_drained(store, node_id)
-        if not any(mirror.ledger.nodes[n].state == DRAINING for n in touched if n in mirror.ledger.nodes):
-            mirror.caught_up(store)
-
-
-def _end(store: Store, mirror: Mirror, end: Ended) -> None:
-    run = mirror.runs.get(end.run.run_id, end.run)
-    outcome = outcome_of(run, end)
-    jobs.end_run(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
-    mirror.drop_run(run)
-    job = jobs.get(store, run.job_id)
-    assert job is not None
-    if mirror.runs_of_job.get(run.job_id):
-        return  # other members of the gang still run; the last one to end tells
-    cluster_id = job["cluster_id"]
-    cluster = mirror.ledger.clusters.get(cluster_id)
-    if cluster is not None and cluster.kind == JOB:
-        for below in reversed(clusters.subtree(store, cluster_id)):
-            clusters.delete(store, below)
-            mirror.drop_cluster(below)
-        clusters.delete(store, cluster_id, quiet=True)
-        mirror.drop_cluster(cluster_id)
-    mirror.stops.discard(run.job_id)
-    jobs.mark_ended(
-        store, run.job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
-        message=outcome.message, exit_code=outcome.exit_code, cluster_id=cluster_id,
+def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
+    task = start.task
+    _grow(store, mirror, start.growth, task.job_id)
+    row = tasks.get(store, task.task_id)
+    assert row is not None
+    attempt = row["attempt"] + 1
+    run = Run(
+        f"{task.task_id}.{attempt}.{os.urandom(3).hex()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
+        start.node_id, start.holding, task_id=task.task_id,
     )  # fmt: skip
+    mirror.ledger.charge(run.run_id, start.vnode_id, start.holding)
+    jobs.insert_run(store, run)
+    tasks.mark_started(store, task.task_id, vnode_id=start.vnode_id, node_id=start.node_id, attempt=attempt)
+    mirror.drop_task(task.task_id)
+    mirror.add_run(run)
+    return run
 
 
-def outcome_of(run: Run, end: Ended) -> Outcome:
-    """What a run's end means for its job."""
-    record = end.record
-    if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
-        return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
-    if record is None:
-        return Outcome(jb.FAILED, jb.PROCESS_LOST, None, end.lost_message)
-    if record.launch_errno is not None:
-        return Outcome(jb.FAILED, jb.LAUNCH_FAILED, record.exit_code, record.message)
-    if run.stop_reason is not None and record.stopped:
-        if run.stop_reason == jb.TIME_LIMIT:
-            return Outcome(jb.FAILED, jb.TIME_LIMIT, jb.EXIT_TIME_LIMIT, "ran longer than its time limit")
-        return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, "stopped by the user")
-    if record.exit_code == 0:
-        return Outcome(jb.SUCCEEDED, None, 0, None)
-    if record.signal is not None:
-        return Outcome(
-            jb.FAILED,
-            jb.NON_ZERO_EXIT,
-            record.exit_code,
-            f"ended by signal {record.signal} ({_name(record.signal)})",
-        )
-    return Outcome(jb.FAILED, jb.NON_ZERO_EXIT, record.exit_code, f"exited with code {record.exit_code}")
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
+def _grow(store: Store, mirror: Mirror, growth: Sequence[Grow], job_id: int | None) -> None:
+    """Write how clusters grow, top level first; what lies above a minimum is a lease from the parent."""
+    for step in growth:
+        apply_growth(mirror.ledger, step)
+        if step.before is None:
+            clusters.insert_vnode(store, step.after)
+        else:
+            clusters.update_vnode(store, step.after)
+        lent = above_minimum(mirror.ledger, step)
+        cluster = mirror.ledger.clusters[step.after.cluster_id]
+        if lent and cluster.parent_id is not None:
+            now = store.clock()
+            lease = tasks.insert_lease(
+                store,
+                Lease(
+                    0, cluster.cluster_id, cluster.parent_id, step.after.vnode_id, step.after.node_id, lent, now,
+                    None if mirror.lease_s is None else now + int(mirror.lease_s * 1e9), job_id,
+                ),
+            )  # fmt: skip
+            mirror.leases[lease.lease_id] = lease

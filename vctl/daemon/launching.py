@@ -14,18 +14,19 @@ from vctl.ops.forms import amounts
 from vctl.ops.jobs import log_of
 from vctl.runtime.environment import job_environment
 from vctl.runtime.protocol import LaunchRequest
-from vctl.store import jobs
+from vctl.store import jobs, tasks
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
 
 
 def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
     """What to start for a run, or None when its job is gone."""
-    job, launch = jobs.get(store, run.job_id), jobs.launch(store, run.job_id)
+    job = jobs.get(store, run.job_id)
+    launch = jobs.launch(store, run.job_id) if run.task_id is None else tasks.launch(store, run.task_id)
     if job is None or launch is None:
         return None
-    options = loads(launch["options"])
-    sees = visible(ledger, run) if options.get("sees_all") else run.holding
+    sees_all = run.task_id is None and loads(launch["options"]).get("sees_all")
+    sees = visible(ledger, run) if sees_all else run.holding
     local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
     cpus = sees.amounts.get(CPU, 0)
     pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
@@ -41,13 +42,15 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
         "VCTL_HOME": str(store.home),
     }
+    if run.task_id is not None:
+        own["VCTL_TASK_ID"] = run.task_id
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
         argv=tuple(loads(launch["argv"])),
         env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
         cwd=launch["cwd"],
-        log_path=str(log_of(Path(store.home), job["submission_id"])),
+        log_path=str(log_of(Path(store.home), run.task_id or job["submission_id"])),
         cpu_ids=sees.cores if pinned else None,
         grace_s=job["grace_s"],
     )

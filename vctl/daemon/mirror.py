@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
+from vctl.core.tasks import CANCELLED, PENDING_NODE, Lease, PendingTask
 from vctl.ops import replay
 from vctl.scheduler.queueing import Queue
-from vctl.store import clusters, jobs, nodes, rows
+from vctl.scheduler.tasking import TaskQueue
+from vctl.store import clusters, jobs, nodes, rows, tasks
 from vctl.store.store import Store
 
 
@@ -28,6 +30,15 @@ class Mirror:
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
         self.nodes_changed: set[str] = set()
+        self.tasks: dict[str, TaskQueue] = {}
+        """cluster id -> its tasks that wait for a place."""
+        self.task_cluster: dict[str, str] = {}
+        self.waiting_tasks_of: dict[int, int] = {}
+        self.run_stops: dict[str, tuple[str, float]] = {}
+        """run id -> (reason, grace in seconds): processes that are to be ended."""
+        self.leases: dict[int, Lease] = {}
+        self.lease_s: float | None = None
+        """How long new leases run; None: until they are idle."""
 
     @classmethod
     def load(cls, store: Store) -> Mirror:
@@ -40,6 +51,11 @@ class Mirror:
             for row in jobs.running_rows(store):
                 if row["stop_requested_at"] is not None:
                     mirror.stops.add(row["job_id"])
+            for row in tasks.waiting_rows(store):
+                mirror.put_task(rows.task(row))
+            for row in tasks.stop_requests(store):
+                mirror.stop_task(row["task_id"], row["grace_s"])
+            mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
         return mirror
 
@@ -49,11 +65,14 @@ class Mirror:
         if not events:
             return False
         touched: dict[int, None] = {}
+        changed_tasks: dict[str, None] = {}
         tree_changed = False
         for event in events:
             match event["object"]:
                 case "job":
                     touched[event["job_id"]] = None
+                case "task":
+                    changed_tasks[event["object_id"]] = None
                 case "node":
                     self._reload_node(store, event["object_id"])
                 case "cluster" | "clusters" | "vnodes" | "runs":
@@ -62,6 +81,8 @@ class Mirror:
             self._reload_tree(store)
         for job_id in touched:
             self._reload_job(store, job_id)
+        for task_id in changed_tasks:
+            self._reload_task(store, task_id)
         self.seen = events[-1]["seq"]
         return True
 
@@ -88,6 +109,8 @@ class Mirror:
         """A job's cluster is destroyed."""
         if cluster_id in self.ledger.clusters:
             self.ledger.remove_cluster(cluster_id)
+        for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == cluster_id]:
+            del self.leases[lease_id]
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""
@@ -98,6 +121,43 @@ class Mirror:
     def runs_on(self, node_id: str) -> Iterator[Run]:
         """Processes on a physical node."""
         return (run for run in list(self.runs.values()) if run.node_id == node_id)
+
+    def put_task(self, task: PendingTask) -> None:
+        """A task waits for a place."""
+        if task.task_id in self.task_cluster:
+            return
+        self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
+        self.task_cluster[task.task_id] = task.cluster_id
+        self.waiting_tasks_of[task.job_id] = self.waiting_tasks_of.get(task.job_id, 0) + 1
+
+    def drop_task(self, task_id: str) -> None:
+        """A task no longer waits."""
+        cluster_id = self.task_cluster.pop(task_id, None)
+        if cluster_id is None:
+            return
+        queue = self.tasks[cluster_id]
+        job_id = queue.tasks[task_id].job_id
+        self.waiting_tasks_of[job_id] -= 1
+        if not self.waiting_tasks_of[job_id]:
+            del self.waiting_tasks_of[job_id]
+        queue.drop(task_id)
+        if not queue.tasks:
+            del self.tasks[cluster_id]
+
+    def stop_task(self, task_id: str, grace_s: float, reason: str = CANCELLED) -> None:
+        """The process of a running task is to be ended."""
+        for run in self.runs.values():
+            if run.task_id == task_id:
+                self.run_stops[run.run_id] = (reason, grace_s)
+
+    def _reload_task(self, store: Store, task_id: str) -> None:
+        row = tasks.get(store, task_id)
+        if row is not None and row["state"] == PENDING_NODE:
+            self.put_task(rows.task(row))
+            return
+        self.drop_task(task_id)
+        if row is not None and row["ended_at"] is None and row["stop_requested_at"] is not None:
+            self.stop_task(task_id, row["grace_s"])
 
     def _enqueue(self, row: object) -> None:
         job = rows.pending(row)  # type: ignore[arg-type]
@@ -124,5 +184,8 @@ class Mirror:
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
         self.ledger = clusters.load_ledger(store)
+        self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         for queue in self.queues.values():
             queue.forget_verdicts()
+        for waiting in self.tasks.values():
+            waiting.blocked.clear()

@@ -14,8 +14,8 @@ import time
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon import commit
-from vctl.daemon.commit import Ended
+from vctl.daemon import commit, endings
+from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror
@@ -114,15 +114,16 @@ class Scheduler:
     def _round(self, mirror: Mirror) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
         began = time.perf_counter()
-        plan = decide(mirror.ledger, mirror.queues, now_ns=self.store.clock())
-        if not (plan.starts or plan.waits or plan.cleared):
+        plan = decide(mirror.ledger, mirror.queues, mirror.tasks, now_ns=self.store.clock())
+        if plan.is_empty:
             return False
         started = commit.commit(self.store, mirror, plan)
         self.last_round_ms = (time.perf_counter() - began) * 1e3
         self.rounds += 1
         for run in started:
             self._launch(mirror, run)
-        return len(plan.starts) >= MOST_STARTS or len(started) < len(plan.starts)
+        proposed = len(plan.starts) + len(plan.task_starts)
+        return proposed >= MOST_STARTS or len(started) < proposed
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         request = request_of(self.store, mirror.ledger, run)
@@ -167,7 +168,7 @@ class Scheduler:
                 case RunState.LOST if not self.runtime.clear_lost(run_id):
                     ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
         if started or ended:
-            commit.observed(self.store, mirror, started, ended)
+            endings.observed(self.store, mirror, started, ended)
             for end in ended:
                 self._awaited.discard(end.run.run_id)
                 self._limits.pop(end.run.job_id, None)
@@ -211,10 +212,14 @@ class Scheduler:
         for job_id in sorted(mirror.stops):
             job = jobs.get(self.store, job_id)
             for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
-                if job is not None:
+                if job is not None and endings.is_attached(self.store, mirror.runs[run_id]):
                     grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
                     self._stop_run(mirror.runs[run_id], job["stop_reason"] or jb.STOPPED_BY_USER, grace)
         mirror.stops.clear()
+        for run_id, (reason, grace) in sorted(mirror.run_stops.items()):
+            if (run := mirror.runs.get(run_id)) is not None:
+                self._stop_run(run, reason, grace)
+        mirror.run_stops.clear()
 
     def _note_deadline(self, run: Run, started_at: int) -> None:
         if run.job_id not in self._limits:

@@ -45,6 +45,11 @@ def set_state(store: Store, cluster_id: str, state: str) -> None:
     store.event(f"cluster.{state.lower()}", "cluster", cluster_id, cluster_id=cluster_id)
 
 
+def set_detached(store: Store, cluster_id: str) -> None:
+    """The job of a cluster is over, but something detached still lives in it."""
+    store.db.execute("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", (cluster_id,))
+
+
 def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
     """Remove a cluster with its virtual nodes and leases."""
     store.db.execute("DELETE FROM leases WHERE borrower_id = ?", (cluster_id,))

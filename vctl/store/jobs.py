@@ -174,6 +174,11 @@ def mark_ended(
     store.event("job.ended", "job", submission_id, cluster_id=cluster_id, job_id=job_id, data=data)
 
 
+def set_outcome(store: Store, job_id: int, outcome: str) -> None:
+    """Keep how the entrypoint ended while what it started is still being ended."""
+    store.db.execute("UPDATE jobs SET outcome = ? WHERE job_id = ?", (outcome, job_id))
+
+
 def request_stop(
     store: Store, job_id: int, submission_id: str, *, reason: str, grace_s: float | None
 ) -> None:

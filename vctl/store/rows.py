@@ -131,7 +131,9 @@ def pending(row: Row) -> PendingJob:
 
 def task(row: Row) -> PendingTask:
     """A waiting row of ``tasks``."""
-    selector = tuple(Condition(key, operator, tuple(values)) for key, operator, values in loads(row["selector"]))
+    selector = tuple(
+        Condition(key, operator, tuple(values)) for key, operator, values in loads(row["selector"])
+    )
     return PendingTask(
         row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], loads(row["request"]), selector,
         row["strategy"], row["origin_vnode_id"],

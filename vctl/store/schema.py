@@ -41,7 +41,7 @@ CREATE TABLE jobs (
     held INTEGER NOT NULL DEFAULT 0, begin_at INTEGER, time_limit_s REAL, grace_s REAL NOT NULL,
     stop_requested_at INTEGER, stop_reason TEXT, stop_grace_s REAL,
     submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER,
-    resources TEXT, node_ids TEXT
+    resources TEXT, node_ids TEXT, outcome TEXT
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
 CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
@@ -70,6 +70,7 @@ CREATE TABLE tasks (
 );
 CREATE INDEX tasks_unfinished ON tasks (cluster_id, task_number) WHERE ended_at IS NULL;
 CREATE INDEX tasks_by_job ON tasks (job_id);
+CREATE INDEX tasks_by_owner ON tasks (owner_id) WHERE ended_at IS NULL;
 CREATE TABLE task_launches (
     task_id TEXT PRIMARY KEY REFERENCES tasks (task_id) ON DELETE CASCADE,
     argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL

@@ -116,6 +116,18 @@ class Store:
         self.db.execute("COMMIT")
         self._announce()
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of a transaction that an exception takes back alone."""
+        self.db.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self.db.execute("RELEASE part")
+
     def _announce(self) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
         if self._changes_fd is None:

@@ -26,7 +26,9 @@ def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, str
     return number
 
 
-def _event(store: Store, kind: str, task_id: str, cluster_id: str | None, job_id: object, **data: object) -> None:
+def _event(
+    store: Store, kind: str, task_id: str, cluster_id: str | None, job_id: object, **data: object
+) -> None:
     number = job_id if isinstance(job_id, int) else None
     store.event(kind, "task", task_id, cluster_id=cluster_id, job_id=number, data=data)
 
@@ -41,7 +43,9 @@ def launch(store: Store, task_id: str) -> Row | None:
     return store.row("SELECT * FROM task_launches WHERE task_id = ?", task_id)
 
 
-def views(store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None) -> list[Row]:
+def views(
+    store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
+) -> list[Row]:
     """Tasks that match, oldest first."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
     return store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number{tail}", *values)
@@ -114,9 +118,19 @@ def request_cancel(store: Store, task_id: str) -> None:
     _event(store, "task.stop_requested", task_id, row["cluster_id"], row["job_id"])
 
 
+def owned_by(store: Store, owner_id: str) -> list[Row]:
+    """Unfinished tasks that an owner (a job's submission id or a task id) started and did not detach."""
+    return store.rows(
+        "SELECT * FROM tasks WHERE owner_id = ? AND ended_at IS NULL AND NOT detached ORDER BY task_number",
+        owner_id,
+    )
+
+
 def unfinished_of_job(store: Store, job_id: int) -> list[Row]:
     """Tasks of a job that are not over."""
-    return store.rows("SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL ORDER BY task_number", job_id)
+    return store.rows(
+        "SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL ORDER BY task_number", job_id
+    )
 
 
 # ---- leases ----

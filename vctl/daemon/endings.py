@@ -1,0 +1,196 @@
+"""Writing what was observed: processes that started, processes that ended, and what that means for tasks and jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Iterable, Sequence
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.clusters import JOB
+from vctl.core.jobs import Run
+from vctl.core.nodes import DRAINING
+from vctl.daemon.mirror import Mirror
+from vctl.ops.nodes import settle_drained
+from vctl.runtime.protocol import ExitRecord, StartRecord
+from vctl.store import clusters, jobs, rows, tasks
+from vctl.store.store import Store
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that is over, with its record; ``record`` is None when it was lost."""
+
+    run: Run
+    record: ExitRecord | None
+    lost_message: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended."""
+
+    status: str
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+
+
+def observed(
+    store: Store, mirror: Mirror, seen: Sequence[tuple[Run, StartRecord]], ended: Iterable[Ended]
+) -> None:
+    """Record processes that were seen to start and to end, jobs that are over, and what they return."""
+    with store.transaction():
+        mirror.follow(store)
+        for run, start in seen:
+            jobs.mark_launched(
+                store, run.run_id, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
+                started_at=start.started_at,
+            )  # fmt: skip
+            mirror.runs[run.run_id] = dataclasses.replace(
+                run, state=jb.LAUNCHED, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
+                started_at=start.started_at,
+            )  # fmt: skip
+        touched: set[str] = set()
+        for end in ended:
+            _end(store, mirror, end)
+            touched.add(end.run.node_id)
+        for node_id in touched:
+            node = mirror.ledger.nodes.get(node_id)
+            if node is not None and node.state == DRAINING:
+                settle_drained(store, node_id)
+        if not any(mirror.ledger.nodes[n].state == DRAINING for n in touched if n in mirror.ledger.nodes):
+            mirror.caught_up(store)
+
+
+def _end(store: Store, mirror: Mirror, end: Ended) -> None:
+    run = mirror.runs.get(end.run.run_id, end.run)
+    outcome = outcome_of(run, end)
+    jobs.end_run(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
+    mirror.drop_run(run)
+    mirror.run_stops.pop(run.run_id, None)
+    if run.task_id is not None:
+        _end_task(store, mirror, run, outcome)
+        settle_job(store, mirror, run.job_id, None)
+    else:
+        settle_job(store, mirror, run.job_id, outcome)
+
+
+def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
+    """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
+    assert run.task_id is not None
+    row = tasks.get(store, run.task_id)
+    assert row is not None
+    job = jobs.get(store, run.job_id)
+    stopping = row["stop_requested_at"] is not None or run.stop_reason is not None
+    job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
+    if (
+        outcome.status != jb.SUCCEEDED
+        and not stopping
+        and job_goes_on
+        and row["attempt"] <= row["max_retries"]
+    ):
+        tasks.mark_retry(store, run.task_id, outcome.message or "")
+        fresh = tasks.get(store, run.task_id)
+        assert fresh is not None
+        mirror.put_task(rows.task(fresh))
+        return
+    state = tk.FINISHED if outcome.status == jb.SUCCEEDED else tk.FAILED
+    reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
+    tasks.mark_ended(
+        store, run.task_id, state=state, reason=reason, message=outcome.message, exit_code=outcome.exit_code
+    )
+    cancel_owned(store, mirror, run.task_id)
+
+
+def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
+    """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
+    for row in tasks.owned_by(store, owner_id):
+        if row["state"] == tk.RUNNING:
+            mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
+        else:
+            mirror.drop_task(row["task_id"])
+            tasks.mark_ended(
+                store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
+                message=f"{owner_id}, which started it, is over", exit_code=None,
+            )  # fmt: skip
+            cancel_owned(store, mirror, row["task_id"])
+
+
+def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | None) -> None:
+    """End a job whose entrypoint is over (``outcome`` says how, or its row does) and of which nothing attached lives.
+
+    The cluster goes in the same transaction, unless something detached still lives in it; then it goes with that.
+    """
+    job = jobs.get(store, job_id)
+    if job is None:
+        return
+    if job["status"] == jb.RUNNING:
+        if outcome is None:
+            if job["outcome"] is None:
+                return  # the entrypoint goes on
+            outcome = Outcome(*rows.loads(job["outcome"]))
+        if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
+            cancel_owned(store, mirror, job["submission_id"])
+        if any(is_attached(store, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ())):
+            jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
+            return  # told to end; the last one of them ends the job
+        mirror.stops.discard(job_id)
+        jobs.mark_ended(
+            store, job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
+            message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],
+        )  # fmt: skip
+    if not (mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id)):
+        _destroy(store, mirror, job["cluster_id"])
+    else:
+        clusters.set_detached(store, job["cluster_id"])
+
+
+def is_attached(store: Store, run: Run) -> bool:
+    """Whether a process ends with its job: everything but a detached task."""
+    row = None if run.task_id is None else tasks.get(store, run.task_id)
+    return row is None or not row["detached"]
+
+
+def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:
+    cluster = mirror.ledger.clusters.get(cluster_id)
+    if cluster is None or cluster.kind != JOB:
+        return  # the job shared an indivisible cluster
+    for below in reversed(clusters.subtree(store, cluster_id)):
+        clusters.delete(store, below)
+        mirror.drop_cluster(below)
+    clusters.delete(store, cluster_id, quiet=True)
+    mirror.drop_cluster(cluster_id)
+
+
+def outcome_of(run: Run, end: Ended) -> Outcome:
+    """What a run's end means for its job."""
+    record = end.record
+    if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
+        return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
+    if record is None:
+        return Outcome(jb.FAILED, jb.PROCESS_LOST, None, end.lost_message)
+    if record.launch_errno is not None:
+        return Outcome(jb.FAILED, jb.LAUNCH_FAILED, record.exit_code, record.message)
+    if run.stop_reason is not None and record.stopped:
+        if run.stop_reason == jb.TIME_LIMIT:
+            return Outcome(jb.FAILED, jb.TIME_LIMIT, jb.EXIT_TIME_LIMIT, "ran longer than its time limit")
+        return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, "stopped by the user")
+    if record.exit_code == 0:
+        return Outcome(jb.SUCCEEDED, None, 0, None)
+    if record.signal is not None:
+        return Outcome(
+            jb.FAILED,
+            jb.NON_ZERO_EXIT,
+            record.exit_code,
+            f"ended by signal {record.signal} ({_name(record.signal)})",
+        )
+    return Outcome(jb.FAILED, jb.NON_ZERO_EXIT, record.exit_code, f"exited with code {record.exit_code}")
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
