@@ -12,7 +12,7 @@ from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.ops.totals import totals_of
 from vctl.store import clusters as table
-from vctl.store import jobs, nodes, rows
+from vctl.store import jobs, nodes, rows, settings
 from vctl.store.store import Row, Store
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
@@ -85,6 +85,9 @@ def _primary_form(store: Store) -> forms.Form:
         "children": [row["cluster_id"] for row in table.children(store, PRIMARY)],
         "jobs": _jobs_of(store, PRIMARY),
         "state": "ACTIVE",
+        "message": None,
+        "borrow_limit": None,
+        "lending_limit": {},
     }
 
 
@@ -111,6 +114,17 @@ def cluster_form(store: Store, row: Row) -> forms.Form:
         "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
         "jobs": _jobs_of(store, cluster_id),
         "state": row["state"],
+        **_settings(settings.of(row["settings"])),
+    }
+
+
+def _settings(given: Mapping[str, Any]) -> forms.Form:
+    """The limits, and why the cluster is stopped."""
+    borrow = given.get(settings.BORROW)
+    return {
+        "message": given.get(settings.STOPPED, {}).get("message"),
+        "borrow_limit": None if borrow is None else forms.amounts(borrow),
+        "lending_limit": forms.amounts(given.get(settings.LENDING, {})),
     }
 
 

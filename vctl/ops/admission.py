@@ -1,0 +1,57 @@
+"""Whether a logical cluster admits jobs. Stopping keeps what runs and lets what is submitted wait."""
+
+from __future__ import annotations
+
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
+from vctl.errors import BadSpec, Conflict
+from vctl.ops import forms
+from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
+from vctl.store import rows, settings
+from vctl.store.store import Store
+
+ACTIVE, STOPPED = "ACTIVE", "STOPPED"
+LONGEST_MESSAGE = 1000
+
+
+def stop(store: Store, cluster_id: str, *, message: str | None = None) -> forms.Form:
+    """Admit no more jobs to a cluster; again, to say another message."""
+    from vctl.ops.nodes import author
+
+    if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
+        raise BadSpec(
+            "--message: it is too long, or has control characters",
+            fix=f"use at most {LONGEST_MESSAGE} printable characters",
+        )
+    with store.transaction():
+        _admitting(store, cluster_id, "stopped")
+        stopped = {"by": author(), "message": message} if message else {"by": author()}
+        settings.set_admission(store, cluster_id, state=STOPPED, stopped=stopped)
+    return get_cluster(store, cluster_id)
+
+
+def resume(store: Store, cluster_id: str) -> forms.Form:
+    """Admit jobs again: those that waited are decided at once."""
+    with store.transaction():
+        cluster = _admitting(store, cluster_id, "resumed")
+        if cluster.state != ACTIVE:
+            settings.set_admission(store, cluster_id, state=ACTIVE, stopped=None)
+    return get_cluster(store, cluster_id)
+
+
+def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
+    """A cluster that was made by name and is to stay."""
+    if resolve(cluster_id) == PRIMARY:
+        raise BadSpec(
+            f"Invalid request, {PRIMARY} can not be {action}.",
+            fix="stop the clusters in it one by one; `vctl node drain` keeps new work off a node",
+        )
+    row = cluster_row(store, cluster_id)
+    if row["kind"] != LOGICAL:
+        raise BadSpec(
+            f"{cluster_id} is a {row['kind']} cluster and admits no jobs from outside",
+            fix="`vctl job stop` ends its job",
+        )
+    cluster = rows.cluster(row)
+    if cluster.state not in (ACTIVE, STOPPED):
+        raise Conflict(f"cluster {cluster_id} is being removed", fix="it goes when it is empty")
+    return cluster

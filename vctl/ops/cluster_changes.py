@@ -1,0 +1,300 @@
+"""Making, changing and removing one logical cluster inside a transaction: the checks in their documented order.
+
+Who changes many clusters in one transaction hands the same ledger to every call; it follows each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.ledger import Ledger
+from vctl.core.resources import SCALE, Amounts
+from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
+from vctl.ops.cluster_views import cluster_row
+from vctl.scheduler.feasibility import ever
+from vctl.scheduler.membership import Exchange, Shortage, exchange
+from vctl.scheduler.placement import Unplaced
+from vctl.scheduler.reshape import InUse, reshape
+from vctl.store import clusters as table
+from vctl.store import jobs, rows, settings, tasks
+from vctl.store.partial import load_for_exchange
+from vctl.store.store import Store
+
+_SHORT = (
+    "No enough nodes to {verb} the virtual cluster. The replica sets that gcs can {what} at most are shown below. "
+    "Use it as a suggestion to adjust your request or cluster."
+)
+NOTHING = ClusterSpec(flexible=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a cluster is to be; None leaves a field as it is (at creation: indivisible, nothing, no limit).
+
+    A limit of ``{}`` is no limit of borrowing, and nothing to lend.
+    """
+
+    divisible: bool | None = None
+    spec: ClusterSpec | None = None
+    borrow_limit: Amounts | None = None
+    lending_limit: Amounts | None = None
+
+
+def of_counts(spec: ClusterSpec | None, replica_sets: Mapping[str, int] | None) -> ClusterSpec | None:
+    """The spec that is meant by one or the other."""
+    return spec if replica_sets is None else replace(NOTHING, replica_sets=dict(replica_sets))
+
+
+def of_whole_nodes(spec: ClusterSpec) -> bool:
+    """Whether a cluster consists of whole nodes (or of nothing yet), and not of slices."""
+    return not spec.flexible and not spec.groups
+
+
+def create(
+    store: Store,
+    cluster_id: str,
+    wanted: Wanted,
+    *,
+    parent_id: str,
+    owner: str | None,
+    ledger: Ledger | None = None,
+) -> Cluster:
+    """Add a logical cluster and give it what it wants."""
+    if table.get(store, cluster_id) is not None:
+        raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
+    _check_parent(store, parent_id)
+    cluster = Cluster(
+        cluster_id, parent_id, LOGICAL, wanted.spec or NOTHING, bool(wanted.divisible), store.next_revision(),
+        borrow_limit=wanted.borrow_limit or None, lending_limit=wanted.lending_limit or {},
+    )  # fmt: skip
+    ledger = _ledger(store, cluster, ledger)
+    table.insert(store, cluster, owner=owner)
+    _put_limits(store, cluster_id, wanted)
+    fulfil(store, ledger, cluster, NOTHING)
+    return cluster
+
+
+def update(
+    store: Store,
+    cluster_id: str,
+    wanted: Wanted,
+    *,
+    revision: int | None = None,
+    ledger: Ledger | None = None,
+    has: ClusterSpec | None = None,
+) -> Cluster:
+    """Bring a cluster to a wanted state. ``has`` is what it was shrunk to in the same transaction."""
+    old = changeable(store, cluster_id)
+    check_update(old, wanted, revision)
+    spec = old.spec if wanted.spec is None else kept_first(old.spec, wanted.spec)
+    cluster = replace(
+        old,
+        spec=spec,
+        revision=store.next_revision(),
+        borrow_limit=old.borrow_limit if wanted.borrow_limit is None else wanted.borrow_limit or None,
+        lending_limit=old.lending_limit if wanted.lending_limit is None else wanted.lending_limit,
+    )
+    _put_limits(store, cluster_id, wanted)
+    table.update(store, cluster_id, spec=spec, revision=cluster.revision)
+    if wanted.spec is not None:
+        fulfil(store, _ledger(store, cluster, ledger), cluster, has or old.spec)
+    elif ledger is not None:
+        ledger.put_cluster(cluster)
+    return cluster
+
+
+def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> None:
+    """Remove a cluster that nothing uses."""
+    if blockers := blockers_of(store, cluster_id):
+        raise in_use(cluster_id, blockers)
+    table.delete(store, cluster_id)
+    if ledger is not None:
+        ledger.remove_cluster(cluster_id)
+
+
+def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
+    """The refusal to remove a cluster, naming what uses it."""
+    return Conflict(
+        f"The virtual cluster {cluster_id} can not be removed as it is still in use.",
+        fix=f"in use by {', '.join(blockers[:5])}; --drain waits for them, --force stops them",
+        details={"blockers": blockers},
+    )
+
+
+def blockers_of(store: Store, cluster_id: str) -> list[str]:
+    """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
+    unfinished = jobs.views(
+        store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id]
+    )
+    of_jobs = {row["job_id"] for row in unfinished}
+    children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
+    alone = [
+        row
+        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [cluster_id])
+        if row["job_id"] not in of_jobs
+    ]
+    return [
+        *(f"cluster {row['cluster_id']}" for row in children),
+        *(f"job {row['submission_id']}" for row in unfinished),
+        *(f"task {row['task_id']}" for row in alone),
+    ]
+
+
+def changeable(store: Store, cluster_id: str) -> Cluster:
+    """A cluster that was made by name."""
+    row = cluster_row(store, cluster_id)
+    if row["kind"] != LOGICAL:
+        raise BadSpec(
+            f"{cluster_id} is a {row['kind']} cluster", fix="only logical clusters are updated by hand"
+        )
+    return rows.cluster(row)
+
+
+def _check_parent(store: Store, parent_id: str) -> None:
+    if parent_id == PRIMARY:
+        return
+    row = cluster_row(store, parent_id)
+    if row["kind"] != LOGICAL or not row["divisible"]:
+        what = "indivisible" if row["kind"] == LOGICAL else f"a {row['kind']} cluster"
+        raise BadSpec(
+            f"--parent: {parent_id} is {what} and holds no clusters",
+            fix="choose the primary or a divisible cluster",
+        )
+    if row["state"] == "REMOVING":
+        raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
+
+
+def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> None:
+    """Refuse a stale revision, another kind, another form."""
+    if revision is not None and revision != old.revision:
+        raise Conflict(
+            f"The revision ({revision}) is expired, the latest revision of the virtual cluster {old.cluster_id} is"
+            f" {old.revision}",
+            fix="look at it again, then repeat the update with its revision",
+            details={"revision": str(old.revision)},
+        )
+    if wanted.divisible is not None and wanted.divisible != old.divisible:
+        raise Conflict(
+            f"The requested attributes are incompatible with virtual cluster {old.cluster_id}. expect:"
+            f" ({str(old.divisible).lower()}), actual: ({str(wanted.divisible).lower()}).",
+            fix="a cluster keeps its kind; make another one",
+        )
+    if wanted.spec is None and wanted.borrow_limit is None and wanted.lending_limit is None:
+        raise BadSpec("nothing to update", fix="give --replica-sets, --spec or a limit")
+    if wanted.spec is not None:
+        _check_form(old, wanted.spec)
+
+
+def _check_form(old: Cluster, spec: ClusterSpec) -> None:
+    """A cluster of whole nodes stays one, and so does a cluster of slices."""
+    if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
+        raise Conflict(f"{old.cluster_id} was made from a resource spec and keeps to that", fix="give --spec")
+    if any(old.spec.replica_sets.values()) and not of_whole_nodes(spec):
+        raise Conflict(
+            f"{old.cluster_id} was made from replica sets and keeps to that", fix="give --replica-sets"
+        )
+
+
+def kept_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
+    """The new spec with the groups that stay in front: their virtual nodes keep their ranks, new ones come after."""
+    fresh, kept = list(new.groups), []
+    for group in old.groups:
+        if group in fresh:
+            fresh.remove(group)
+            kept.append(group)
+    return replace(new, groups=(*kept, *fresh))
+
+
+def _put_limits(store: Store, cluster_id: str, wanted: Wanted) -> None:
+    limits = {settings.BORROW: wanted.borrow_limit, settings.LENDING: wanted.lending_limit}
+    given = {name: dict(limit) for name, limit in limits.items() if limit is not None}
+    if given:
+        settings.put(store, cluster_id, given)
+
+
+def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
+    """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands."""
+    if ledger is None and of_whole_nodes(cluster.spec):
+        return load_for_exchange(store, cluster, cluster.spec.replica_sets)
+    if ledger is None:
+        ledger = table.load_ledger(store)
+    ledger.put_cluster(cluster)
+    return ledger
+
+
+def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
+    """Change the cluster's virtual nodes to what its spec wants and write the difference; raise to change nothing."""
+    before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
+    assert cluster.parent_id is not None
+    if of_whole_nodes(cluster.spec):
+        answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
+        if isinstance(answer, Shortage):
+            raise _short(answer)
+        _swap(ledger, cluster.cluster_id, answer)
+    else:
+        refusal = reshape(ledger, cluster.parent_id, cluster.cluster_id, old, cluster.spec)
+        if refusal is not None:
+            raise _refused(ledger, cluster, refusal)
+    after = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
+    for vnode_id, vnode in before.items():
+        if after.get(vnode_id) != vnode:
+            table.delete_vnode(store, vnode_id)
+    for vnode_id, vnode in after.items():
+        if before.get(vnode_id) != vnode:
+            table.insert_vnode(store, vnode)
+
+
+def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
+    for vnode in answer.leave:
+        ledger.release(vnode.vnode_id)
+    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
+    for number, parent in enumerate(answer.join, rank):
+        vnode_id = f"{cluster_id}/{number}"
+        labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+        ledger.carve(
+            VNode(
+                vnode_id,
+                cluster_id,
+                parent.node_id,
+                parent.vnode_id,
+                FIXED,
+                parent.holding,
+                labels,
+                whole=True,
+                rank=number,
+            )
+        )
+
+
+def _short(answer: Shortage) -> Conflict:
+    verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
+    return Conflict(
+        _SHORT.format(verb=verb, what=what),
+        fix=f"at most: {rows.dumps(dict(answer.recommend))}",
+        details={"replicaSetsToRecommend": dict(answer.recommend)},
+    )
+
+
+def _refused(ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> VctlError:
+    assert cluster.parent_id is not None
+    if isinstance(answer, InUse):
+        return Conflict(
+            f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is in use and cannot be taken away",
+            fix="stop what uses it, or keep its group in the spec",
+        )
+    never = ever(ledger, cluster.parent_id, cluster.spec, {})
+    details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
+    if never is not None:
+        return Infeasible(
+            f"cluster {cluster.cluster_id} can never have that: {never.message}",
+            fix="ask for less",
+            details=details,
+        )
+    return Conflict(
+        f"no room for cluster {cluster.cluster_id} now: {answer.message}",
+        fix="free some resources first; `vctl status` shows who has them",
+        details=details,
+    )
