@@ -17,6 +17,7 @@ from vctl.core.nodes import Node
 from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
+from vctl.ops.repair_divisible import repair_divisible
 from vctl.store import clusters, jobs, nodes, repair, rows
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
@@ -103,6 +104,7 @@ def _steps(store: Store, done: Replayed) -> None:
 
     _primary(store, done, reader)
     _clusters(store, done, reader, 1, [row for row in tree if row["kind"] == LOGICAL], vnodes)
+    _repair(store, done, tree, vnodes)
     _clusters(store, done, reader, 3, [row for row in tree if row["kind"] in (JOB, SUB)], vnodes)
     _processes(store, done, reader)
     known = {row["cluster_id"] for row in tree}
@@ -143,7 +145,7 @@ def _clusters(
         cluster = reader.read("clusters", row, rows.cluster, actions)
         if cluster is None:
             continue
-        if cluster.kind == JOB and not _job_runs(store, cluster):
+        if cluster.kind == JOB and not _is_running(store, cluster.job):
             clusters.delete(store, cluster.cluster_id)
             actions.append(f"removed {cluster.cluster_id}: its job is over")
             continue
@@ -168,8 +170,15 @@ def _clusters(
                 actions.append(f"set aside virtual node {vnode.vnode_id}: it does not lie inside its parent")
 
 
-def _job_runs(store: Store, cluster: Cluster) -> bool:
-    row = jobs.get(store, int(cluster.job or 0))
+def _repair(store: Store, done: Replayed, tree: list[Row], vnodes: dict[str, list[Row]]) -> None:
+    running = [row for row in tree if row["kind"] == JOB and _is_running(store, row["job_id"])]
+    done.steps[2] += repair_divisible(store, done.ledger, running, vnodes)
+    if done.steps[2]:
+        vnodes.update((row["cluster_id"], clusters.vnode_rows(store, row["cluster_id"])) for row in running)
+
+
+def _is_running(store: Store, job_id: str | int | None) -> bool:
+    row = jobs.get(store, int(job_id or 0))
     return row is not None and row["status"] == jb.RUNNING
 
 
