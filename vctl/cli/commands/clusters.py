@@ -9,6 +9,7 @@ from vctl.cli.output import Answer, done, listing, single
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
+    from vctl.core.resources import Amounts
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
@@ -21,6 +22,14 @@ Replicas = Annotated[
 SpecOption = Annotated[
     str | None,
     Opt("--spec", metavar="JSON|@FILE|-", help="Parts of nodes instead: minimum, maximum, fixed nodes."),
+]
+BorrowLimit = Annotated[
+    str | None,
+    Opt("--borrow-limit", metavar="JSON", help="Most it may have above its minimum; {} for no limit."),
+]
+LendingLimit = Annotated[
+    str | None,
+    Opt("--lending-limit", metavar="JSON", help="Most it may lend of its unused minimum; {} for nothing."),
 ]
 
 
@@ -46,6 +55,8 @@ def create(
         str | None,
         Opt("--parent", metavar="ID", complete="clusters", help="Where its nodes come from (primary)."),
     ] = None,
+    borrow_limit: BorrowLimit = None,
+    lending_limit: LendingLimit = None,
 ) -> Answer:
     """Create a virtual cluster."""
     from vctl.ops import clusters
@@ -57,6 +68,8 @@ def create(
         spec=_spec(call, spec),
         replica_sets=_replica_sets(cluster_id, replica_sets, spec),
         parent_id=parent,
+        borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
+        lending_limit=_limit(call, lending_limit, "--lending-limit"),
     )
     return done(data, cluster_id, f"virtual cluster {cluster_id} created, revision {data['revision']}")
 
@@ -79,6 +92,8 @@ def update(
     revision: Annotated[
         int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")
     ] = None,
+    borrow_limit: BorrowLimit = None,
+    lending_limit: LendingLimit = None,
 ) -> Answer:
     """Change what a virtual cluster consists of, all of it or nothing."""
     from vctl.ops import clusters
@@ -90,6 +105,8 @@ def update(
         spec=_spec(call, spec),
         replica_sets=_replica_sets(cluster_id, replica_sets, spec),
         revision=revision,
+        borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
+        lending_limit=_limit(call, lending_limit, "--lending-limit"),
     )
     return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")
 
@@ -118,6 +135,43 @@ def _replica_sets(cluster_id: str, document: str | None, spec: str | None) -> di
     return parse_replica_sets(
         read_document(document, "a map of templates", path), path, cluster_id=cluster_id
     )
+
+
+def _limit(call: Call, document: str | None, path: str) -> "Amounts | None":
+    if document is None:
+        return None
+    from vctl.spec.quantities import parse_resources
+    from vctl.spec.source import read_document
+
+    given = read_document(document, "a map of resources", path)
+    return parse_resources(given, path, call.config.get("unit_resources"))
+
+
+@command(
+    "vc stop", "vctl vc stop team-a", "vctl vc stop team-a --message 'upgrade until noon'", common=CHANGES
+)
+def stop(
+    call: Call,
+    cluster_id: Id,
+    message: Annotated[str | None, Opt("--message", metavar="TEXT", help="Why, for those who wait.")] = None,
+) -> Answer:
+    """Admit no more jobs to a virtual cluster; what runs goes on.
+
+    Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
+    """
+    from vctl.ops import admission
+
+    data = admission.stop(call.store, cluster_id, message=message)
+    return done(data, cluster_id, f"virtual cluster {cluster_id} is STOPPED")
+
+
+@command("vc resume", "vctl vc resume team-a", common=CHANGES)
+def resume(call: Call, cluster_id: Id) -> Answer:
+    """Admit jobs to a virtual cluster again."""
+    from vctl.ops import admission
+
+    data = admission.resume(call.store, cluster_id)
+    return done(data, cluster_id, f"virtual cluster {cluster_id} is ACTIVE")
 
 
 @command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
