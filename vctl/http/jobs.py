@@ -73,7 +73,7 @@ def delete(request: Request, job: str) -> Any:
     from vctl.ops import jobs
 
     with state(request) as store:
-        return jobs.delete(store, job)
+        return jobs.delete(store, job)[0]
 
 
 @router.post("/{job}/stop", responses=good(documents.Job), response_model=None)

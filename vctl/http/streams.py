@@ -152,7 +152,7 @@ def _form(store: Store, number: int) -> dict[str, Any] | None:
     from vctl.ops import jobs
 
     try:
-        return jobs.get_job(store, str(number))
+        return jobs.get_job(store, number)
     except NotFound:
         return None
 

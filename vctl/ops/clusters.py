@@ -116,7 +116,7 @@ def _stop_everything(store: Store, cluster_id: str) -> None:
         for row in jobs.views(
             store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]
         ):
-            stop(store, str(row["job_id"]))
+            stop(store, int(row["job_id"]))
     with store.transaction():
         sweep_removing(store)
 

@@ -88,7 +88,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             raise _no_cluster(store, parent_id)
         columns["submitted_at"] = store.clock()  # stamped inside the transaction
         job_id = table.insert(store, columns, launch)
-    return get_job(store, str(job_id))
+    return get_job(store, job_id)
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
@@ -241,8 +241,12 @@ def _primary_of(found: Sequence[Row]) -> Ledger:
 # ---- looking ----
 
 
-def resolve(store: Store, ref: str) -> int:
-    """The number of the job that a submission id, number, unique prefix or ``last`` names."""
+def resolve(store: Store, ref: str | int) -> int:
+    """The number of the job that a submission id, number, unique prefix or ``last`` names; an int is the number."""
+    if isinstance(ref, int):
+        if table.get(store, ref) is None:
+            raise _no_job(str(ref))
+        return ref
     if ref == LAST:
         number = table.last_number(store)
         if number is None:
@@ -261,10 +265,16 @@ def resolve(store: Store, ref: str) -> int:
         raise BadSpec(
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
-    raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
+    raise _no_job(ref)
 
 
-def get_job(store: Store, ref: str) -> forms.Form:
+def _no_job(ref: str) -> NotFound:
+    return NotFound(
+        f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref}
+    )
+
+
+def get_job(store: Store, ref: str | int) -> forms.Form:
     """One job."""
     with store.snapshot():
         row = table.view(store, resolve(store, ref))
@@ -323,7 +333,7 @@ def log_of(home: Path, submission_id: str) -> Path:
 
 
 def stop(
-    store: Store, ref: str, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER
+    store: Store, ref: str | int, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER
 ) -> forms.Form:
     """End a job: at once when it is pending; a running one is asked for, and a scheduler carries it out."""
     with store.transaction():
@@ -337,24 +347,23 @@ def stop(
             )  # fmt: skip
         elif row["status"] == jb.RUNNING:
             table.request_stop(store, job_id, row["submission_id"], reason=reason, grace_s=grace_s)
-    return get_job(store, str(job_id))
+    return get_job(store, job_id)
 
 
-def delete(store: Store, ref: str) -> forms.Form:
-    """Forget a job that is over, with its log."""
-    form = get_job(store, ref)
+def delete(store: Store, *refs: str | int) -> list[forms.Form]:
+    """Forget jobs that are over, with their logs: all of them or none."""
     with store.transaction():
-        row = table.get(store, form["job_id"])
-        if row is None:
-            raise NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs")
-        if row["status"] not in jb.FINAL:
-            raise Conflict(
-                f"job {row['submission_id']} is {row['status']}",
-                fix=f"vctl job stop {row['submission_id']}, then delete it",
-            )
-        table.delete(store, row["job_id"], row["submission_id"])
-    log_of(store.home, form["submission_id"]).unlink(missing_ok=True)
-    return form
+        deleted = [get_job(store, ref) for ref in refs]
+        for form in deleted:
+            if form["status"] not in jb.FINAL:
+                raise Conflict(
+                    f"job {form['submission_id']} is {form['status']}",
+                    fix=f"vctl job stop {form['submission_id']}, then delete it",
+                )
+            table.delete(store, form["job_id"], form["submission_id"])
+    for form in deleted:
+        log_of(store.home, form["submission_id"]).unlink(missing_ok=True)
+    return deleted
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:

@@ -298,7 +298,8 @@ def stop(
     from vctl.spec.quantities import parse_duration
 
     grace_s = None if grace is None else parse_duration(grace, "--grace")
-    stopped = [jobs.stop(call.store, ref, grace_s=grace_s) for ref in jobs_]
+    numbers = [jobs.resolve(call.store, ref) for ref in jobs_]  # a mistake stops none of them
+    stopped = [jobs.stop(call.store, number, grace_s=grace_s) for number in numbers]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
         from vctl.daemon import waiting
@@ -325,9 +326,7 @@ def delete(
     """Forget jobs that are over, with their logs."""
     from vctl.ops import jobs
 
-    return _each(
-        [jobs.delete(call.store, ref) for ref in jobs_], lambda job: f"job {job['submission_id']} deleted"
-    )
+    return _each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
 def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
