@@ -10,7 +10,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
-from vctl.core.nodes import DRAINING
+from vctl.core.nodes import DEAD, DRAINING
 from vctl.daemon.mirror import Mirror
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
@@ -67,6 +67,8 @@ def observed(
 def _end(store: Store, mirror: Mirror, end: Ended) -> None:
     run = mirror.runs.get(end.run.run_id, end.run)
     outcome = outcome_of(run, end)
+    if outcome.reason == jb.NODE_FAILED:
+        outcome = dataclasses.replace(outcome, message=f"node {_dead_node(mirror, run)} died")
     jobs.end_run(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
     mirror.drop_run(run)
     mirror.run_stops.pop(run.run_id, None)
@@ -77,13 +79,24 @@ def _end(store: Store, mirror: Mirror, end: Ended) -> None:
         settle_job(store, mirror, run.job_id, outcome)
 
 
+def _dead_node(mirror: Mirror, run: Run) -> str:
+    """The node that took a run with it: its own, or one on which its gang had a part."""
+    ledger = mirror.ledger
+    parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
+    dead = [
+        node_id for node_id in (run.node_id, *parts)
+        if node_id in ledger.nodes and ledger.nodes[node_id].state == DEAD
+    ]  # fmt: skip
+    return dead[0] if dead else run.node_id
+
+
 def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
     """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
     assert run.task_id is not None
     row = tasks.get(store, run.task_id)
     assert row is not None
     job = jobs.get(store, run.job_id)
-    stopping = row["stop_requested_at"] is not None or run.stop_reason is not None
+    stopping = row["stop_requested_at"] is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
     if (
         outcome.status != jb.SUCCEEDED

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import JOB
+from vctl.core.clusters import FLEXIBLE, JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
 from vctl.daemon.mirror import Mirror
@@ -19,7 +19,7 @@ from vctl.ops.clusters import sweep_removing
 from vctl.ops.nodes import settle_drained
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole
 from vctl.scheduler.reseating import reseat_slices
-from vctl.store import clusters, jobs, nodes, upkeep
+from vctl.store import clusters, jobs, nodes, tasks, upkeep
 from vctl.store.store import Store
 
 Stop = Callable[[Run, str, float], None]
@@ -145,9 +145,17 @@ class Maintenance:
             done += more
         for change in done:
             upkeep.move_vnode(self.store, change.before, change.after)
+            if change.before.kind == FLEXIBLE:
+                self._end_leases(mirror, change.before.vnode_id)
         for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
             self._tell(mirror, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
         return bool(done)
+
+    def _end_leases(self, mirror: Mirror, vnode_id: str) -> None:
+        """What was borrowed on a dead node is lost."""
+        for lease in [lease for lease in mirror.leases.values() if lease.vnode_id == vnode_id]:
+            tasks.end_lease(self.store, lease, {})
+            del mirror.leases[lease.lease_id]
 
     def _tell(self, mirror: Mirror, cluster_id: str, changes: list[Replaced]) -> None:
         """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
@@ -195,7 +203,10 @@ class Maintenance:
 
 
 def _lost(mirror: Mirror, dead: set[str]) -> list[Run]:
-    """Processes on dead nodes, and all of each job whose entrypoint, member or gang's slice was on one."""
+    """Processes on dead nodes, and all members of each job of which one, or a slice of its gang, was on one.
+
+    Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
+    """
     ended: set[int] = set()
     found: dict[str, Run] = {}
     for run in mirror.runs.values():
@@ -206,7 +217,8 @@ def _lost(mirror: Mirror, dead: set[str]) -> list[Run]:
     for node_id in dead:
         ended.update(int(cluster.job or 0) for cluster in broken_gangs(mirror.ledger, node_id))
     for job_id in ended:
-        found.update((run_id, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ()))
+        members = (mirror.runs[run_id] for run_id in mirror.runs_of_job.get(job_id, ()))
+        found.update((run.run_id, run) for run in members if run.task_id is None)
     return [found[run_id] for run_id in sorted(found)]
 
 

@@ -70,11 +70,6 @@ def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
     )
 
 
-def leases_on(store: Store, vnode_id: str) -> list[Row]:
-    """Leases whose amounts are in one virtual node."""
-    return store.rows("SELECT * FROM leases WHERE vnode_id = ?", vnode_id)
-
-
 def relink(store: Store, vnode_id: str, parent_vnode_id: str) -> None:
     """Put a virtual node into another one of its parent cluster; the event is the cluster's."""
     store.db.execute("UPDATE vnodes SET parent_vnode_id = ? WHERE vnode_id = ?", (parent_vnode_id, vnode_id))
