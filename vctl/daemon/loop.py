@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.daemon.scheduler import Scheduler, say
+from vctl.daemon.settings import scheduler_of
 from vctl.errors import Conflict
 from vctl.store.locks import SchedulerLock, ask_for_the_lock, stop_asking
 from vctl.store.store import Fenced, Store
@@ -33,12 +34,7 @@ def run_daemon(home: Path, config: Config) -> int:
         store.close()
         raise
     with Signals() as signals:
-        scheduler = Scheduler(
-            store,
-            kind="daemon",
-            local_node=bool(config.get("local_node")),
-            maintenance_interval_s=float(config.get("maintenance_interval")),
-        )
+        scheduler = scheduler_of(store, config, kind="daemon")
         orderly = False
         try:
             scheduler.start()

@@ -19,6 +19,7 @@ from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror
+from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.local import LocalRuntime
@@ -36,10 +37,17 @@ class Scheduler:
     """The scheduler of a state directory; the caller holds the scheduler lock for its life."""
 
     def __init__(
-        self, store: Store, *, kind: str, local_node: bool, maintenance_interval_s: float = 30.0
+        self,
+        store: Store,
+        *,
+        kind: str,
+        local_node: bool,
+        maintenance_interval_s: float = 30.0,
+        terms: LeaseTerms | None = None,
     ) -> None:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
+        self.returns = Returns(store, terms or LeaseTerms())
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -75,6 +83,7 @@ class Scheduler:
 
     def _reload(self) -> None:
         self.mirror = Mirror.load(self.store)
+        self.mirror.lease_s = self.returns.terms.duration_s
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
         self._deadlines.clear()
         self._limits.clear()
@@ -106,6 +115,7 @@ class Scheduler:
         self.maintenance.turn(mirror, self._stop_run)
         self._carry_out_stops(mirror)
         self._enforce_limits(mirror)
+        self.returns.turn(mirror)
         while self._round(mirror):
             names, _ = self._changes()
             self._observe(mirror, names)
@@ -252,7 +262,7 @@ class Scheduler:
                 if job.begin_at_ns is not None
             ]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        return max(0.0, min(SAFETY_S, nearest, self.maintenance.due_s()))
+        return max(0.0, min(SAFETY_S, nearest, self.maintenance.due_s(), self.returns.due_s()))
 
     def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.tasks import FINAL as FINAL_TASK
+from vctl.core.tasks import FINISHED
 from vctl.daemon.loop import Signals
 from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
+from vctl.ops import tasks as task_ops
 from vctl.runtime.watch import CREATE, DELETE, MODIFY, MOVED_TO, Watch
 from vctl.store import jobs as table
+from vctl.store import tasks as task_table
 from vctl.store.locks import SchedulerLock, lock_is_wanted
 from vctl.store.store import Fenced, Store
 
@@ -86,15 +90,10 @@ class Waiter:
         if self.scheduler is None:
             if lock_is_wanted(self.store.home) or not self.lock.acquire():
                 return
-            from vctl.daemon.scheduler import Scheduler
+            from vctl.daemon.settings import scheduler_of
 
             ruling = Store.open(self.store.home)
-            self.scheduler = Scheduler(
-                ruling,
-                kind="embedded",
-                local_node=bool(self.config.get("local_node")),
-                maintenance_interval_s=float(self.config.get("maintenance_interval")),
-            )
+            self.scheduler = scheduler_of(ruling, self.config, kind="embedded")
             self.scheduler.start()
         try:
             self.scheduler.turn()
@@ -170,29 +169,68 @@ def wait_until_stopped(store: Store, config: Config, ref: str) -> int:
         return 0 if waiter.until(lambda: _is_over(store, number)) else INTERRUPTED
 
 
+def follow_task(store: Store, config: Config, ref: str) -> int:
+    """``vctl task run``: the task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
+    task_id = str(task_ops.get_task(store, ref)["task_id"])
+    with Waiter(store, config) as waiter:
+        if not _copy_log(waiter, task_id, lambda: _task_is_over(store, task_id)):
+            tell(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
+            return INTERRUPTED
+    return _task_code(store, task_id)
+
+
+def wait_for_tasks(
+    store: Store, config: Config, refs: Sequence[str], *, timeout_s: float | None = None
+) -> int:
+    """``vctl task wait``: until all are over; 0 when all finished well, else the first bad exit code in order."""
+    ids = [str(task_ops.get_task(store, ref)["task_id"]) for ref in refs]
+    with Waiter(store, config) as waiter:
+        if not waiter.until(lambda: all(_task_is_over(store, one) for one in ids), timeout_s=timeout_s):
+            return INTERRUPTED
+    return next((code for code in (_task_code(store, one) for one in ids) if code), 0)
+
+
+def _task_is_over(store: Store, task_id: str) -> bool:
+    row = task_table.get(store, task_id)
+    return row is None or row["state"] in FINAL_TASK
+
+
+def _task_code(store: Store, task_id: str) -> int:
+    row = task_table.get(store, task_id)
+    if row is None:
+        return 1
+    if row["exit_code"] is not None:
+        return int(row["exit_code"])
+    if row["state"] == FINISHED:
+        return 0
+    return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
+
+
 def _follow(waiter: Waiter, submission_id: str) -> int | None:
     """Copy the log to stdout until the job is over: its exit code, or None after a signal."""
     store = waiter.store
     number = ops.resolve(store, submission_id)
-    path = ops.log_of(store.home, submission_id)
+    if not _copy_log(waiter, submission_id, lambda: _is_over(store, number)):
+        return None
+    row = table.get(store, number)
+    if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
+        tell(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}")
+    return _code(store, number)
+
+
+def _copy_log(waiter: Waiter, name: str, is_over: Callable[[], bool]) -> bool:
+    """Copy a log to stdout until what writes it is over; False after a signal."""
+    path = ops.log_of(waiter.store.home, name)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     waiter.watch.add(path.parent, CREATE)
     with Tail(path, waiter.watch) as tail:
 
         def done() -> bool:
-            over = _is_over(
-                store, number
-            )  # first the state, then the log: what was written before the end is shown
+            over = is_over()  # first the state, then the log: what was written before the end is shown
             tail.copy()
             return over
 
-        if not waiter.until(done):
-            return None
-    code = _code(store, number)
-    row = table.get(store, number)
-    if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
-        tell(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}")
-    return code
+        return waiter.until(done)
 
 
 class Tail:

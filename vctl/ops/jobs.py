@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 3.0
 LAST = "last"
+LOG_BLOCK = 1 << 16
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
     "priority", "exit_code",
@@ -269,9 +270,7 @@ def resolve(store: Store, ref: str | int) -> int:
 
 
 def _no_job(ref: str) -> NotFound:
-    return NotFound(
-        f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref}
-    )
+    return NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
 
 
 def get_job(store: Store, ref: str | int) -> forms.Form:
@@ -314,6 +313,26 @@ def list_jobs(
         forms_ = [form for form in forms_ if forms.matches(form, wanted)]
         total = len(forms_)
     return (forms_ if limit is None else forms_[:limit]), total
+
+
+def log_blocks(store: Store, ref: str, *, tail: int | None = None) -> Iterator[bytes]:
+    """A job's output as it is now; of its lines only the last ones when asked."""
+    return read_log(log_path(store, ref), tail=tail)
+
+
+def read_log(path: Path, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+    """A log as it is now, block by block; nothing when the job has written nothing."""
+    from collections import deque
+
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(offset)
+        if tail is not None:
+            yield from deque(file, maxlen=max(tail, 0))
+            return
+        while block := file.read(LOG_BLOCK):
+            yield block
 
 
 def log_path(store: Store, ref: str) -> Path:

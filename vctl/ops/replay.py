@@ -18,7 +18,7 @@ from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.store import clusters, jobs, nodes, repair, rows
+from vctl.store import clusters, jobs, nodes, repair, rows, tasks, upkeep
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
@@ -145,7 +145,7 @@ def _clusters(
         cluster = reader.read("clusters", row, rows.cluster, actions)
         if cluster is None:
             continue
-        if cluster.kind == JOB and not _is_running(store, cluster.job):
+        if cluster.kind == JOB and not _is_needed(store, cluster):
             clusters.delete(store, cluster.cluster_id)
             actions.append(f"removed {cluster.cluster_id}: its job is over")
             continue
@@ -177,6 +177,13 @@ def _repair(store: Store, done: Replayed, tree: list[Row], vnodes: dict[str, lis
         vnodes.update((row["cluster_id"], clusters.vnode_rows(store, row["cluster_id"])) for row in running)
 
 
+def _is_needed(store: Store, cluster: Cluster) -> bool:
+    """Whether the job of a cluster runs, or something detached lives in the cluster or below it."""
+    if _is_running(store, cluster.job):
+        return True
+    return upkeep.has_detached(store, [cluster.cluster_id, *clusters.subtree(store, cluster.cluster_id)])
+
+
 def _is_running(store: Store, job_id: str | int | None) -> bool:
     row = jobs.get(store, int(job_id or 0))
     return row is not None and row["status"] == jb.RUNNING
@@ -195,7 +202,8 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         if run is None:
             continue
         job = jobs.get(store, run.job_id)
-        if job is None or job["status"] != jb.RUNNING:
+        detached = run.task_id is not None and tasks.is_detached(store, run.task_id)
+        if job is None or (job["status"] != jb.RUNNING and not detached):
             jobs.end_run(store, run.run_id, exit_code=None, message="its job was over")
             actions.append(f"ended run {run.run_id}: its job is over")
             continue

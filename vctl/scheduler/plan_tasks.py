@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import SPREAD, PendingTask
 from vctl.scheduler.elasticity import Grow, apply_growth, grow, growth_fits, revert_growth
-from vctl.scheduler.tasking import TaskQueue, ancestors, choose, shape_of
+from vctl.scheduler.tasking import TaskQueue, ancestors, choose, may_grow, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ def decide_tasks(
                 break
             shape = shape_of(task)
             if shape not in queue.blocked:
-                if start := _start(ledger, task):
+                if start := _start(ledger, task, queue.turn):
+                    queue.turn += task.strategy == SPREAD
                     starts.append(start)
                     continue
                 queue.blocked[shape] = _message(ledger, task)
@@ -67,12 +68,12 @@ def decide_tasks(
     return starts, waits
 
 
-def _start(ledger: Ledger, task: PendingTask) -> TaskStart | None:
+def _start(ledger: Ledger, task: PendingTask, turn: int) -> TaskStart | None:
     growth: list[Grow] = []
-    vnode = choose(ledger, task)
-    if vnode is None:
+    vnode = choose(ledger, task, turn)
+    if vnode is None and may_grow(task):
         growth = grow(ledger, task.cluster_id, task.request, task.selector) or []
-        vnode = choose(ledger, task) if growth else None
+        vnode = choose(ledger, task, turn) if growth else None
     if vnode is None:
         for step in reversed(growth):
             revert_growth(ledger, step)

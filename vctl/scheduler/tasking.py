@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
+from vctl.core import tasks as tk
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
-from vctl.core.tasks import HYBRID, PendingTask
-from vctl.errors import BadSpec
+from vctl.core.tasks import PendingTask
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
 
 
-def choose(ledger: Ledger, task: PendingTask) -> VNode | None:
-    """The virtual node of the task's cluster on which it starts now, or None."""
+def choose(ledger: Ledger, task: PendingTask, turn: int = 0) -> VNode | None:
+    """The virtual node of the task's cluster on which it starts now, or None. ``turn`` counts SPREAD starts."""
     fitting = [
         vnode
         for vnode in in_order(ledger, task.cluster_id)
@@ -27,9 +27,40 @@ def choose(ledger: Ledger, task: PendingTask) -> VNode | None:
     ]
     if not fitting:
         return None
-    if task.strategy == HYBRID:
-        return hybrid(ledger, task, fitting)
-    raise BadSpec(f"unknown strategy {task.strategy}", fix=f"use {HYBRID}")
+    match task.strategy.partition(":"):
+        case (tk.HYBRID, _, _):
+            return hybrid(ledger, task, fitting)
+        case (tk.SPREAD, _, _):
+            return _spread(ledger, task, fitting, turn)
+        case (tk.RANDOM, _, _):  # the number of the task is the seed: the same state gives the same plan
+            return fitting[_mixed(task.number) % len(fitting)]
+        case (_, _, wanted):
+            pinned = [v for v in fitting if wanted.removesuffix(":soft") in (v.vnode_id, v.node_id)]
+            if pinned or not wanted.endswith(":soft"):
+                return pinned[0] if pinned else None
+            return hybrid(ledger, task, fitting)
+
+
+def _mixed(number: int) -> int:
+    """A number's bits well mixed (the finaliser of SplitMix64, Steele et al. 2014): uniform and repeatable."""
+    mask = (1 << 64) - 1
+    z = (number * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+def may_grow(task: PendingTask) -> bool:
+    """Whether more room elsewhere would do: not for a task that names its node."""
+    return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(":soft")
+
+
+def _spread(ledger: Ledger, task: PendingTask, fitting: list[VNode], turn: int) -> VNode:
+    """Round robin over the virtual nodes that could ever take it; the next one that can now."""
+    feasible = [v for v in in_order(ledger, task.cluster_id) if rs.within(task.request, v.holding.amounts)]
+    start = turn % len(feasible)
+    ids = {vnode.vnode_id for vnode in fitting}
+    return next(vnode for vnode in feasible[start:] + feasible[:start] if vnode.vnode_id in ids)
 
 
 def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
@@ -71,6 +102,8 @@ class TaskQueue:
     tasks: dict[str, PendingTask] = field(default_factory=dict)
     blocked: dict[object, str] = field(default_factory=dict)
     """shape -> message of the last look."""
+    turn: int = 0
+    """How many SPREAD tasks have started."""
     told: set[str] = field(default_factory=set)
     """Tasks whose reason has been written."""
 

@@ -107,15 +107,33 @@ def mark_ended(
     _event(store, "task.ended", task_id, row["cluster_id"], row["job_id"], state=state, exit_code=exit_code)
 
 
-def request_cancel(store: Store, task_id: str) -> None:
+def request_cancel(store: Store, task_id: str, grace_s: float | None) -> None:
     """Ask the scheduler to end a running task."""
     store.db.execute(
-        "UPDATE tasks SET stop_requested_at = coalesce(stop_requested_at, ?) WHERE task_id = ?",
-        (store.clock(), task_id),
+        "UPDATE tasks SET stop_requested_at = coalesce(stop_requested_at, ?), grace_s = coalesce(?, grace_s)"
+        " WHERE task_id = ?",
+        (store.clock(), grace_s, task_id),
     )
     row = get(store, task_id)
     assert row is not None
     _event(store, "task.stop_requested", task_id, row["cluster_id"], row["job_id"])
+
+
+def is_detached(store: Store, task_id: str) -> bool:
+    """Whether a task outlives its job."""
+    return bool(store.value("SELECT detached FROM tasks WHERE task_id = ?", task_id))
+
+
+def next_number(store: Store) -> int:
+    """The number that the next task gets; inside a transaction."""
+    last = store.value("SELECT seq FROM sqlite_sequence WHERE name = 'tasks'")
+    return int(last or 0) + 1
+
+
+def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
+    """How many tasks match."""
+    found: int = store.value(f"SELECT count(*) FROM tasks WHERE {where}", *values)
+    return found
 
 
 def owned_by(store: Store, owner_id: str) -> list[Row]:

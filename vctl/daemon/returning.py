@@ -1,0 +1,87 @@
+"""Giving leases back: at their end or when nobody has used them for a while, level by level, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from vctl.core.tasks import Lease
+from vctl.daemon.mirror import Mirror
+from vctl.scheduler.leasing import free_part, give_back, newest_first
+from vctl.store import clusters, tasks
+from vctl.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted."""
+
+    idle_s: float = 10.0
+    cooldown_s: float = 2.0
+    duration_s: float | None = None
+
+
+class Returns:
+    """Watches which leases are idle and gives them back when they are due."""
+
+    def __init__(self, store: Store, terms: LeaseTerms) -> None:
+        self.store = store
+        self.terms = terms
+        self._idle_since: dict[int, float] = {}
+        self._due: float | None = None
+
+    def due_s(self) -> float:
+        """Seconds until a lease may be due."""
+        return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
+
+    def turn(self, mirror: Mirror) -> None:
+        """Give back what is due now."""
+        now, wall = time.monotonic(), self.store.clock()
+        self._due = None
+        due: list[Lease] = []
+        for lease in newest_first(list(mirror.leases.values())):
+            if not free_part(mirror.ledger, lease):
+                self._idle_since.pop(lease.lease_id, None)
+                continue
+            since = self._idle_since.setdefault(lease.lease_id, now)
+            wait_s = self._wait_s(lease, since, now, wall)
+            if wait_s <= 0:
+                due.append(lease)
+            elif self._due is None or now + wait_s < self._due:
+                self._due = now + wait_s
+        for gone in set(self._idle_since) - set(mirror.leases):
+            del self._idle_since[gone]
+        if due:
+            self._give_back(mirror, due)
+
+    def _wait_s(self, lease: Lease, since: float, now: float, wall: int) -> float:
+        if lease.expires_at is not None and lease.expires_at <= wall:
+            return 0.0
+        until_cool = (lease.since - wall) / 1e9 + self.terms.cooldown_s
+        return max(self.terms.idle_s - (now - since), until_cool)
+
+    def _give_back(self, mirror: Mirror, due: list[Lease]) -> None:
+        """What a child returns its parent may have borrowed too: that goes up in the same transaction."""
+        with self.store.transaction():
+            mirror.follow(self.store)
+            waiting = list(due)
+            while waiting:
+                lease = waiting.pop(0)
+                if mirror.leases.get(lease.lease_id) != lease:
+                    continue  # destroyed or changed meanwhile
+                part = free_part(mirror.ledger, lease)
+                if not part:
+                    continue
+                above = mirror.ledger.vnodes[lease.vnode_id].parent_id
+                done = give_back(mirror.ledger, lease, part)
+                if done.after is None:
+                    clusters.delete_vnode(self.store, done.before.vnode_id)
+                else:
+                    clusters.update_vnode(self.store, done.after)
+                tasks.end_lease(self.store, lease, done.left)
+                if done.left:
+                    mirror.leases[lease.lease_id] = replace(lease, amounts=done.left)
+                else:
+                    del mirror.leases[lease.lease_id]
+                waiting += newest_first([up for up in mirror.leases.values() if up.vnode_id == above])
+            mirror.caught_up(self.store)

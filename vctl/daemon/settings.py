@@ -1,0 +1,28 @@
+"""From the configuration to a scheduler: the one place that knows which settings it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.scheduler import Scheduler
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+
+
+def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
+    """A scheduler for a state directory; ``kind``: daemon or embedded. The caller holds the lock."""
+    duration = config.get("lease_duration")
+    return Scheduler(
+        store,
+        kind=kind,
+        local_node=bool(config.get("local_node")),
+        maintenance_interval_s=float(config.get("maintenance_interval")),
+        terms=LeaseTerms(
+            idle_s=float(config.get("lease_idle_timeout")),
+            cooldown_s=float(config.get("lease_cooldown")),
+            duration_s=None if duration is None else float(duration),
+        ),
+    )

@@ -1,0 +1,66 @@
+"""What clusters have borrowed, and what is wanted that nobody can give."""
+
+from __future__ import annotations
+
+from vctl.core import resources as rs
+from vctl.core import tasks as tk
+from vctl.ops import forms
+from vctl.store import jobs, rows
+from vctl.store import tasks as table
+from vctl.store.store import Store
+
+MOST_NAMES = 10
+"""How many of those who ask for one shape are named."""
+
+_Key = tuple[str, str, object]
+
+
+def list_leases(store: Store) -> list[forms.Form]:
+    """Every lease, oldest first."""
+    return [
+        {
+            "lease_id": row["lease_id"],
+            "borrower_id": row["borrower_id"],
+            "lender_id": row["lender_id"],
+            "vnode_id": row["vnode_id"],
+            "node_id": row["node_id"],
+            "resources": forms.amounts(rows.loads(row["amounts"])),
+            "since": forms.timestamp(row["since"]),
+            "expires_at": forms.timestamp(row["expires_at"]),
+            "job_id": row["job_id"],
+        }
+        for row in table.lease_rows(store)
+    ]
+
+
+def demand(store: Store) -> list[forms.Form]:
+    """Request shapes that wait, with how many of each, by cluster: jobs as a whole gang, tasks one by one."""
+    found: dict[_Key, forms.Form] = {}
+    with store.snapshot():
+        for row in reversed(jobs.views(store, "j.status = 'PENDING'")):
+            key: _Key = ("job", str(row["parent_cluster_id"]), row["shape"])
+            _count(found, key, rows.loads(row["resources"]), row["reason"], row["submission_id"])
+        for row in table.views(store, "ended_at IS NULL AND state = ?", [tk.PENDING_NODE]):
+            amounts = rows.loads(row["request"])
+            key = ("task", str(row["cluster_id"]), (rs.shape_of(amounts), row["selector"]))
+            _count(found, key, amounts, row["state_reason"], row["task_id"])
+    return list(found.values())
+
+
+def _count(
+    found: dict[_Key, forms.Form], key: _Key, amounts: dict[str, int], reason: str | None, who: str
+) -> None:
+    line = found.get(key)
+    if line is None:
+        kind, cluster_id, _ = key
+        line = found[key] = {
+            "cluster_id": cluster_id,
+            "kind": kind,
+            "resources": forms.amounts(amounts),
+            "count": 0,
+            "reason": reason or "PendingEvaluation",
+            "by": [],
+        }
+    line["count"] += 1
+    if len(line["by"]) < MOST_NAMES:
+        line["by"].append(who)

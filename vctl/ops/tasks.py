@@ -1,0 +1,180 @@
+"""Tasks: start a command inside a running job, look, cancel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.errors import Conflict, NotFound
+from vctl.ops import forms
+from vctl.ops import jobs as job_ops
+from vctl.ops.filters import parse_filters
+from vctl.store import clusters, jobs, rows
+from vctl.store import tasks as table
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.task_request import TaskRequest
+
+FILTER_KEYS = (
+    "task_id",
+    "name",
+    "state",
+    "state_reason",
+    "job_id",
+    "cluster_id",
+    "node_id",
+    "vnode_id",
+    "owner_id",
+)
+_OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
+               "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
+"""What the environment says about the process that starts the task, not about the task."""
+
+
+def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+    """Queue a task in a running job. It waits until its cluster has room or has grown; size never refuses it.
+
+    Raises NotFound for an unknown job, Conflict when the job is over or has not started.
+    """
+    from vctl.spec.task_request import job_of
+
+    around = os.environ if environment is None else environment
+    ref = job_of(request, around)
+    with store.transaction():
+        job_id = job_ops.resolve(store, ref)
+        job = jobs.get(store, job_id)
+        assert job is not None
+        if job["status"] != jb.RUNNING or job["outcome"] is not None:
+            raise Conflict(
+                f"job {job['submission_id']} is {job['status']} and takes no tasks",
+                fix="start tasks while the job runs",
+            )
+        inside = around.get("VCTL_SUBMISSION_ID") == job["submission_id"]
+        task_id = f"task-{table.next_number(store)}"
+        columns = {
+            "task_id": task_id,
+            "job_id": job_id,
+            "cluster_id": _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None),
+            "owner_id": (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"],
+            "name": request.name or None,
+            "state": tk.PENDING_NODE,
+            "request": rows.dumps({n: a for n, a in request.request.items() if a}),
+            "selector": rows.dumps([[c.key, c.operator, list(c.values)] for c in request.selector]),
+            "strategy": request.strategy,
+            "origin_vnode_id": around.get("VCTL_VNODE_ID") if inside else None,
+            "max_retries": request.max_retries,
+            "detached": request.detach,
+            "grace_s": job["grace_s"] if request.grace_s is None else request.grace_s,
+            "created_at": store.clock(),
+        }
+        captured = {**around, **request.env}
+        launch = {
+            "argv": rows.dumps(list(request.argv)),
+            "env": rows.dumps({name: value for name, value in captured.items() if name not in _OF_THE_RUN}),
+            "cwd": request.cwd or os.getcwd(),
+        }
+        table.insert(store, columns, launch)
+    return get_task(store, task_id)
+
+
+def _cluster(store: Store, job: Row, inside: str | None) -> str:
+    """The cluster the task runs in: that of the caller (it may be a sub-cluster), else the job's."""
+    own = str(job["cluster_id"])
+    if inside and inside != own and inside in clusters.subtree(store, own):
+        return inside
+    return own
+
+
+def form(row: Row) -> forms.Form:
+    """A task in its documented form."""
+    waits = row["state"] == tk.PENDING_NODE
+    return {
+        "task_id": row["task_id"],
+        "name": row["name"],
+        "state": row["state"],
+        "job_id": row["job_id"],
+        "owner_id": row["owner_id"],
+        "cluster_id": row["cluster_id"],
+        "vnode_id": row["vnode_id"],
+        "node_id": row["node_id"],
+        "resources": forms.amounts(rows.loads(row["request"])),
+        "exit_code": row["exit_code"],
+        "attempt": row["attempt"],
+        "inputs": rows.loads(row["inputs"]),
+        "outputs": rows.loads(row["outputs"]),
+        "created_at": forms.timestamp(row["created_at"]),
+        "started_at": forms.timestamp(row["started_at"]),
+        "ended_at": forms.timestamp(row["ended_at"]),
+        "state_reason": row["state_reason"] or (jb.PENDING_EVALUATION if waits else None),
+        "message": row["message"],
+        "strategy": row["strategy"],
+        "detached": bool(row["detached"]),
+    }
+
+
+def _row(store: Store, ref: str) -> Row:
+    row = table.get(store, ref) or (table.get(store, f"task-{ref}") if ref.isdigit() else None)
+    if row is None and ref == job_ops.LAST:
+        found = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
+        row = found[0] if found else None
+    if row is None:
+        raise NotFound(
+            f"there is no task {ref!r}", fix="`vctl task list -a` shows all tasks", details={"task": ref}
+        )
+    return row
+
+
+def get_task(store: Store, ref: str) -> forms.Form:
+    """One task, by its id, its number or ``last``."""
+    return form(_row(store, ref))
+
+
+def list_tasks(
+    store: Store,
+    *,
+    all: bool = False,  # noqa: A002  # the option's name
+    filters: Sequence[str] = (),
+    limit: int | None = None,
+    job: str | None = None,
+) -> tuple[list[forms.Form], int]:
+    """Tasks, oldest first, and how many there are in all. Without ``all`` only those not over."""
+    wanted = parse_filters(filters, FILTER_KEYS)
+    where: list[str] = ["1"]
+    values: list[object] = []
+    if not all:
+        where.append("ended_at IS NULL")
+    if job is not None:
+        where.append("job_id = ?")
+        values.append(job_ops.resolve(store, job))
+    condition = " AND ".join(where)
+    with store.snapshot():
+        found = [form(row) for row in table.views(store, condition, values, None if wanted else limit)]
+        total = table.count(store, condition, values)
+    if wanted:
+        found = [one for one in found if forms.matches(one, wanted)]
+        total = len(found)
+    return (found if limit is None else found[:limit]), total
+
+
+def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.Form:
+    """End a task: at once when it waits; a running one is asked for, and a scheduler carries it out."""
+    with store.transaction():
+        row = _row(store, ref)
+        if row["state"] == tk.RUNNING:
+            table.request_cancel(store, row["task_id"], grace_s)
+        elif row["state"] not in tk.FINAL:
+            table.mark_ended(
+                store, row["task_id"], state=tk.FAILED, reason=tk.CANCELLED, message="cancelled before it started",
+                exit_code=None,
+            )  # fmt: skip
+    return get_task(store, row["task_id"])
+
+
+def log_path(store: Store, ref: str) -> Path:
+    """Where a task's output is."""
+    return job_ops.log_of(store.home, str(_row(store, ref)["task_id"]))
