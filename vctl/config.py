@@ -52,19 +52,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting("maintenance_interval", "interval", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps.", 30),
     Setting(
-        "lease_idle_timeout",
-        "duration",
-        "10s",
-        "VCTL_LEASE_IDLE_TIMEOUT",
-        "Unused that long, a lease returns.",
+        "lease_idle_timeout", "duration", "VCTL_LEASE_IDLE_TIMEOUT", "Unused so long, a lease returns.", 10
     ),
     Setting(
-        "lease_cooldown", "duration", "2s", "VCTL_LEASE_COOLDOWN", "A lease never returns sooner than that."
+        "lease_cooldown", "duration", "VCTL_LEASE_COOLDOWN", "A lease never returns sooner than that.", 2
     ),
-    Setting(
-        "lease_duration", "duration", None, "VCTL_LEASE_DURATION", "How long a lease runs; unset: while used."
-    ),
-    Setting("provider", "text", None, "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
+    Setting("lease_duration", "duration", "VCTL_LEASE_DURATION", "How long a lease runs; unset: while used."),
+    Setting("provider", "text", "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
     Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never.", 64 * 2**20),
 )

@@ -19,6 +19,7 @@ from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror
+from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -44,10 +45,12 @@ class Scheduler:
         local_node: bool,
         maintenance_interval_s: float = 30.0,
         terms: LeaseTerms | None = None,
+        provider: ProviderSpec | None = None,
     ) -> None:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
         self.returns = Returns(store, terms or LeaseTerms())
+        self.provider = Provider(store, provider or ProviderSpec())
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -71,6 +74,7 @@ class Scheduler:
         ensure_local(self.store, wanted=self.local_node)
         self.watch.add(self.runtime.exits, MOVED_TO)
         self.watch.add(self.store.watched(), MODIFY)
+        self.provider.announce()
         self._reload()
         self.beat()
 
@@ -119,6 +123,7 @@ class Scheduler:
         while self._round(mirror):
             names, _ = self._changes()
             self._observe(mirror, names)
+        self.provider.turn(mirror)
         self.beat()
 
     def _round(self, mirror: Mirror) -> bool:
@@ -262,7 +267,9 @@ class Scheduler:
                 if job.begin_at_ns is not None
             ]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        return max(0.0, min(SAFETY_S, nearest, self.maintenance.due_s(), self.returns.due_s()))
+        return max(
+            0.0, min(SAFETY_S, nearest, self.maintenance.due_s(), self.returns.due_s(), self.provider.due_s())
+        )
 
     def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vctl.daemon.provider import parse_provider
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.store.store import Store
@@ -25,4 +26,5 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
             cooldown_s=float(config.get("lease_cooldown")),
             duration_s=None if duration is None else float(duration),
         ),
+        provider=parse_provider(config.get("provider")),
     )

@@ -11,6 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound
 from vctl.ops import forms
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 3.0
 LAST = "last"
+TEMPLATES = "provider_templates"
+"""Where the scheduler tells which nodes its provider could make."""
+MOST_POSSIBLE = 1000
 LOG_BLOCK = 1 << 16
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
@@ -188,6 +192,7 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
         if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
             return
         ledger = _primary_of(nodes.samples(store, 1 << 40))
+        _add_possible(store, ledger)
     else:
         ledger = clusters.load_ledger(store)
     never = ever(ledger, judge, spec, entry)
@@ -230,6 +235,15 @@ def _check_maximum(store: Store, parent_id: str, need: Amounts) -> None:
                         details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
                     )
         parent_id = row["parent_id"]
+
+
+def _add_possible(store: Store, ledger: Ledger) -> None:
+    """The nodes that the provider could make at most."""
+    for kind in store.recall(TEMPLATES) or []:
+        total = rs.whole_node(kind["resources"])
+        for number in range(min(kind["most"], MOST_POSSIBLE)):
+            node_id = f"~{kind['name']}-{number}"
+            ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))
 
 
 def _primary_of(found: Sequence[Row]) -> Ledger:

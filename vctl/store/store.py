@@ -163,6 +163,15 @@ class Store:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES ('revision', ?)", (revision,))
         return revision
 
+    def remember(self, key: str, value: object) -> None:
+        """Keep a small value under a name, as JSON; inside a transaction."""
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, dumps(value)))
+
+    def recall(self, key: str) -> Any:
+        """What ``remember`` kept, or None."""
+        text = self.value("SELECT value FROM meta WHERE key = ?", key)
+        return None if text is None else json.loads(text)
+
     # ---- the scheduler's reign ----
 
     def begin_reign(self, kind: str) -> int:
