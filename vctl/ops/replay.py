@@ -163,11 +163,19 @@ def _clusters(
             vnode = reader.read("vnodes", vnode_row, rows.vnode, actions)
             if vnode is None:
                 continue
-            if done.ledger.can_carve(vnode):
+            if _lies_inside(done.ledger, cluster, vnode):
                 done.ledger.carve(vnode)
             else:
                 repair.set_aside(store, "vnodes", vnode_row, "does not lie inside its parent")
                 actions.append(f"set aside virtual node {vnode.vnode_id}: it does not lie inside its parent")
+
+
+def _lies_inside(ledger: Ledger, cluster: Cluster, vnode: VNode) -> bool:
+    """Whether a virtual node is a free part of one of its parent cluster on the same physical node."""
+    above = ledger.vnodes.get(vnode.parent_id or "")
+    if above is None or above.cluster_id != cluster.parent_id or above.node_id != vnode.node_id:
+        return False
+    return ledger.can_carve(vnode)
 
 
 def _repair(store: Store, done: Replayed, tree: list[Row], vnodes: dict[str, list[Row]]) -> None:
