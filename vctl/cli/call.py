@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vctl.cli.declare import Command
 from vctl.config import Config, load
@@ -11,6 +11,8 @@ from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vctl.cli.output import Answer, Data
     from vctl.store.store import Store
 
@@ -34,17 +36,24 @@ class Call:
         self._unlimited = False
         self._header = not shared.get("no_header")
         self._store: Store | None = None
+        self._give_back: Callable[[], None] | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
             raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
         if self._limit is not None and self._limit < 0:
             raise BadSpec(f"--limit: {self._limit} is negative", fix="write 0 or more")
 
     def __enter__(self) -> "Call":
+        if self.config.get("address"):
+            from vctl.client.remote import take_over
+
+            self._give_back = take_over()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._store is not None:
             self._store.close()
+        if self._give_back is not None:
+            self._give_back()
 
     @property
     def home(self) -> Path:
@@ -54,6 +63,10 @@ class Call:
     @property
     def store(self) -> "Store":
         """The state, opened on first use; this machine is a node of it where the command needs one."""
+        if self._store is None and self._give_back is not None:
+            from vctl.client.connection import connect
+
+            self._store = cast("Store", connect(self.config))  # its functions are those that take it
         if self._store is None:
             from vctl.store.store import Store
 

@@ -49,6 +49,8 @@ class NewCluster(Body):
     replica_sets: Document | None = None
     spec: Document | None = None
     parent_id: Id | None = None
+    borrow_limit: Document | None = None
+    lending_limit: Document | None = None
 
 
 class ClusterChange(Body):
@@ -58,6 +60,14 @@ class ClusterChange(Body):
     replica_sets: Document | None = None
     spec: Document | None = None
     revision: Revision | None = None
+    borrow_limit: Document | None = None
+    lending_limit: Document | None = None
+
+
+class Admission(Body):
+    """Why a cluster admits no jobs, for those who wait."""
+
+    message: Text | None = None
 
 
 class ClusterNodes(Body):
@@ -101,6 +111,12 @@ class Stop(Body):
 
     grace_s: Seconds | None = None
     reason: Annotated[StrictStr, Field(max_length=64)] | None = None
+
+
+class JobNames(Body):
+    """Several jobs, all of them or none."""
+
+    jobs: Many
 
 
 class Replay(Body):
@@ -173,6 +189,11 @@ def resources(server: Server, document: Document, path: str, *, totals: bool = F
     from vctl.spec.quantities import parse_resources
 
     return parse_resources(document, path, server.units, totals=totals)
+
+
+def limit(server: Server, document: Document | None, path: str) -> dict[str, int] | None:
+    """A limit as it was sent."""
+    return None if document is None else resources(server, document, path)
 
 
 def job_request(server: Server, body: Job) -> JobRequest:

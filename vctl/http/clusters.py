@@ -20,7 +20,8 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
     """Create a virtual cluster."""
     from vctl.ops import clusters
 
-    spec = bodies.cluster_spec(server_of(request), body.spec, logical=True)
+    server = server_of(request)
+    spec = bodies.cluster_spec(server, body.spec, logical=True)
     replica_sets = bodies.replica_sets(body.cluster_id, body.replica_sets)
     with state(request) as store:
         return clusters.create(
@@ -30,6 +31,8 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
             spec=spec,
             replica_sets=replica_sets,
             parent_id=body.parent_id,
+            borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
+            lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
         )
 
 
@@ -40,20 +43,20 @@ def list_(
     all_kinds: Annotated[bool, Query(description="Also the primary and those of jobs.")] = True,
 ) -> JSONResponse:
     """Virtual clusters, parents first."""
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
     with state(request) as store:
-        found = clusters.list_clusters(store, filters=filters, all_kinds=all_kinds)
+        found = cluster_views.list_clusters(store, filters=filters, all_kinds=all_kinds)
     return JSONResponse(listing("ClusterList", found))
 
 
 @router.get("/{cluster}", responses=good(documents.Cluster), response_model=None)
 def get(request: Request, cluster: str) -> Any:
     """One virtual cluster."""
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
     with state(request) as store:
-        return clusters.get_cluster(store, cluster)
+        return cluster_views.get_cluster(store, cluster)
 
 
 @router.patch("/{cluster}", responses=good(documents.Cluster), response_model=None)
@@ -61,12 +64,20 @@ def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
     """Change what a virtual cluster consists of, all of it or nothing."""
     from vctl.ops import clusters
 
-    spec = bodies.cluster_spec(server_of(request), body.spec, logical=True)
+    server = server_of(request)
+    spec = bodies.cluster_spec(server, body.spec, logical=True)
     replica_sets = bodies.replica_sets(cluster, body.replica_sets)
     revision = None if body.revision is None else int(body.revision)
     with state(request) as store:
         return clusters.update(
-            store, cluster, divisible=body.divisible, spec=spec, replica_sets=replica_sets, revision=revision
+            store,
+            cluster,
+            divisible=body.divisible,
+            spec=spec,
+            replica_sets=replica_sets,
+            revision=revision,
+            borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
+            lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
         )
 
 
@@ -93,13 +104,31 @@ def remove_nodes(request: Request, cluster: str, body: bodies.ClusterNodes) -> A
         return membership.remove_nodes(store, cluster, body.node_ids)
 
 
+@router.post("/{cluster}/stop", responses=good(documents.Cluster), response_model=None)
+def stop(request: Request, cluster: str, body: bodies.Admission | None = None) -> Any:
+    """Admit no more jobs; what runs goes on."""
+    from vctl.ops import admission
+
+    with state(request) as store:
+        return admission.stop(store, cluster, message=body.message if body else None)
+
+
+@router.post("/{cluster}/resume", responses=good(documents.Cluster), response_model=None)
+def resume(request: Request, cluster: str) -> Any:
+    """Admit jobs again."""
+    from vctl.ops import admission
+
+    with state(request) as store:
+        return admission.resume(store, cluster)
+
+
 @router.get("/{cluster}/tree", responses=good(documents.Cluster), response_model=None)
 def tree(request: Request, cluster: str) -> Any:
     """A virtual cluster with everything below it, nested under ``tree``."""
-    from vctl.ops import clusters
+    from vctl.ops import cluster_views
 
     with state(request) as store:
-        return clusters.tree(store, cluster)
+        return cluster_views.tree(store, cluster)
 
 
 @router.get("/{cluster}/wait", responses=good(documents.Document), response_model=None)

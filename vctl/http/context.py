@@ -75,7 +75,7 @@ class Server:
     @contextmanager
     def store(self) -> Iterator[Store]:
         """The state, for one piece of work in one thread."""
-        store = Store.open(self.home)
+        store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
         try:
             yield store
         finally:

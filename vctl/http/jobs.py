@@ -76,6 +76,15 @@ def delete(request: Request, job: str) -> Any:
         return jobs.delete(store, job)[0]
 
 
+@router.post("/delete", responses=good(documents.JobList), response_model=None)
+def delete_all(request: Request, body: bodies.JobNames) -> JSONResponse:
+    """Forget several jobs that are over: all of them or none."""
+    from vctl.ops import jobs
+
+    with state(request) as store:
+        return JSONResponse(listing("JobList", jobs.delete(store, *body.jobs)))
+
+
 @router.post("/{job}/stop", responses=good(documents.Job), response_model=None)
 def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
     """Ask for the end of a job; it is over when its status says so."""
@@ -113,9 +122,11 @@ async def logs(
     tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
 ) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
+    from vctl.ops.jobs import read_log
+
     server = server_of(request)
     if follow:
         number, path = await streams.log_of(server, job)
         return streams.binary(streams.follow(server, number, path, offset))
     _, path = await streams.log_of(server, job)
-    return streams.binary(streams.blocks(path, offset, tail))
+    return streams.binary(read_log(path, offset=offset, tail=tail))

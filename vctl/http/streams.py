@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from vctl.errors import NotFound
 from vctl.http.context import Server, within
 from vctl.store.store import Store
 
-BLOCK = 1 << 16
 LOOK_EVERY_S = 0.1
 """How often a growing log is looked at; what commits is told at once."""
 SAFETY_S = 1.0
@@ -39,26 +37,15 @@ async def log_of(server: Server, job: str) -> tuple[int, Path]:
     return await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
 
 
-def blocks(path: Path, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-    """A log as it is now, block by block; of its lines only the last ones when asked."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        file.seek(offset)
-        if tail is not None:
-            yield from deque(file, maxlen=tail)
-            return
-        while block := file.read(BLOCK):
-            yield block
-
-
 async def follow(server: Server, number: int, path: Path, offset: int) -> AsyncIterator[bytes]:
     """A log to its end, which is when the job is over and all it wrote was sent."""
+    from vctl.ops import jobs
+
     async with _scheduling(server, number):
         while True:
             ticket = server.changes.ticket()
             over = await server.read(lambda store: _is_over(store, number))
-            for block in blocks(path, offset):
+            for block in jobs.read_log(path, offset=offset):
                 offset += len(block)
                 yield block
             if over:
@@ -159,15 +146,15 @@ def _form(store: Store, number: int) -> dict[str, Any] | None:
 
 def _after_sweep(store: Store, cluster_id: str) -> dict[str, Any] | None:
     """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
-    from vctl.ops import clusters
+    from vctl.ops import blockers, cluster_views, clusters
 
     try:
-        form = clusters.get_cluster(store, cluster_id)
-        if form["state"] != "REMOVING" or clusters.blockers_of(store, cluster_id):
+        form = cluster_views.get_cluster(store, cluster_id)
+        if form["state"] != "REMOVING" or blockers.blockers_of(store, cluster_id):
             return form
         with store.transaction():
             clusters.sweep_removing(store)
-        return clusters.get_cluster(store, cluster_id)
+        return cluster_views.get_cluster(store, cluster_id)
     except NotFound:
         return None
 

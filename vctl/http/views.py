@@ -90,6 +90,24 @@ def vnode(request: Request, vnode: str) -> Any:
         return views.current_node(store, vnode)
 
 
+@router.get("/leases", responses=good(Listing), response_model=None)
+def leases(request: Request) -> JSONResponse:
+    """What clusters have borrowed above their minimum."""
+    from vctl.ops import leases as ops
+
+    with state(request) as store:
+        return JSONResponse(listing("LeaseList", ops.list_leases(store)))
+
+
+@router.get("/demand", responses=good(Listing), response_model=None)
+def demand(request: Request) -> JSONResponse:
+    """What is asked for and not there."""
+    from vctl.ops import leases as ops
+
+    with state(request) as store:
+        return JSONResponse(listing("DemandList", ops.demand(store)))
+
+
 @router.get("/events", responses=good(Listing), response_model=None)
 def events(
     request: Request,

@@ -270,17 +270,9 @@ def logs(
         return waiting.follow_log(call.store, call.config, job)
     from vctl.ops import jobs
 
-    path = jobs.log_path(call.store, job)
-    if path.exists():
-        with path.open("rb") as file:
-            if tail is not None:
-                from collections import deque
-
-                sys.stdout.buffer.writelines(deque(file, maxlen=max(tail, 0)))
-            else:
-                while block := file.read(1 << 20):
-                    sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
+    for block in jobs.log_blocks(call.store, job, tail=tail):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
     return 0
 
 

@@ -1,0 +1,1 @@
+"""The command line against a server: the functions of ``vctl.ops`` and ``vctl.daemon.waiting``, over HTTP."""

@@ -1,0 +1,259 @@
+"""One server as its clients see it: requests, and the errors of the other side raised again on this one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from vctl.errors import (
+    BadSpec,
+    Conflict,
+    Infeasible,
+    NotFound,
+    NotPermitted,
+    TimedOut,
+    Unreachable,
+    VctlError,
+)
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+
+CONNECT_S = 10.0
+ANSWER_S = 120.0
+PATIENCE_S = 15.0
+PAUSE_S = 0.3
+BLOCK = 1 << 16
+API = "/api/v1"
+_BY_EXIT_CODE: dict[int, type[VctlError]] = {
+    kind.exit_code: kind
+    for kind in (BadSpec, Infeasible, NotFound, Conflict, Unreachable, TimedOut, NotPermitted)
+}
+
+
+class Connection:
+    """Stands where commands otherwise have the store of a state directory."""
+
+    def __init__(self, address: str, token: str | None) -> None:
+        self.address = address
+        self._token = token
+        self._open: http.client.HTTPConnection | None = None
+        parts = urlsplit(address)
+        self._scheme, self._prefix = parts.scheme, "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        self._unix = parts.path if parts.scheme == "unix" else ""
+        try:
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            self._host, self._port = "", None
+        if self._scheme not in ("http", "https", "unix") or not (self._host or self._unix):
+            raise BadSpec(
+                f"VCTL_ADDRESS: {address!r} is not the address of a server",
+                fix="write http://HOST:PORT or unix:/PATH, or unset it to use this machine",
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a command wants of a store cannot be had from afar."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotPermitted(
+            "this works only on the machine itself, not through a server",
+            fix="run it there, with VCTL_ADDRESS unset",
+            details={"wanted": name},
+        )
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    # ---- requests ----
+
+    def get(self, path: str, *, patient: bool = False, **query: object) -> Any:
+        """Read something. ``patient``: a server that restarts is waited for."""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._answer("GET", path, query, None)
+            except Unreachable:
+                if not patient or time.monotonic() > give_up:
+                    raise
+            time.sleep(PAUSE_S)
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Have something done."""
+        return self._answer("POST", path, {}, body or {})
+
+    def patch(self, path: str, body: Mapping[str, object]) -> Any:
+        """Have something changed."""
+        return self._answer("PATCH", path, {}, body)
+
+    def delete(self, path: str, **query: object) -> Any:
+        """Have something removed."""
+        return self._answer("DELETE", path, query, None)
+
+    def items(self, path: str, **query: object) -> list[dict[str, Any]]:
+        """The objects of a list."""
+        found: list[dict[str, Any]] = self._answer("GET", path, query, None)["items"]
+        return found
+
+    def stream(self, path: str, **query: object) -> Iterator[bytes]:
+        """An answer as it arrives; raises Unreachable when it breaks off."""
+        response = self._send("GET", path, query, None, wait_s=None)
+        if response.status >= 400:
+            raise self._refusal(response.status, response.read())
+        try:
+            while block := response.read1(BLOCK):
+                yield block
+            if not response.isclosed():
+                raise http.client.IncompleteRead(b"")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            self.close()
+
+    def _answer(
+        self, method: str, path: str, query: Mapping[str, object], body: Mapping[str, object] | None
+    ) -> Any:
+        response = self._send(method, path, query, body, wait_s=ANSWER_S)
+        try:
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from None
+        if response.status >= 400:
+            raise self._refusal(response.status, content)
+        return self._parsed(content)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Mapping[str, object] | None,
+        *,
+        wait_s: float | None,
+    ) -> http.client.HTTPResponse:
+        target = self._prefix + API + path + _query(query)
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "*/*", "Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if method != "GET":
+            self.close()  # on an old connection nobody knows whether a lost request was carried out
+        reused = self._open is not None
+        try:
+            connection = self._connection(wait_s)
+            connection.request(method, target, content, headers)
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            # a server closes connections that were idle; nothing was done then
+            if reused and isinstance(
+                error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+            ):
+                return self._send(method, path, query, body, wait_s=wait_s)
+            raise self._unreachable(error) from None
+
+    def _connection(self, wait_s: float | None) -> http.client.HTTPConnection:
+        if self._open is None:
+            if self._unix:
+                self._open = _UnixConnection(self._unix)
+            else:
+                kind = http.client.HTTPSConnection if self._scheme == "https" else http.client.HTTPConnection
+                self._open = kind(self._host, self._port, timeout=CONNECT_S)
+            self._open.connect()
+        if self._open.sock is not None:
+            self._open.sock.settimeout(wait_s)
+        return self._open
+
+    # ---- errors ----
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Unreachable(
+            f"the server at {self.address} cannot be reached: {reason}",
+            fix="start it with `vctl serve`, correct VCTL_ADDRESS, or unset it to use this machine",
+        )
+
+    def _parsed(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise Unreachable(
+                f"what answers at {self.address} is no vctl server", fix="correct VCTL_ADDRESS"
+            ) from None
+
+    def _refusal(self, status: int, content: bytes) -> VctlError:
+        answer = self._parsed(content)
+        fields = answer.get("error") if isinstance(answer, dict) else None
+        if not isinstance(fields, dict):
+            return Unreachable(
+                f"what answers at {self.address} is no vctl server (status {status})",
+                fix="correct VCTL_ADDRESS",
+            )
+        fix = fields.get("hint", "")
+        if status == 401:
+            fix = "set VCTL_TOKEN to the server's token, or VCTL_TOKEN_FILE to a file that holds it"
+        code = int(fields.get("exit_code", 1))
+        error = _BY_EXIT_CODE.get(code, VctlError)(
+            str(fields.get("message", "")), fix=fix, details=fields.get("details") or {}
+        )
+        # the class of the other side may be one that we do not know
+        error.code, error.exit_code = str(fields.get("code", error.code)), code
+        return error
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=CONNECT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket file."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _query(values: Mapping[str, object]) -> str:
+    given: list[tuple[str, str]] = []
+    for name, value in values.items():
+        many = value if isinstance(value, (list, tuple)) else [value]
+        given += [
+            (name, str(one).lower() if isinstance(one, bool) else str(one)) for one in many if one is not None
+        ]
+    return f"?{urlencode(given)}" if given else ""
+
+
+def at(*parts: str) -> str:
+    """A path; what a user wrote may hold any character, and must not change the path."""
+    if not all(parts):
+        raise NotFound("an id is empty", fix="write the id")
+    # a part of dots alone would be taken for a step in the path
+    return "".join("/" + (quote(part, safe="") if part.strip(".") else "%2E" * len(part)) for part in parts)
+
+
+def connect(config: Config) -> Connection:
+    """The server that the settings name, with its token."""
+    token = config.env.get("VCTL_TOKEN") or None
+    file = config.get("token_file")
+    if token is None and file:
+        try:
+            with open(os.path.expanduser(str(file)), encoding="utf-8") as stream:
+                token = stream.read().strip()
+        except (OSError, UnicodeDecodeError):
+            raise BadSpec(
+                f"cannot read the token in {file}", fix="correct VCTL_TOKEN_FILE, or set VCTL_TOKEN"
+            ) from None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise BadSpec(
+            "VCTL_TOKEN is not a token", fix="copy it from the file token of the server's state directory"
+        )
+    return Connection(str(config.get("address")), token)

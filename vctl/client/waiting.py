@@ -1,0 +1,169 @@
+"""Waiting for a server: the functions of ``vctl.daemon.waiting``. The server sees to it that somebody schedules."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from vctl.client.connection import PATIENCE_S, PAUSE_S, Connection, at
+from vctl.client.jobs import get_job, stop
+from vctl.core import jobs as jb
+from vctl.errors import TimedOut, Unreachable
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+
+INTERRUPTED = 130
+ASK_EVERY_S = 20.0
+LOOK_EVERY_S = 0.3
+
+
+def submit_and_follow(
+    server: Connection,
+    config: Config,  # noqa: ARG001  # as in vctl.daemon.waiting
+    submission_id: str,
+    *,
+    stop_on_interrupt: bool = False,
+) -> int:
+    """Show a job's log until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
+    try:
+        return _follow(server, submission_id)
+    except KeyboardInterrupt:
+        server.close()
+        if not stop_on_interrupt:
+            _tell(f"\nDetached: job {submission_id} goes on. Stop it with: vctl job stop {submission_id}")
+            return INTERRUPTED
+    except Unreachable as error:
+        error.fix = f"job {submission_id} goes on; follow it with: vctl job logs --follow {submission_id}"
+        raise
+    stop(server, submission_id)
+    return _code(_over(server, submission_id))
+
+
+def follow_log(server: Connection, config: Config, ref: str) -> int:  # noqa: ARG001  # as in vctl.daemon.waiting
+    """The log of a job to its end; the job's exit code."""
+    try:
+        return _follow(server, str(get_job(server, ref)["submission_id"]))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def wait_for_jobs(
+    server: Connection,
+    config: Config,  # noqa: ARG001  # as in vctl.daemon.waiting
+    refs: Sequence[str],
+    *,
+    timeout_s: float | None = None,
+) -> int:
+    """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    names = [str(get_job(server, ref)["submission_id"]) for ref in refs]
+    try:
+        codes = [_code(_over(server, name, give_up)) for name in names]
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except TimeoutError:
+        raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
+    return next((code for code in codes if code), 0)
+
+
+def wait_until_stopped(server: Connection, config: Config, ref: str) -> int:  # noqa: ARG001  # as in vctl.daemon.waiting
+    """Until every process of a job is gone."""
+    try:
+        _over(server, ref)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+class Waiter:
+    """Waits for something that can be asked for."""
+
+    def __init__(self, server: Connection, config: Config, *, schedule: bool = True) -> None:
+        self.server = server
+        self.config = config
+        self.may_schedule = schedule
+
+    def __enter__(self) -> Waiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def until(self, done: Callable[[], bool], *, timeout_s: float | None = None) -> bool:
+        """Wait; True when done, False after an interrupt. Raises TimedOut."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while not done():
+                if give_up is not None and time.monotonic() > give_up:
+                    raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout")
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+
+def _follow(server: Connection, submission_id: str) -> int:
+    shown = 0
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with closing(_log(server, submission_id, shown)) as blocks:
+                for block in blocks:
+                    shown += len(block)
+                    give_up = time.monotonic() + PATIENCE_S
+                    _write(block)
+            break
+        except Unreachable:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(PAUSE_S)
+    job = _over(server, submission_id)
+    if job is not None and job["status"] != jb.SUCCEEDED and job["state_reason"] != jb.NON_ZERO_EXIT:
+        _tell(f"Job {submission_id} {job['status']}: {job['state_reason']}: {job['message']}")
+    return _code(job)
+
+
+def _log(server: Connection, submission_id: str, offset: int) -> Any:
+    found: Iterator[bytes] = server.stream(at("jobs", submission_id, "logs"), follow=True, offset=offset)
+    return found
+
+
+def _over(server: Connection, ref: str, give_up: float | None = None) -> dict[str, Any] | None:
+    """A job that is over; None when it was deleted. Raises TimeoutError."""
+    while True:
+        left_s = ASK_EVERY_S if give_up is None else min(ASK_EVERY_S, max(give_up - time.monotonic(), 0))
+        answer = server.get(at("jobs", ref, "wait"), patient=True, timeout_s=left_s)
+        if answer["over"]:
+            job: dict[str, Any] | None = answer["job"]
+            return job
+        if give_up is not None and time.monotonic() >= give_up:
+            raise TimeoutError
+
+
+def _code(job: dict[str, Any] | None) -> int:
+    """What a waiting command exits with: the job's own code where there is one."""
+    if job is None:
+        return 1
+    if job["exit_code"] is not None:
+        return int(job["exit_code"])
+    if job["status"] == jb.STOPPED:
+        return jb.EXIT_STOPPED
+    if job["status"] == jb.SUCCEEDED:
+        return 0
+    return jb.EXIT_NEVER_RAN if job["started_at"] is None else 1
+
+
+def _tell(message: str) -> None:
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
