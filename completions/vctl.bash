@@ -19,9 +19,9 @@ _vctl_offer() {
 
 _vctl_words() {
     case "$1" in
-        "") echo "job vc node config status cluster-resources available-resources nodes current-cluster current-node list get summary events daemon replay doctor backup restore prune" ;;
+        "") echo "job vc node config status cluster-resources available-resources nodes current-cluster current-node list get summary events daemon serve replay doctor backup restore prune" ;;
         "job") echo "submit list status logs stop delete wait" ;;
-        "vc") echo "create update delete list get tree" ;;
+        "vc") echo "create update stop resume delete list get tree plan apply export" ;;
         "node") echo "add list get drain undrain update remove kill heartbeat" ;;
         "config") echo "show path" ;;
     esac
@@ -41,12 +41,17 @@ _vctl_options() {
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
         "job delete") echo "--output --color --home --help" ;;
         "job wait") echo "--timeout --output --color --home --help" ;;
-        "vc create") echo "--divisible --indivisible --replica-sets --spec --parent --no-local-node --output --color --home --help" ;;
-        "vc update") echo "--divisible --indivisible --replica-sets --spec --revision --no-local-node --output --color --home --help" ;;
+        "vc create") echo "--divisible --indivisible --replica-sets --spec --parent --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
+        "vc update") echo "--divisible --indivisible --replica-sets --spec --revision --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
+        "vc stop") echo "--message --output --color --home --help" ;;
+        "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
         "vc list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "vc get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "vc tree") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
+        "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
+        "vc apply") echo "--file --prune --expect-revision --no-local-node --output --color --home --help" ;;
+        "vc export") echo "--no-local-node --output --color --home --help" ;;
         "node add") echo "--count --template --resources --label --labels --simulated --output --color --home --help" ;;
         "node list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "node get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
@@ -69,6 +74,7 @@ _vctl_options() {
         "summary") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
         "daemon") echo "--no-local-node --output --color --home --help" ;;
+        "serve") echo "--host --port --uds --token-file --no-token --no-local-node --output --color --home --help" ;;
         "replay") echo "--dry-run --output --color --home --help" ;;
         "doctor") echo "--prove --repair --output --color --home --help" ;;
         "backup") echo "--output --color --home --help" ;;
@@ -105,7 +111,12 @@ _vctl_value() {
         *" --output") echo "choice table json jsonl yaml csv name" ;;
         *" --color") echo "choice auto always never" ;;
         *" --home") echo "dir" ;;
-        *" -f") echo "any" ;;
+        "job list -f") echo "any" ;;
+        "vc list -f") echo "any" ;;
+        "vc plan -f") echo "file" ;;
+        "vc apply -f") echo "file" ;;
+        "node list -f") echo "any" ;;
+        "list -f") echo "any" ;;
         *" --filter") echo "any" ;;
         *" --limit") echo "any" ;;
         *" -n") echo "any" ;;
@@ -114,7 +125,12 @@ _vctl_value() {
         *" --replica-sets") echo "any" ;;
         *" --spec") echo "any" ;;
         *" --parent") echo "live clusters" ;;
+        *" --borrow-limit") echo "any" ;;
+        *" --lending-limit") echo "any" ;;
         *" --revision") echo "any" ;;
+        *" --message") echo "any" ;;
+        *" --file") echo "file" ;;
+        *" --expect-revision") echo "any" ;;
         *" --count") echo "any" ;;
         *" --template") echo "any" ;;
         *" --resources") echo "any" ;;
@@ -123,6 +139,10 @@ _vctl_value() {
         *" --reason") echo "any" ;;
         *" --since") echo "any" ;;
         *" --job") echo "live jobs" ;;
+        *" --host") echo "any" ;;
+        *" --port") echo "any" ;;
+        *" --uds") echo "file" ;;
+        *" --token-file") echo "file" ;;
         *" --older-than") echo "any" ;;
     esac
 }
@@ -136,9 +156,12 @@ _vctl_argument() {
         "job delete "*) echo "live jobs" ;;
         "job wait "*) echo "live jobs" ;;
         "vc update "0) echo "live clusters" ;;
+        "vc stop "0) echo "live clusters" ;;
+        "vc resume "0) echo "live clusters" ;;
         "vc delete "0) echo "live clusters" ;;
         "vc get "0) echo "live clusters" ;;
         "vc tree "0) echo "live clusters" ;;
+        "vc export "0) echo "live clusters" ;;
         "node get "0) echo "live nodes" ;;
         "node drain "0) echo "live nodes" ;;
         "node undrain "0) echo "live nodes" ;;

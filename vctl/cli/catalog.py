@@ -20,11 +20,11 @@ EXAMPLES = (
 
 GROUPS = {
     "job": ("Submit, watch and stop jobs.", "jobs"),
-    "vc": ("Create, change and show virtual clusters.", "clusters"),
+    "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),
     "config": ("Show the settings and where they come from.", "configuration"),
 }
-"""Words that are followed by a second word."""
+"""Words that are followed by a second word; the last column names one module, or several."""
 
 WORDS = {
     "status": ("What runs, what waits and what is free.", "views"),
@@ -75,9 +75,10 @@ OTHER_WORDS = {
 
 
 def load(word: str) -> None:
-    """Import the module that declares the commands of a first word."""
-    module = HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
-    import_module(f"vctl.cli.commands.{module}")
+    """Import what declares the commands of a first word."""
+    modules = HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
+    for module in modules.split():
+        import_module(f"vctl.cli.commands.{module}")
 
 
 def load_all() -> dict[str, Command]:

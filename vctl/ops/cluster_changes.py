@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
-from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
+from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.store import clusters as table
-from vctl.store import jobs, rows, settings, tasks
+from vctl.store import rows, settings
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Store
 
@@ -115,34 +116,6 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
         ledger.remove_cluster(cluster_id)
 
 
-def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
-    """The refusal to remove a cluster, naming what uses it."""
-    return Conflict(
-        f"The virtual cluster {cluster_id} can not be removed as it is still in use.",
-        fix=f"in use by {', '.join(blockers[:5])}; --drain waits for them, --force stops them",
-        details={"blockers": blockers},
-    )
-
-
-def blockers_of(store: Store, cluster_id: str) -> list[str]:
-    """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
-    unfinished = jobs.views(
-        store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id]
-    )
-    of_jobs = {row["job_id"] for row in unfinished}
-    children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
-    alone = [
-        row
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [cluster_id])
-        if row["job_id"] not in of_jobs
-    ]
-    return [
-        *(f"cluster {row['cluster_id']}" for row in children),
-        *(f"job {row['submission_id']}" for row in unfinished),
-        *(f"task {row['task_id']}" for row in alone),
-    ]
-
-
 def changeable(store: Store, cluster_id: str) -> Cluster:
     """A cluster that was made by name."""
     row = cluster_row(store, cluster_id)
@@ -200,12 +173,18 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
 
 def kept_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
     """The new spec with the groups that stay in front: their virtual nodes keep their ranks, new ones come after."""
+    kept, fresh = kept_groups(old, new)
+    return replace(new, groups=kept + fresh)
+
+
+def kept_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The groups that both specs have, in the old order, and those that only the new one has."""
     fresh, kept = list(new.groups), []
     for group in old.groups:
         if group in fresh:
             fresh.remove(group)
             kept.append(group)
-    return replace(new, groups=(*kept, *fresh))
+    return tuple(kept), tuple(fresh)
 
 
 def _put_limits(store: Store, cluster_id: str, wanted: Wanted) -> None:

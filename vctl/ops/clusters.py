@@ -9,7 +9,8 @@ from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms
-from vctl.ops.cluster_changes import Wanted, blockers_of
+from vctl.ops.blockers import blockers_of, in_use
+from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, tree
 from vctl.store import clusters as table
 from vctl.store import jobs
@@ -87,7 +88,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             table.delete(store, cluster_id)
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
-            raise changes.in_use(cluster_id, blockers)
+            raise in_use(cluster_id, blockers)
         for below in [cluster_id, *table.subtree(store, cluster_id)]:
             child = table.get(store, below)
             if child is not None and child["kind"] == LOGICAL:

@@ -78,19 +78,20 @@ def parse_cluster_spec(
     camel_case: bool = False,
     logical: bool = False,
     cluster_id: str | None = None,
+    path: str = "",
 ) -> ClusterSpec:
     """Read what a cluster asks for; None and ``{}`` mean min 0 and max infinite.
 
     ``logical``: for a cluster made by name, where replica sets stand alone. ``cluster_id`` is named in the
-    sentences about replica sets, as in ant-ray's API.
+    sentences about replica sets, as in ant-ray's API. ``path`` is where the spec stands in a larger document.
     """
     if document is None:
         return ClusterSpec()
     rules = _Rules(frozenset(units), camel_case)
-    fields = _fields(as_mapping(document, "", "a cluster spec", _EXAMPLE), "", SPEC_FIELDS, rules)
+    fields = _fields(as_mapping(document, path, "a cluster spec", _EXAMPLE), path, SPEC_FIELDS, rules)
     counts = parse_replica_sets(*fields[REPLICAS], cluster_id=cluster_id) if REPLICAS in fields else {}
     groups = _groups(*fields[FIXED], rules) if FIXED in fields else ()
-    _check_number(groups, counts, logical=logical)
+    _check_number(groups, counts, path, logical=logical)
     least, most = (
         parse_resources(_without_nulls(fields[name][0]), fields[name][1], units) if name in fields else {}
         for name in (MIN, MAX)
@@ -247,13 +248,14 @@ def _check_length(items: list[object], path: str) -> None:
         raise refuse(path, f"{len(items)} entries, at most {MAX_NODES} are accepted", "split the request")
 
 
-def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], *, logical: bool) -> None:
+def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], path: str, *, logical: bool) -> None:
     """Bound one gang. A logical cluster's counts stay: too many are a shortage, not a bad spec."""
     number = sum(len(group.nodes) for group in groups) + (0 if logical else sum(counts.values()))
     if number > MAX_NODES:
-        path = FIXED if groups else REPLICAS
         raise refuse(
-            path, f"{number} nodes in one spec, at most {MAX_NODES} are accepted", "split the request"
+            child(path, FIXED if groups else REPLICAS),
+            f"{number} nodes in one spec, at most {MAX_NODES} are accepted",
+            "split the request",
         )
 
 

@@ -18,6 +18,7 @@ from vctl.spec.fields import refuse, show
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 100
+YAML = (".yaml", ".yml")
 MAX_ITEMS = 1_000_000
 """YAML aliases can make a small file a huge document; beyond this it is refused."""
 
@@ -36,14 +37,27 @@ def read_document(ref: str, what: str, path: str, *, stdin: BinaryIO | None = No
     name = os.path.expanduser(ref[1:])
     if not name:
         raise refuse(path, "a file name is missing after @", "write @spec.json, or - for standard input")
+    return parse_text(_read_named(name, path), what, f"{path} ({name})", yaml=name.endswith(YAML))
+
+
+def read_file(name: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
+    """Read a file that is one document, or standard input (``-``): YAML, or JSON where it begins with ``{``."""
+    if name == "-":
+        text, where = _read(stdin or sys.stdin.buffer, "standard input", path), f"{path} (standard input)"
+    else:
+        name = os.path.expanduser(name)
+        text, where = _read_named(name, path), f"{path} ({name})"
+    return parse_text(text, what, where, yaml=name.endswith(YAML) or not text.lstrip().startswith("{"))
+
+
+def _read_named(name: str, path: str) -> str:
     try:
         with open(name, "rb") as file:
-            text = _read(file, name, path)
+            return _read(file, name, path)
     except OSError as error:
         raise refuse(path, f"cannot read {name}: {error.strerror}", "name a file that you can read") from None
     except ValueError:  # a NUL in the name
         raise refuse(path, f"{show(name)} is not a file name", "name a file that you can read") from None
-    return parse_text(text, what, f"{path} ({name})", yaml=name.endswith((".yaml", ".yml")))
 
 
 def _read(file: BinaryIO, name: str, path: str) -> str:

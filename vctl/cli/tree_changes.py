@@ -1,0 +1,57 @@
+"""The difference between the clusters and a tree file, for people."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vctl.cli import words
+from vctl.cli.page import Page
+
+MARKS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
+IDENTITY = ("id", "parent")
+
+
+def draw(page: Page, diff: Mapping[str, Any], next_command: str | None = None) -> Iterator[str]:
+    """Each change with its fields, what blocks it, a summary, and the command that comes next."""
+    for change in diff["changes"]:
+        mark, colour = MARKS[change["action"]]
+        where = f" in {words.cluster_name(change['parent_id'])}"
+        yield page.paint(f"{mark} {change['action']} {change['cluster_id']}", colour) + where
+        yield from (f"    {line}" for line in _fields(page, change))
+        yield from (page.paint(f"    blocked: {blocker}", "red") for blocker in change["blockers"])
+    yield _summary(diff["summary"], planned=next_command is not None)
+    if next_command and diff["changes"] and not diff["summary"]["blocked"]:
+        yield page.paint(f"Apply exactly this: {next_command}", "dim")
+
+
+def _fields(page: Page, change: Mapping[str, Any]) -> Iterator[str]:
+    before, after = change["before"] or {}, change["after"] or {}
+    arrow = "→" if page.fine else "->"
+    for name in dict.fromkeys([*before, *after]):
+        if name in IDENTITY or before.get(name) == after.get(name):
+            continue
+        old, new = (words.value(name, fields.get(name)) for fields in (before, after))
+        if change["action"] == "update":
+            yield f"{name}: {old} {arrow} {new}"
+        elif (value := new if after else old) not in ("-", "no"):
+            yield f"{name}: {value}"
+
+
+def _summary(counts: Mapping[str, int], *, planned: bool) -> str:
+    done = {"create": "created", "update": "updated", "delete": "deleted"}
+    parts = [f"{counts[a]} {'to ' + a if planned else done[a]}" for a in done if counts[a]]
+    if not parts:
+        return f"nothing to change, {counts['unchanged']} as wanted"
+    parts.append(f"{counts['unchanged']} unchanged")
+    if counts["blocked"]:
+        parts.append(f"{counts['blocked']} blocked: it could not be applied now")
+    return ", ".join(parts)
+
+
+def command(file: str, revision: str, *, prune: bool) -> str:
+    """How to apply what was planned and nothing else."""
+    from shlex import quote
+
+    if file == "-":
+        file = "FILE"
+    pruned = " --prune" if prune else ""
+    return f"vctl vc apply -f {quote(file)}{pruned} --expect-revision {revision}"

@@ -1,0 +1,195 @@
+"""The difference between the logical clusters there are and those that a tree file wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, Group
+from vctl.errors import Conflict, VctlError
+from vctl.ops import forms
+from vctl.ops.cluster_views import cluster_row
+from vctl.spec.cluster_spec import spec_to_document
+from vctl.spec.tree_file import TreeCluster, cluster_document
+from vctl.store import clusters as table
+from vctl.store import rows
+from vctl.store.store import Store
+
+CREATE, UPDATE, DELETE = "create", "update", "delete"
+
+
+@dataclass(slots=True)
+class Change:
+    """One cluster that is not as the file wants it. ``after`` is None for one to delete, ``before`` for a new one."""
+
+    before: TreeCluster | None
+    after: TreeCluster | None
+    blockers: list[str] = field(default_factory=list)
+    shrunk: ClusterSpec | None = None
+    """What an update was shrunk to before anything grew."""
+
+    @property
+    def cluster(self) -> TreeCluster:
+        """The cluster as it is to be, or as it was."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+    @property
+    def action(self) -> str:
+        """What happens to the cluster."""
+        if self.before is None:
+            return CREATE
+        return UPDATE if self.after else DELETE
+
+
+@dataclass(slots=True)
+class Diff:
+    """What is to be changed, parents first, and what is as it should be."""
+
+    revision: str
+    changes: list[Change]
+    unchanged: list[str]
+
+
+def revision(present: dict[str, Cluster]) -> str:
+    """Changes with every creation, update and removal of a logical cluster, and with nothing else."""
+    text = "".join(f"{name} {present[name].revision}\n" for name in sorted(present))
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def present_clusters(store: Store) -> dict[str, Cluster]:
+    """The logical clusters there are by id, parents first."""
+    found = table.parents_first(table.logical_rows(store))
+    return {row["cluster_id"]: rows.cluster(row) for row in found}
+
+
+def described(cluster: Cluster, path: str = "") -> TreeCluster:
+    """A cluster as a file would say it."""
+    assert cluster.parent_id is not None
+    return TreeCluster(
+        cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
+        cluster.lending_limit, path,
+    )  # fmt: skip
+
+
+def diff_of(store: Store, wanted: Sequence[TreeCluster], *, prune: bool) -> Diff:
+    """What must change. Refuses what no change can bring about. ``prune`` removes what the file does not name."""
+    present = present_clusters(store)
+    named = {cluster.cluster_id for cluster in wanted}
+    found = Diff(revision(present), [], [])
+    for cluster in wanted:
+        _check_place(store, cluster, present, named)
+        old = present.get(cluster.cluster_id)
+        if old is None:
+            found.changes.append(Change(None, cluster))
+        elif _same(before := described(old, cluster.path), cluster):
+            found.unchanged.append(cluster.cluster_id)
+        else:
+            found.changes.append(Change(before, cluster))
+    if prune:
+        for name in _surplus(present, wanted):
+            found.changes.append(Change(described(present[name]), None))
+    return found
+
+
+def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster], named: set[str]) -> None:
+    """Refuse what no change of size can bring about: another parent, a parent that is not there."""
+    with at(cluster):
+        if cluster.parent_id not in {PRIMARY, *named}:
+            cluster_row(store, cluster.parent_id)
+        old = present.get(cluster.cluster_id)
+        if old is None:
+            return
+        if old.parent_id != cluster.parent_id:
+            raise Conflict(
+                f"{cluster.cluster_id} lies in {old.parent_id}, and a cluster stays where it was made",
+                fix="describe it there, or delete it first",
+            )
+        if old.state == "REMOVING":
+            raise Conflict(f"cluster {cluster.cluster_id} is being removed", fix="wait until it is gone")
+
+
+def _same(left: TreeCluster, right: TreeCluster) -> bool:
+    return _comparable(left) == _comparable(right)
+
+
+def _comparable(cluster: TreeCluster) -> TreeCluster:
+    """Without what makes no difference: names with 0, the order of groups, the place in the file."""
+    spec = cluster.spec
+    plain = replace(
+        spec,
+        flexible_min={name: amount for name, amount in spec.flexible_min.items() if amount},
+        flexible_max=dict(spec.flexible_max or {}),
+        groups=tuple(sorted(spec.groups, key=_canonical)),
+        replica_sets={name: count for name, count in spec.replica_sets.items() if count},
+    )
+    lending = {name: amount for name, amount in cluster.lending_limit.items() if amount}
+    return replace(cluster, spec=plain, lending_limit=lending, path="")
+
+
+def _canonical(group: Group) -> str:
+    return json.dumps(spec_to_document(ClusterSpec(groups=(group,))), sort_keys=True)
+
+
+def _surplus(present: dict[str, Cluster], wanted: Sequence[TreeCluster]) -> list[str]:
+    """Clusters that the file does not name, below those it begins with, parents first; what holds a named one stays."""
+    named = {cluster.cluster_id for cluster in wanted}
+    tops = {cluster.parent_id for cluster in wanted} - named or {PRIMARY}
+    kept = set(named)
+    for cluster in wanted:
+        above: str | None = cluster.parent_id
+        while above in present:
+            kept.add(above)
+            above = present[above].parent_id
+    below = set(tops)
+    found = []
+    for name, old in present.items():
+        if old.parent_id in below:
+            below.add(name)
+            if name not in kept and old.state != "REMOVING":
+                found.append(name)
+    return found
+
+
+@contextmanager
+def at(cluster: TreeCluster) -> Iterator[None]:
+    """Let an error name the place in the file, unless it does so already."""
+    try:
+        yield
+    except VctlError as error:
+        if cluster.path and "path" not in error.details:
+            error.problem = f"{cluster.path} ({cluster.cluster_id}): {error.problem}"
+            error.args = (error.problem,)
+            error.details["path"] = cluster.path
+        raise
+
+
+def form_of(diff: Diff) -> forms.Form:
+    """The documented JSON form of a plan and of what was applied."""
+    actions = [change.action for change in diff.changes]
+    return {
+        "revision": diff.revision,
+        "changes": [_change_form(change) for change in diff.changes],
+        "unchanged": diff.unchanged,
+        "summary": {
+            **{action: actions.count(action) for action in (CREATE, UPDATE, DELETE)},
+            "unchanged": len(diff.unchanged),
+            "blocked": sum(bool(change.blockers) for change in diff.changes),
+        },
+    }
+
+
+def _change_form(change: Change) -> forms.Form:
+    return {
+        "action": change.action,
+        "cluster_id": change.cluster.cluster_id,
+        "parent_id": change.cluster.parent_id,
+        "path": change.cluster.path or None,
+        "before": None if change.before is None else cluster_document(change.before),
+        "after": None if change.after is None else cluster_document(change.after),
+        "blockers": change.blockers,
+    }

@@ -1,0 +1,178 @@
+"""A file that describes a wanted tree of logical clusters: ``clusters:``, each with its ``children:``.
+
+Read into a flat list, parents first, each with the path where it stands in the file; written back by ``document``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.resources import DEFAULT_UNITS, Amounts
+from vctl.errors import BadSpec
+from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
+from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
+from vctl.spec.ids import check_new_cluster_id
+from vctl.spec.quantities import parse_resources, resources_document
+
+CLUSTERS = "clusters"
+ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
+BORROW, LENDING, CHILDREN = "borrow_limit", "lending_limit", "children"
+FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, CHILDREN)
+MAX_CLUSTERS = 10_000
+_EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCluster:
+    """One cluster of the file: what is left out has its default, whatever the cluster is now."""
+
+    cluster_id: str
+    parent_id: str
+    divisible: bool
+    spec: ClusterSpec
+    borrow_limit: Amounts | None = None
+    lending_limit: Amounts = field(default_factory=dict)
+    path: str = ""
+
+
+class _Reader:
+    """Collects the clusters of one file."""
+
+    def __init__(self, units: Iterable[str]) -> None:
+        self.units = frozenset(units)
+        self.found: dict[str, TreeCluster] = {}
+
+    def level(self, value: object, path: str, parent: TreeCluster | None) -> None:
+        """All clusters of a list, each followed by those inside it."""
+        items = as_list(value, path, path.rpartition(".")[2], '[{"id": "team-a"}]')
+        for index, item in enumerate(items):
+            self.cluster(item, f"{path}[{index}]", parent)
+
+    def cluster(self, value: object, path: str, parent: TreeCluster | None) -> None:
+        """One cluster and those inside it."""
+        given = _known(as_mapping(value, path, "a cluster", '{"id": "team-a"}'), path, FIELDS)
+        cluster_id = _id(given, path)
+        if cluster_id in self.found:
+            other = self.found[cluster_id].path
+            raise refuse(child(path, ID), f"{cluster_id} is described at {other} already", "keep one of them")
+        if len(self.found) >= MAX_CLUSTERS:
+            raise refuse(path, f"more than {MAX_CLUSTERS} clusters", "split the file")
+        found = self.found[cluster_id] = TreeCluster(
+            cluster_id,
+            _parent(given, path, parent),
+            _divisible(given, path),
+            self._spec(given, path),
+            self._limit(given, BORROW, path) or None,
+            self._limit(given, LENDING, path),
+            path,
+        )
+        if CHILDREN in given:
+            self.level(given[CHILDREN], child(path, CHILDREN), found)
+
+    def _spec(self, given: Mapping[str, object], path: str) -> ClusterSpec:
+        here = child(path, SPEC)
+        if SPEC in given and REPLICAS in given:
+            raise refuse(here, f"it cannot be combined with {REPLICAS}", "keep one of the two")
+        if SPEC in given:
+            return parse_cluster_spec(given[SPEC], units=self.units, logical=True, path=here)
+        counts = parse_replica_sets(given.get(REPLICAS, {}), child(path, REPLICAS))
+        return ClusterSpec(flexible=False, replica_sets=counts)
+
+    def _limit(self, given: Mapping[str, object], name: str, path: str) -> Amounts:
+        return parse_resources(given[name], child(path, name), self.units) if name in given else {}
+
+
+def parse_tree(document: object, *, units: Iterable[str] = DEFAULT_UNITS) -> list[TreeCluster]:
+    """The clusters of a tree file, parents first, in the order of the file."""
+    given = _known(as_mapping(document, "", "a tree file", _EXAMPLE), "", (CLUSTERS,))
+    if CLUSTERS not in given:
+        raise refuse(CLUSTERS, "a tree file needs it", f"write {_EXAMPLE}, or `clusters: []` for none")
+    reader = _Reader(units)
+    reader.level(given[CLUSTERS], CLUSTERS, None)
+    for cluster in reader.found.values():
+        above = reader.found.get(cluster.parent_id)
+        if above is not None and not cluster.path.startswith(above.path + "."):
+            raise refuse(
+                child(cluster.path, PARENT),
+                f"{above.cluster_id} is described in this file, at {above.path}",
+                f"put {cluster.cluster_id} into its {CHILDREN}",
+            )
+    return list(reader.found.values())
+
+
+def _known(document: Mapping[str, object], path: str, names: tuple[str, ...]) -> dict[str, object]:
+    """The fields that are there and not null."""
+    for key in document:
+        if key not in names:
+            raise refuse(child(path, key), f"unknown field {show(key)}", did_you_mean(key, names))
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _id(given: Mapping[str, object], path: str) -> str:
+    here = child(path, ID)
+    if ID not in given:
+        raise refuse(here, "a cluster needs an id", "write id: team-a")
+    text = as_text(given[ID], here, "a virtual cluster id")
+    try:
+        return check_new_cluster_id(text)
+    except BadSpec as error:
+        raise refuse(here, error.problem, error.fix) from None
+
+
+def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) -> str:
+    here = child(path, PARENT)
+    named = as_text(given[PARENT], here, "a virtual cluster id") if PARENT in given else None
+    if parent is None:
+        return PRIMARY if named in (None, PRIMARY_ALIAS) else str(named)
+    if named not in (None, parent.cluster_id):
+        raise refuse(here, f"it stands inside {parent.cluster_id}, not {show(named)}", f"leave {PARENT} out")
+    return parent.cluster_id
+
+
+def _divisible(given: Mapping[str, object], path: str) -> bool:
+    """As given; a cluster with children is divisible without saying so."""
+    here = child(path, DIVISIBLE)
+    value = given.get(DIVISIBLE, bool(given.get(CHILDREN)))
+    if not isinstance(value, bool):
+        raise refuse(here, f"it must be true or false, not {show(value)}", "write divisible: true")
+    if given.get(CHILDREN) and not value:
+        raise refuse(here, "an indivisible cluster holds no children", "write divisible: true")
+    return value
+
+
+def cluster_document(cluster: TreeCluster) -> dict[str, object]:
+    """What a file says of one cluster, its place aside."""
+    spec = cluster.spec
+    found: dict[str, object] = {ID: cluster.cluster_id, DIVISIBLE: cluster.divisible}
+    if spec.flexible or spec.groups:
+        found[SPEC] = spec_to_document(spec)
+    else:
+        found[REPLICAS] = {name: count for name, count in sorted(spec.replica_sets.items()) if count}
+    if cluster.borrow_limit:
+        found[BORROW] = resources_document(cluster.borrow_limit)
+    if cluster.lending_limit:
+        found[LENDING] = resources_document(cluster.lending_limit)
+    return found
+
+
+def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:
+    """The file that describes some clusters, given parents first; ``parse_tree`` reads it back."""
+    top: list[object] = []
+    known: dict[str, dict[str, object]] = {}
+    for cluster in clusters:
+        here = cluster_document(cluster)
+        if not cluster.divisible:
+            del here[DIVISIBLE]
+        above = known.get(cluster.parent_id)
+        if above is not None:
+            inside = above.setdefault(CHILDREN, [])
+            assert isinstance(inside, list)
+            inside.append(here)
+        else:
+            if cluster.parent_id != PRIMARY:
+                here = {ID: cluster.cluster_id, PARENT: cluster.parent_id} | here
+            top.append(here)
+        known[cluster.cluster_id] = here
+    return {CLUSTERS: top}
