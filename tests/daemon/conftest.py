@@ -112,10 +112,18 @@ class Life:
         )
 
     def submit(
-        self, job: str, *, cluster: str | None = None, spec: object = None, argv: tuple[str, ...] = SLEEP
+        self,
+        job: str,
+        *,
+        cluster: str | None = None,
+        spec: object = None,
+        argv: tuple[str, ...] = SLEEP,
+        entry: Mapping[str, int] | None = None,
     ) -> str:
         parsed = None if spec is None else parse_cluster_spec(spec)
-        request = JobRequest(argv=argv, submission_id=job, cluster=cluster, spec=parsed, grace_s=0.1)
+        request = JobRequest(
+            argv=argv, submission_id=job, cluster=cluster, spec=parsed, grace_s=0.1, entry=entry
+        )
         job_ops.submit(self.store, request, environment={"PATH": "/usr/bin:/bin"})
         return job
 

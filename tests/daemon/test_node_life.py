@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from tests.daemon.conftest import Life, cpu
+from tests.daemon.conftest import SLEEP, Life, cpu
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import nodes as node_ops
 from vctl.store.store import Store
@@ -325,6 +325,65 @@ def test_a_node_that_grows_lets_infeasible_work_start(life: Life) -> None:
     assert life.job("j")["state_reason"] == "Infeasible"
     node_ops.update(life.store, a, resources=cpu(6))
     life.until(lambda: life.job("j")["status"] == "RUNNING")
+
+
+def test_a_node_may_shrink_below_its_use_and_takes_nothing_until_that_fits(life: Life) -> None:
+    (a,) = life.nodes(1, "t", cpus=4)
+    life.run("j", spec={"flexible_resource_min": {"CPU": 3}})
+    node_ops.update(life.store, a, resources=cpu(2))
+    life.turn()
+    life.submit("k", spec={"flexible_resource_min": {"CPU": 1}})
+    life.turn()
+    assert life.job("k")["state_reason"] == "InsufficientResources"
+    assert node_ops.get_node(life.store, a)["available"]["CPU"] == 0
+    life.die()
+    assert life.replay() == [[]] * 6
+    life.turn()
+    node_ops.update(life.store, a, resources=cpu(4))  # one is free again, and not one that j holds
+    life.until(lambda: life.job("k")["status"] == "RUNNING")
+    life.turn()
+    assert life.store.value("SELECT shrunk FROM nodes") == 0
+    node_ops.update(life.store, a, resources=cpu(1))
+    life.end("j")
+    assert life.job("k")["status"] == "RUNNING"
+    life.turn(maintain=False)
+    assert life.store.value("SELECT shrunk FROM nodes") == 1  # k has a core that is not there any more
+    life.end("k")
+    life.turn(maintain=False)
+    assert life.store.value("SELECT shrunk FROM nodes") == 0
+
+
+def test_who_has_a_node_whole_has_it_as_it_grows_and_shrinks(life: Life) -> None:
+    nodes = life.nodes(2, "t", cpus=4)
+    life.logical("v", {"t": 2}, divisible=True)
+    life.run("j", cluster="v", spec=WHOLE_2)
+    life.logical("w", parent="v")
+    for total in (8, 2, 4):
+        for node_id in nodes:
+            node_ops.update(life.store, node_id, resources=cpu(total))
+        life.turn()
+        for cluster in ("v", "v##j"):
+            assert cluster_ops.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 2 * total
+        assert node_ops.get_node(life.store, nodes[0])["available"]["CPU"] == 0
+    life.die()
+    assert life.replay() == [[]] * 6
+    life.turn()
+
+
+def test_a_shrunk_node_of_an_indivisible_cluster_keeps_its_job(life: Life) -> None:
+    (a,) = life.nodes(1, "t", cpus=4)
+    life.logical("v", {"t": 1})
+    life.submit("j", cluster="v", argv=SLEEP, entry=cpu(3))
+    life.until(lambda: life.job("j")["status"] == "RUNNING")
+    node_ops.update(life.store, a, resources=cpu(2))
+    life.turn()
+    life.submit("k", cluster="v")
+    life.die()
+    assert life.replay() == [[]] * 6
+    life.turn()
+    assert (life.job("j")["status"], life.job("k")["status"]) == ("RUNNING", "PENDING")
+    life.end("j")
+    life.until(lambda: life.job("k")["status"] == "RUNNING")
 
 
 def test_a_round_with_nothing_to_do_writes_nothing(life: Life) -> None:

@@ -181,7 +181,7 @@ class Ledger:
     def carve(self, vnode: VNode) -> None:
         """Put a child virtual node into its parent's."""
         assert vnode.parent_id is not None
-        self.rooms[vnode.parent_id].take_exactly(vnode.holding)
+        self._take(vnode.parent_id, vnode.node_id, vnode.holding)
         self.vnodes[vnode.vnode_id] = vnode
         self.rooms[vnode.vnode_id] = Room(vnode.holding)
         self.members[vnode.cluster_id][vnode.vnode_id] = None
@@ -199,7 +199,7 @@ class Ledger:
         assert vnode.parent_id == old.parent_id, (vnode, old)
         parent = self.rooms[vnode.parent_id]
         parent.give_back(old.holding)
-        parent.take_exactly(vnode.holding)
+        self._take(vnode.parent_id, vnode.node_id, vnode.holding)
         self.rooms[vnode.vnode_id].resize(vnode.holding)
         self.vnodes[vnode.vnode_id] = vnode
         for changed in (vnode.parent_id, vnode.vnode_id):
@@ -226,7 +226,7 @@ class Ledger:
 
     def charge(self, run_id: str, vnode_id: str, holding: Holding) -> None:
         """Count what a process of the cluster holds on one of its virtual nodes."""
-        self.rooms[vnode_id].take_exactly(holding)
+        self._take(vnode_id, self.vnodes[vnode_id].node_id, holding)
         self.charges[run_id] = (vnode_id, holding)
         self.homes[vnode_id] = self.homes.get(vnode_id, 0) + 1
         self._refile(vnode_id)
@@ -283,6 +283,11 @@ class Ledger:
 
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
+
+    def _take(self, slot_id: str, node_id: str, holding: Holding) -> None:
+        """Take a part of a virtual node; on a node that shrank, more than there is may be held already."""
+        room = self.rooms[slot_id]
+        room.take_beyond(holding) if self.nodes[node_id].shrunk else room.take_exactly(holding)
 
     def _note_growth(self, vnode_id: str) -> None:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)

@@ -31,6 +31,8 @@ class Node:
     source: str = SIMULATED
     state: str = ALIVE
     boot_id: str | None = None
+    shrunk: bool = False
+    """Its totals were lowered, maybe below what lies on it: that may stay, and nothing takes its place."""
 
     @property
     def schedulable(self) -> bool:

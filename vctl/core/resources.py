@@ -95,20 +95,22 @@ class Room:
     shared instance that has room, and only then splits a whole one. What is given back heals to whole.
     """
 
-    __slots__ = ("cores", "free", "instances", "total")
+    __slots__ = ("cores", "free", "gone", "instances", "total")
 
     def __init__(self, holding: Holding) -> None:
         self.total = holding
         self.free: dict[str, int] = dict(holding.amounts)
         self.instances: dict[str, dict[int, int]] = {n: dict(i) for n, i in holding.instances.items()}
         self.cores: set[int] = set(holding.cores)
+        self.gone: set[int] = set()
+        """Cores that somebody holds although they are no longer there."""
 
     def copy(self) -> Room:
         """An independent copy, for trials."""
         twin = Room.__new__(Room)
         twin.total, twin.free = self.total, dict(self.free)
         twin.instances = {name: dict(shares) for name, shares in self.instances.items()}
-        twin.cores = set(self.cores)
+        twin.cores, twin.gone = set(self.cores), set(self.gone)
         return twin
 
     def fits(self, request: Amounts) -> bool:
@@ -179,17 +181,36 @@ class Room:
         assert self.cores.issuperset(holding.cores), (self.cores, holding)
         self.cores.difference_update(holding.cores)
 
+    def take_beyond(self, holding: Holding) -> None:
+        """Take what somebody holds who was there before the total shrank: the free amounts may become negative."""
+        for name, amount in holding.amounts.items():
+            self.free[name] = self.free.get(name, 0) - amount
+        for name, shares in holding.instances.items():
+            have = self.instances.setdefault(name, {})
+            for index, share in shares.items():
+                have[index] = have.get(index, 0) - share
+        self.gone.update(core for core in holding.cores if core not in self.cores)
+        self.cores.difference_update(holding.cores)
+
+    def is_overdrawn(self) -> bool:
+        """Whether more is held than there is."""
+        shares = (share for shares in self.instances.values() for share in shares.values())
+        return bool(self.gone) or any(amount < 0 for amount in (*self.free.values(), *shares))
+
     def give_back(self, holding: Holding) -> None:
         """Return what ``take`` or ``take_exactly`` took."""
         for name, amount in holding.amounts.items():
             self.free[name] = self.free.get(name, 0) + amount
             assert self.free[name] <= self.total.amounts.get(name, 0), (name, holding)
         for name, shares in holding.instances.items():
-            have, whole = self.instances[name], self.total.instances[name]
+            have, whole = self.instances[name], self.total.instances.get(name, {})
             for index, share in shares.items():
                 have[index] += share
-                assert have[index] <= whole[index], (name, index, holding)
-        self.cores.update(holding.cores)
+                assert have[index] <= whole.get(index, 0), (name, index, holding)
+                if index not in whole and not have[index]:
+                    del have[index]
+        self.cores.update(core for core in holding.cores if core not in self.gone)
+        self.gone.difference_update(holding.cores)
 
     def resize(self, holding: Holding) -> None:
         """Change the total in place (a flexible vnode or a node whose totals changed); use stays as it is.
@@ -208,7 +229,8 @@ class Room:
                 have[index] = have.get(index, 0) + after.get(index, 0) - before.get(index, 0)
                 if index not in after and have[index] == 0:
                     del have[index]
-        self.cores = (self.cores - set(old.cores)) | (set(holding.cores) - (set(old.cores) - self.cores))
+        held = (set(old.cores) - self.cores) | self.gone
+        self.cores, self.gone = set(holding.cores) - held, held - set(holding.cores)
         self.total = holding
 
     def is_untouched(self) -> bool:

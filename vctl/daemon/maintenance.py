@@ -17,7 +17,7 @@ from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
 from vctl.daemon.mirror import Mirror
 from vctl.ops.clusters import sweep_removing
 from vctl.ops.nodes import settle_drained
-from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole
+from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole, whole_chain
 from vctl.scheduler.reseating import reseat_slices
 from vctl.store import clusters, jobs, nodes, tasks, upkeep
 from vctl.store.store import Store
@@ -41,6 +41,7 @@ class Maintenance:
         """When the next heartbeat lease ends, unless it is renewed."""
         self._dead: set[str] = set()
         self._draining: set[str] = set()
+        self._shrunk: set[str] = set()
         self._seen = -1
 
     def due_s(self) -> float:
@@ -87,7 +88,9 @@ class Maintenance:
         ledger = mirror.ledger
         dead = set()
         for node_id in changed:
-            state = ledger.nodes[node_id].state if node_id in ledger.nodes else None
+            node = ledger.nodes.get(node_id)
+            state = None if node is None else node.state
+            (self._shrunk.add if node is not None and node.shrunk else self._shrunk.discard)(node_id)
             (self._dead.add if state == DEAD else self._dead.discard)(node_id)
             (self._draining.add if state == DRAINING else self._draining.discard)(node_id)
             if state == DEAD:
@@ -100,9 +103,9 @@ class Maintenance:
     # ---- the round ----
 
     def _round(self, mirror: Mirror, *, sweep: bool) -> None:
-        dead, empty = self._left_dead(mirror), self._emptied(mirror)
+        waiting = self._left_dead(mirror) or self._emptied(mirror) or self._fitting_again(mirror)
         over = _over(mirror) if sweep else []
-        if not (dead or empty or over or upkeep.is_removing(self.store)):
+        if not (waiting or over or upkeep.is_removing(self.store)):
             return
         try:
             with self.store.transaction():
@@ -133,6 +136,17 @@ class Maintenance:
             and node.state == DRAINING
             and not ledger.children[node.node_id]
             and node.node_id not in ledger.homes
+        ]
+
+    def _fitting_again(self, mirror: Mirror) -> list[Node]:
+        """Nodes that shrank on which no more is held than there is."""
+        ledger = mirror.ledger
+        return [
+            ledger.nodes[node_id]
+            for node_id in sorted(self._shrunk)
+            if node_id in ledger.nodes
+            and not ledger.rooms[node_id].is_overdrawn()
+            and not any(ledger.rooms[v.vnode_id].is_overdrawn() for v in whole_chain(ledger, node_id))
         ]
 
     def _replace(self, mirror: Mirror) -> bool:
@@ -190,8 +204,13 @@ class Maintenance:
         return _is_inhabited(mirror, cluster_ids) or upkeep.has_detached(self.store, cluster_ids)
 
     def _settle(self, mirror: Mirror) -> bool:
-        """Draining nodes on which nothing is left are drained."""
+        """Draining nodes on which nothing is left are drained; what shrank is as others once its use fits."""
         done = False
+        for node in self._fitting_again(mirror):
+            upkeep.settled(self.store, node.node_id)
+            mirror.ledger.put_node(replace(node, shrunk=False))
+            self._shrunk.discard(node.node_id)
+            done = True
         for node in self._emptied(mirror):
             settle_drained(self.store, node.node_id)
             row = nodes.get(self.store, node.node_id)

@@ -6,18 +6,30 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core.nodes import Node
-from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, subtract, whole_node
+from vctl.core.resources import (
+    CPU,
+    DEFAULT_UNITS,
+    GPU,
+    MEMORY,
+    SCALE,
+    Amounts,
+    Holding,
+    Room,
+    subtract,
+    whole_node,
+)
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
-from vctl.store import rows
+from vctl.store import rows, upkeep
 from vctl.store.store import Row, Store
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -166,7 +178,11 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     for held in clusters.run_holdings(store, PRIMARY):
         if held["vnode_id"] in free:
             free[held["vnode_id"]] = subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
-    return free
+    # a node that shrank below its use has nothing free
+    return {
+        node_id: {name: max(amount, 0) for name, amount in amounts.items()}
+        for node_id, amounts in free.items()
+    }
 
 
 def get_node(store: Store, node_id: str) -> forms.Form:
@@ -262,19 +278,10 @@ def update(
             cores = total.cores if node.source == nd.LOCAL else None
             total = whole_node(amounts, units, cores)
         merged = dict(node.labels if labels is None else labels)
-        table.set_total(
-            store,
-            Node(
-                node.node_id,
-                node.template_id,
-                total,
-                node.hostname,
-                merged,
-                node.source,
-                node.state,
-                node.boot_id,
-            ),
-        )
+        shrunk = node.shrunk or (is_used(store, node.node_id) and not Room(total).fits_exactly(node.total))
+        table.set_total(store, replace(node, total=total, labels=merged, shrunk=shrunk))
+        if total != node.total:
+            upkeep.resize_whole(store, node.node_id, total)  # who has the node whole has all of it
     return get_node(store, node.node_id)
 
 

@@ -64,6 +64,11 @@ class _Facts:
     def slot(self, slot_id: str) -> dict[str, Any] | None:
         return self.by_id["vnodes"].get(slot_id) or self.by_id["nodes"].get(slot_id)
 
+    def may_be_overdrawn(self, slot: dict[str, Any]) -> bool:
+        """A node that shrank, or a whole one of a cluster: what lies there may stay, more than there is now."""
+        node = self.by_id["nodes"].get(slot["node_id"])
+        return bool(node and node["shrunk"] and slot.get("whole", True))
+
 
 def _references(facts: _Facts) -> Iterator[str]:
     clusters = facts.by_id["clusters"]
@@ -131,7 +136,7 @@ def _conservation(facts: _Facts) -> Iterator[str]:
                 used[name] += amount
         for name, amount in used.items():
             total = slot["amounts"].get(name, 0)
-            if amount > total and slot.get("state") != "DEAD":
+            if amount > total and slot.get("state") != "DEAD" and not facts.may_be_overdrawn(slot):
                 who = ", ".join(label for label, holder in holders if holder["amounts"].get(name))
                 yield f"{slot_id}: {amount / WHOLE:g} {name} held of {total / WHOLE:g} (by {who})"
     for table in ("nodes", "vnodes", "runs"):
@@ -157,11 +162,11 @@ def _devices(facts: _Facts) -> Iterator[str]:
                 if core in cores:
                     yield f"core {core} of {slot_id} is held by {cores[core]} and {label}"
                 cores[core] = label
-                if core not in slot["cores"]:
+                if core not in slot["cores"] and not facts.may_be_overdrawn(slot):
                     yield f"{label}: core {core} is not one of {slot_id}"
         for (name, index), share in shares.items():
             have = slot["instances"].get(name, {}).get(index, 0)
-            if share > have:
+            if share > have and not facts.may_be_overdrawn(slot):
                 yield f"{slot_id}: {share / WHOLE:g} of {name} {index} held, which has {have / WHOLE:g} there"
 
 

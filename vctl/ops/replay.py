@@ -175,7 +175,7 @@ def _lies_inside(ledger: Ledger, cluster: Cluster, vnode: VNode) -> bool:
     above = ledger.vnodes.get(vnode.parent_id or "")
     if above is None or above.cluster_id != cluster.parent_id or above.node_id != vnode.node_id:
         return False
-    return ledger.can_carve(vnode)
+    return ledger.can_carve(vnode) or ledger.nodes[vnode.node_id].shrunk
 
 
 def _repair(store: Store, done: Replayed, tree: list[Row], vnodes: dict[str, list[Row]]) -> None:
@@ -217,7 +217,7 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
             continue
         done.runs[run.run_id] = run
         room = done.ledger.rooms.get(run.vnode_id)
-        if room is not None and room.fits_exactly(run.holding):
+        if room is not None and (room.fits_exactly(run.holding) or _has_shrunk(done.ledger, run.node_id)):
             done.ledger.charge(run.run_id, run.vnode_id, run.holding)
         elif any(run.holding.amounts.values()):
             actions.append(
@@ -228,6 +228,10 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         if job["job_id"] not in with_runs:
             end_lost(store, done.ledger, job)
             actions.append(f"ended job {job['submission_id']}: it has no process")
+
+
+def _has_shrunk(ledger: Ledger, node_id: str) -> bool:
+    return node_id in ledger.nodes and ledger.nodes[node_id].shrunk
 
 
 def end_lost(store: Store, ledger: Ledger, job: Row) -> None:

@@ -45,8 +45,17 @@ def set_total(store: Store, node: Node) -> None:
     """Write a node's totals and labels."""
     amounts, instances, cores = rows.holding_columns(node.total)
     store.db.execute(
-        "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ? WHERE node_id = ?",
-        (amounts, instances, cores, rows.dumps(dict(node.labels)), node.template_id, node.node_id),
+        "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
+        " WHERE node_id = ?",
+        (
+            amounts,
+            instances,
+            cores,
+            rows.dumps(dict(node.labels)),
+            node.template_id,
+            node.shrunk,
+            node.node_id,
+        ),
     )
     store.event("node.updated", "node", node.node_id)
 

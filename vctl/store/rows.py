@@ -99,7 +99,7 @@ def node(row: Row) -> Node:
     """A row of ``nodes``."""
     return Node(
         row["node_id"], row["template_id"], holding(row), row["hostname"], loads(row["labels"]), row["source"],
-        row["state"], row["boot_id"],
+        row["state"], row["boot_id"], bool(row["shrunk"]),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ CREATE TABLE nodes (
     state TEXT NOT NULL, reason TEXT, author TEXT, state_since INTEGER NOT NULL,
     amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL, labels TEXT NOT NULL,
     boot_id TEXT, heartbeat_timeout_s REAL, last_heartbeat INTEGER, created_at INTEGER NOT NULL,
-    devices TEXT NOT NULL DEFAULT '{}'
+    devices TEXT NOT NULL DEFAULT '{}', shrunk INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE clusters (
     cluster_id TEXT PRIMARY KEY, parent_id TEXT NOT NULL, kind TEXT NOT NULL, divisible INTEGER NOT NULL,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from sqlite3 import Row
 
 from vctl.core.clusters import VNode
+from vctl.core.resources import Holding
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 
@@ -73,3 +74,19 @@ def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
 def relink(store: Store, vnode_id: str, parent_vnode_id: str) -> None:
     """Put a virtual node into another one of its parent cluster; the event is the cluster's."""
     store.db.execute("UPDATE vnodes SET parent_vnode_id = ? WHERE vnode_id = ?", (parent_vnode_id, vnode_id))
+
+
+def resize_whole(store: Store, node_id: str, holding: Holding) -> None:
+    """Give those who have a node whole its new totals."""
+    resized = store.db.execute(
+        "UPDATE vnodes SET amounts = ?, instances = ?, cores = ? WHERE node_id = ? AND whole",
+        (*rows.holding_columns(holding), node_id),
+    )
+    if resized.rowcount:
+        store.event("vnodes.resized", "vnodes", node_id)
+
+
+def settled(store: Store, node_id: str) -> None:
+    """What lies on a node that shrank fits into its totals again."""
+    store.db.execute("UPDATE nodes SET shrunk = 0 WHERE node_id = ?", (node_id,))
+    store.event("node.settled", "node", node_id)
