@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -12,7 +12,11 @@ from vctl.ops import replay
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.tasking import TaskQueue
 from vctl.store import clusters, jobs, nodes, rows, tasks
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
+
+
+class Unreadable(Exception):
+    """A row that somebody changed cannot be taken over; a replay sets it aside."""
 
 
 class Mirror:
@@ -64,6 +68,14 @@ class Mirror:
         events = jobs.events_after(store, self.seen)
         if not events:
             return False
+        try:
+            self._take_over(store, events)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+        self.seen = events[-1]["seq"]
+        return True
+
+    def _take_over(self, store: Store, events: Iterable[Row]) -> None:
         touched: dict[int, None] = {}
         changed_tasks: dict[str, None] = {}
         tree_changed = False
@@ -83,8 +95,6 @@ class Mirror:
             self._reload_job(store, job_id)
         for task_id in changed_tasks:
             self._reload_task(store, task_id)
-        self.seen = events[-1]["seq"]
-        return True
 
     def caught_up(self, store: Store) -> None:
         """Our own events of this transaction are not news."""

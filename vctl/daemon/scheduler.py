@@ -18,7 +18,7 @@ from vctl.daemon import commit, endings
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.maintenance import Maintenance
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
@@ -101,7 +101,12 @@ class Scheduler:
     def turn(self) -> None:
         """Do everything there is to do now."""
         try:
-            self._turn()
+            try:
+                self._turn()
+            except Unreadable as error:
+                say(f"the tables are replayed, as a row cannot be taken over: {error}")
+                self.mirror = None
+                self._turn()
         except BaseException:
             self.mirror = None  # a half-applied batch must not be built upon
             raise
@@ -141,7 +146,12 @@ class Scheduler:
         return proposed >= MOST_STARTS or len(started) < proposed
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
-        request = request_of(self.store, mirror.ledger, run)
+        try:
+            request = request_of(self.store, mirror.ledger, run)
+        except ValueError as error:
+            lost = Ended(run, None, f"what it was to start cannot be read: {error}")
+            commit.observed(self.store, mirror, [], [lost])
+            return
         if request is not None:
             self._awaited.add(run.run_id)
             self.runtime.launch(request)

@@ -6,14 +6,16 @@ Every step is repeatable: a second replay of the same tables changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import JOB, LOGICAL, SUB, Cluster, VNode
-from vctl.core.jobs import Run
+from vctl.core.jobs import PendingJob, Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
+from vctl.core.resources import EMPTY
+from vctl.core.tasks import Lease, PendingTask
 from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
@@ -22,7 +24,7 @@ from vctl.store import clusters, jobs, nodes, repair, rows, tasks, upkeep
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar("Value", Node, Cluster, VNode, Run)
+Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease)
 
 TITLES = (
     "primary cluster from the node table",
@@ -107,6 +109,7 @@ def _steps(store: Store, done: Replayed) -> None:
     _repair(store, done, tree, vnodes)
     _clusters(store, done, reader, 3, [row for row in tree if row["kind"] in (JOB, SUB)], vnodes)
     _processes(store, done, reader)
+    _queue(store, done, reader)
     known = {row["cluster_id"] for row in tree}
     for cluster_id in sorted(set(vnodes) - known):
         for row in vnodes[cluster_id]:
@@ -144,6 +147,8 @@ def _clusters(
     for row in found:
         cluster = reader.read("clusters", row, rows.cluster, actions)
         if cluster is None:
+            for vnode_row in vnodes.get(row["cluster_id"], []):
+                repair.set_aside(store, "vnodes", vnode_row, "its cluster cannot be read")
             continue
         if cluster.kind == JOB and not _is_needed(store, cluster):
             clusters.delete(store, cluster.cluster_id)
@@ -220,6 +225,8 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         if room is not None and (room.fits_exactly(run.holding) or _has_shrunk(done.ledger, run.node_id)):
             done.ledger.charge(run.run_id, run.vnode_id, run.holding)
         elif any(run.holding.amounts.values()):
+            jobs.strip_run(store, run.run_id)
+            done.runs[run.run_id] = replace(run, holding=EMPTY)
             actions.append(
                 f"run {run.run_id} holds more than its virtual node has; kept without its reservation"
             )
@@ -232,6 +239,16 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
 
 def _has_shrunk(ledger: Ledger, node_id: str) -> bool:
     return node_id in ledger.nodes and ledger.nodes[node_id].shrunk
+
+
+def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
+    """Waiting work and leases are read by the scheduler later; here only what it could not read goes aside."""
+    for row in jobs.pending_rows(store):
+        reader.read("jobs", row, rows.pending, done.steps[5])
+    for row in tasks.waiting_rows(store):
+        reader.read("tasks", row, rows.task, done.steps[5])
+    for row in tasks.lease_rows(store):
+        reader.read("leases", row, rows.lease, done.steps[4])
 
 
 def end_lost(store: Store, ledger: Ledger, job: Row) -> None:

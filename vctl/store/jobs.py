@@ -256,6 +256,13 @@ def end_run(store: Store, run_id: str, *, exit_code: int | None, message: str | 
     )
 
 
+def strip_run(store: Store, run_id: str) -> None:
+    """A run goes on without what was booked for it, which is not there any more."""
+    store.db.execute(
+        "UPDATE runs SET amounts = '{}', instances = '{}', cores = '[]' WHERE run_id = ?", (run_id,)
+    )
+
+
 def live_runs(store: Store) -> list[Row]:
     """Runs that are not over."""
     return store.rows("SELECT * FROM runs WHERE state <> 'ENDED' ORDER BY run_id")

@@ -13,19 +13,30 @@ KEYS = {
     "vnodes": "vnode_id",
     "runs": "run_id",
     "jobs": "job_id",
+    "tasks": "task_id",
+    "leases": "lease_id",
 }
+_LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
+"""Rows that go with a row, as they are deleted with it."""
 
 
 def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
     """Move a row that cannot be used out of the way, whole, so that nothing is lost and nothing stops."""
     key = KEYS[table]
-    content = rows.dumps({name: _plain(row[name]) for name in row.keys()})  # noqa: SIM118  # Row iterates values
+    content = _whole(store, table, key, row[key])
+    if table in _LAUNCHES:
+        content["launch"] = _whole(store, _LAUNCHES[table], key, row[key])
     store.db.execute(
         "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
-        (table, str(row[key]), content, problem, store.clock()),
+        (table, str(row[key]), rows.dumps(content), problem, store.clock()),
     )
     store.db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row[key],))
     store.event("row.set_aside", table, str(row[key]), data={"problem": problem})
+
+
+def _whole(store: Store, table: str, key: str, value: object) -> dict[str, object]:
+    row = store.row(f"SELECT * FROM {table} WHERE {key} = ?", value)
+    return {} if row is None else {name: _plain(row[name]) for name in row.keys()}  # noqa: SIM118  # Row iterates values
 
 
 def _plain(value: object) -> object:
