@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
-from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
+from vctl.ops.growth import write_growth
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow, apply_growth
-from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart
 from vctl.store import clusters, jobs, tasks
@@ -103,22 +102,8 @@ def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
 
 
 def _grow(store: Store, mirror: Mirror, growth: Sequence[Grow], job_id: int | None) -> None:
-    """Write how clusters grow, top level first; what lies above a minimum is a lease from the parent."""
+    """Write how clusters grow, top level first."""
     for step in growth:
         apply_growth(mirror.ledger, step)
-        if step.before is None:
-            clusters.insert_vnode(store, step.after)
-        else:
-            clusters.update_vnode(store, step.after)
-        lent = above_minimum(mirror.ledger, step)
-        cluster = mirror.ledger.clusters[step.after.cluster_id]
-        if lent and cluster.parent_id is not None:
-            now = store.clock()
-            lease = tasks.insert_lease(
-                store,
-                Lease(
-                    0, cluster.cluster_id, cluster.parent_id, step.after.vnode_id, step.after.node_id, lent, now,
-                    None if mirror.lease_s is None else now + int(mirror.lease_s * 1e9), job_id,
-                ),
-            )  # fmt: skip
+        for lease in write_growth(store, mirror.ledger, step, lease_s=mirror.lease_s, job_id=job_id):
             mirror.leases[lease.lease_id] = lease

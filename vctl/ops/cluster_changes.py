@@ -9,20 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
-from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, Group, VNode
+from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
+from vctl.ops.growth import write_all
+from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
+from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
-from vctl.store import rows, settings
+from vctl.store import jobs, rows, settings
 from vctl.store.partial import load_for_exchange
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 _SHORT = (
     "No enough nodes to {verb} the virtual cluster. The replica sets that gcs can {what} at most are shown below. "
@@ -63,12 +66,20 @@ def create(
     owner: str | None,
     ledger: Ledger | None = None,
 ) -> Cluster:
-    """Add a logical cluster and give it what it wants."""
+    """Add a cluster and give it what it wants: a logical one, or inside a job's cluster a sub-cluster of the job.
+
+    The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names.
+    """
+    above = _check_parent(store, parent_id)
+    kind, job = LOGICAL, None
+    if above is not None and above["kind"] in (JOB, SUB):
+        kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
     if table.get(store, cluster_id) is not None:
         raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
-    _check_parent(store, parent_id)
+    divisible = True if kind == SUB else bool(wanted.divisible)
+    spec = wanted.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
-        cluster_id, parent_id, LOGICAL, wanted.spec or NOTHING, bool(wanted.divisible), store.next_revision(),
+        cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
         borrow_limit=wanted.borrow_limit or None, lending_limit=wanted.lending_limit or {},
     )  # fmt: skip
     ledger = _ledger(store, cluster, ledger)
@@ -117,27 +128,25 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
 
 
 def changeable(store: Store, cluster_id: str) -> Cluster:
-    """A cluster that was made by name."""
-    row = cluster_row(store, cluster_id)
-    if row["kind"] != LOGICAL:
-        raise BadSpec(
-            f"{cluster_id} is a {row['kind']} cluster", fix="only logical clusters are updated by hand"
-        )
-    return rows.cluster(row)
+    """A cluster by its id, of any kind but the primary: logical ones are updated, those of jobs are resized."""
+    return rows.cluster(cluster_row(store, cluster_id))
 
 
-def _check_parent(store: Store, parent_id: str) -> None:
+def _check_parent(store: Store, parent_id: str) -> Row | None:
+    """The row of a cluster that may hold others; None for the primary."""
     if parent_id == PRIMARY:
-        return
+        return None
     row = cluster_row(store, parent_id)
-    if row["kind"] != LOGICAL or not row["divisible"]:
-        what = "indivisible" if row["kind"] == LOGICAL else f"a {row['kind']} cluster"
+    if not row["divisible"]:
         raise BadSpec(
-            f"--parent: {parent_id} is {what} and holds no clusters",
+            f"--parent: {parent_id} is indivisible and holds no clusters",
             fix="choose the primary or a divisible cluster",
         )
     if row["state"] == "REMOVING":
         raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
+    if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):
+        raise Conflict(f"the job of cluster {parent_id} is over", fix="choose another parent")
+    return row
 
 
 def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> None:
@@ -214,9 +223,11 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
             raise _short(answer)
         _swap(ledger, cluster.cluster_id, answer)
     else:
-        refusal = reshape(ledger, cluster.parent_id, cluster.cluster_id, old, cluster.spec)
+        growth: list[Grow] = []
+        refusal = reshape(ledger, cluster.parent_id, cluster.cluster_id, old, cluster.spec, growth)
         if refusal is not None:
             raise _refused(ledger, cluster, refusal)
+        write_all(store, ledger, growth)
     after = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
     for vnode_id, vnode in before.items():
         if after.get(vnode_id) != vnode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
@@ -47,8 +47,8 @@ def create(
     parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     with store.transaction():
-        changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
-    return get_cluster(store, cluster_id)
+        made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
+    return get_cluster(store, made.cluster_id)
 
 
 def update(
@@ -63,9 +63,7 @@ def update(
     lending_limit: Amounts | None = None,
 ) -> forms.Form:
     """Bring a cluster to a wanted state: all of it or nothing. ``revision`` None takes the latest."""
-    from vctl.spec.ids import check_new_cluster_id
-
-    check_new_cluster_id(cluster_id)
+    _check_changed_id(cluster_id, "created or updated")
     _check_counts(cluster_id, replica_sets)
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     with store.transaction():
@@ -75,13 +73,11 @@ def update(
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> forms.Form:
     """Remove an unused logical cluster. ``drain``: admit nothing, remove when empty; ``force``: stop the blockers."""
-    from vctl.spec.ids import check_new_cluster_id
-
-    check_new_cluster_id(cluster_id, action="removed")
+    _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = cluster_row(store, cluster_id)
-        if row["kind"] != LOGICAL:
-            raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="stop its job: it goes with it")
+        if row["kind"] == JOB:
+            raise BadSpec(f"{cluster_id} is the cluster of a job", fix="stop its job: it goes with it")
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
@@ -134,6 +130,16 @@ def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> No
                 f"Invalid request, template_id is empty, virtual_cluster_id: {cluster_id}",
                 fix="name a template; `vctl node list` shows them",
             )
+
+
+def _check_changed_id(cluster_id: str, action: str) -> None:
+    """The id of a cluster that exists; those of jobs and sub-clusters have ## in them."""
+    from vctl.spec.ids import JOB_MARK, check_new_cluster_id, resolve_cluster_id
+
+    if JOB_MARK in cluster_id:
+        resolve_cluster_id(cluster_id, "virtual cluster id")
+    else:
+        check_new_cluster_id(cluster_id, action=action)
 
 
 def _author() -> str:

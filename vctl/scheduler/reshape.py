@@ -9,6 +9,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
+from vctl.scheduler.elasticity import Grow, grow_for_gang
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed, Unplaced, place
@@ -22,12 +23,13 @@ class InUse:
 
 
 def reshape(
-    ledger: Ledger, parent_id: str, cluster_id: str, old: ClusterSpec, new: ClusterSpec
+    ledger: Ledger, parent_id: str, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow]
 ) -> Unplaced | InUse | None:
     """Give a cluster its new fixed nodes and flexible minimum; None when done, else the ledger is to be discarded.
 
     Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place.
-    What a lower minimum frees is given back as far as nobody uses it.
+    What a lower minimum frees is given back as far as nobody uses it. A parent without room grows if it can;
+    how is added to ``growth``.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
     for vnode in gone:
@@ -45,7 +47,13 @@ def reshape(
     if extra.has_gang:
         placed = place(ledger, parent_id, extra, {})
         if not isinstance(placed, Placed):
-            return placed
+            grown = None
+            if ledger.clusters[parent_id].spec.flexible:
+                grown = grow_for_gang(ledger, parent_id, extra, {})
+            if grown is None:
+                return placed
+            growth += grown[0]
+            placed = grown[1]
         _carve(ledger, cluster_id, placed)
     return None
 

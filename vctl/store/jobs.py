@@ -100,6 +100,11 @@ def get(store: Store, job_id: int) -> Row | None:
     return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
 
 
+def is_running(store: Store, job_id: int) -> bool:
+    """Whether a job runs."""
+    return store.row("SELECT 1 FROM jobs WHERE job_id = ? AND status = 'RUNNING'", job_id) is not None
+
+
 def next_attempt(store: Store, job_id: int) -> int:
     """Number of the next try of a job, from 1."""
     last: int = store.value("SELECT attempt FROM jobs WHERE job_id = ?", job_id)
