@@ -15,12 +15,21 @@ from vctl.store.store import Store
 
 PRIMARY = "kPrimaryClusterID"
 WHOLE = 10_000
+KEYS = {
+    "nodes": "node_id",
+    "clusters": "cluster_id",
+    "vnodes": "vnode_id",
+    "jobs": "job_id",
+    "runs": "run_id",
+    "tasks": "task_id",
+    "leases": "lease_id",
+}
 
 
 def prove(store: Store) -> list[str]:
     """Everything that breaks a rule of the tree; empty when all rules hold."""
     with store.snapshot():
-        tables = {name: table_rows(store, name) for name in ("nodes", "clusters", "vnodes", "jobs", "runs")}
+        tables = {name: table_rows(store, name) for name in KEYS}
     facts = _Facts(tables)
     return [
         *facts.problems,
@@ -30,6 +39,7 @@ def prove(store: Store) -> list[str]:
         *_conservation(facts),
         *_devices(facts),
         *_jobs(facts),
+        *_leases(facts),
     ]
 
 
@@ -38,13 +48,6 @@ class _Facts:
 
     def __init__(self, tables: dict[str, list[Any]]) -> None:
         self.problems: list[str] = []
-        keys = {
-            "nodes": "node_id",
-            "clusters": "cluster_id",
-            "vnodes": "vnode_id",
-            "jobs": "job_id",
-            "runs": "run_id",
-        }
         self.by_id: dict[str, dict[Any, dict[str, Any]]] = {}
         for table, rows in tables.items():
             found: dict[Any, dict[str, Any]] = {}
@@ -55,9 +58,9 @@ class _Facts:
                         try:
                             plain[column] = json.loads(plain[column])
                         except (TypeError, ValueError):
-                            self.problems.append(f"{table} {plain[keys[table]]}: {column} cannot be read")
+                            self.problems.append(f"{table} {plain[KEYS[table]]}: {column} cannot be read")
                             plain[column] = [] if column == "cores" else {}
-                found[plain[keys[table]]] = plain
+                found[plain[KEYS[table]]] = plain
             self.by_id[table] = found
         self.live_runs = [run for run in self.by_id["runs"].values() if run["state"] != "ENDED"]
 
@@ -173,13 +176,15 @@ def _devices(facts: _Facts) -> Iterator[str]:
 def _jobs(facts: _Facts) -> Iterator[str]:
     clusters, jobs = facts.by_id["clusters"], facts.by_id["jobs"]
     running = {run["job_id"] for run in facts.live_runs}
+    outliving = {task["task_id"] for task in facts.by_id["tasks"].values() if task["detached"]}
+    attached = {run["job_id"] for run in facts.live_runs if run["task_id"] not in outliving}
     for job_id, job in jobs.items():
         name = f"job {job['submission_id']}"
         if job["status"] == "RUNNING" and job_id not in running:
             yield f"{name}: RUNNING without a process"
         if job["status"] == "RUNNING" and job["cluster_id"] not in clusters:
             yield f"{name}: RUNNING without its cluster {job['cluster_id']}"
-        if job["status"] not in ("PENDING", "RUNNING") and job_id in running:
+        if job["status"] not in ("PENDING", "RUNNING") and job_id in attached:
             yield f"{name}: {job['status']} with a live process in the tables"
     for cluster_id, cluster in clusters.items():
         if cluster["kind"] == "job" and not cluster["detached"]:
@@ -189,3 +194,15 @@ def _jobs(facts: _Facts) -> Iterator[str]:
     for run in facts.live_runs:
         if run["job_id"] not in jobs:
             yield f"run {run['run_id']}: its job does not exist"
+
+
+def _leases(facts: _Facts) -> Iterator[str]:
+    clusters, vnodes = facts.by_id["clusters"], facts.by_id["vnodes"]
+    for lease_id, lease in facts.by_id["leases"].items():
+        borrower, vnode = clusters.get(lease["borrower_id"]), vnodes.get(lease["vnode_id"])
+        if borrower is None or borrower["parent_id"] != lease["lender_id"]:
+            yield f"lease {lease_id}: {lease['lender_id']} is not the parent of {lease['borrower_id']}"
+        elif vnode is None or vnode["cluster_id"] != lease["borrower_id"]:
+            yield f"lease {lease_id}: {lease['borrower_id']} has no virtual node {lease['vnode_id']}"
+        elif any(a > vnode["amounts"].get(name, 0) for name, a in lease["amounts"].items()):
+            yield f"lease {lease_id}: more is lent than {lease['vnode_id']} has"
