@@ -129,9 +129,36 @@ class Place:
         )  # fmt: skip
         return Ran(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
+    def fork(self, *words: str, **env: str) -> Ran:
+        """The real entry point in a fork of this process, which has imported everything: quick."""
+        out, err = self.folder / ".stdout", self.folder / ".stderr"
+        began = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            status = 99
+            try:
+                os.chdir(self.folder)
+                os.environ.clear()
+                os.environ.update(self.environment(env))
+                for number, path in enumerate((Path(os.devnull), out, err)):
+                    flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                    os.dup2(os.open(path, flags), number)
+                sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w") for n in range(3))
+                sys.argv = ["vctl", *words]
+                from vctl.__main__ import main
+
+                status = main()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+        _, ended = os.waitpid(pid, 0)
+        took = time.monotonic() - began
+        return Ran(os.waitstatus_to_exitcode(ended), out.read_bytes(), err.read_bytes(), took)
+
     def ok(self, *words: str, **env: str) -> str:
         """A command that must work; its output."""
-        done = self.run(*words, **env)
+        done = self.fork(*words, **env)
         assert done.code == 0, (words, done)
         return done.out
 
@@ -261,7 +288,9 @@ class Place:
             runtime.stop(run_id, grace_s=0)
         for run_id in runtime.known_runs():
             over = (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED)
-            eventually(lambda run_id=run_id: runtime.observe(run_id).state in over, f"the end of run {run_id}")
+            eventually(
+                lambda run_id=run_id: runtime.observe(run_id).state in over, f"the end of run {run_id}"
+            )
             runtime.clear_lost(run_id)
         runtime.close()
         complaints = self.home / "launcher.log"
@@ -282,6 +311,20 @@ class Sql:
         if kind is None:
             self._db.commit()
         self._db.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everything_imported() -> None:
+    """So that no fork imports it again."""
+    import sqlite_utils.migrations  # noqa: F401
+
+    from vctl.cli import bridge, catalog, output, page  # noqa: F401
+    from vctl.daemon import loop, waiting  # noqa: F401
+    from vctl.ops import health, jobs, views  # noqa: F401
+    from vctl.scheduler import feasibility  # noqa: F401
+    from vctl.spec import cluster_spec, job_request, options, shape, source  # noqa: F401
+
+    catalog.load_all()
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Place, Ran
+from tests.integration.conftest import Place
 
 GANG = '{{"fixed_size_nodes": [{{"nodes": [{{"resources": {}}}]}}]}}'
 ENTRY = "fixed_size_nodes[0].nodes[0]"
@@ -187,52 +184,24 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Nodes, a shared cluster, and jobs that wait: enough that anything could be changed by mistake."""
     folder = tmp_path_factory.mktemp("bad-input")
     here = Place(folder / "state", folder / "work")
-    here.ok("node", "add", "--count", "2", "--simulated", "--template", "4c8g", "--resources", '{"CPU": 4, "memory": "8GiB"}')
+    here.ok(
+        "node",
+        "add",
+        "--count",
+        "2",
+        "--simulated",
+        "--template",
+        "4c8g",
+        "--resources",
+        '{"CPU": 4, "memory": "8GiB"}',
+    )
     here.ok("node", "add", "box", "--simulated", "--resources", '{"CPU": 2, "GPU": 2}')
     here.ok("vc", "create", "shared", "--replica-sets", '{"4c8g": 1}')
     for name in ("taken", "target"):
         here.submit("--submission-id", name, "--", "true")
-    _load_everything()
     (here.folder / "latin1.json").write_bytes('{"ä": 1}'.encode("latin-1"))
     yield here
     here.end()
-
-
-def _load_everything() -> None:
-    """Import here what each fork would import again."""
-    import sqlite_utils.migrations  # noqa: F401
-
-    from vctl.cli import bridge, catalog, output, page  # noqa: F401
-    from vctl.ops import jobs  # noqa: F401
-    from vctl.scheduler import feasibility  # noqa: F401
-    from vctl.spec import cluster_spec, job_request, options, shape, source  # noqa: F401
-
-    catalog.load_all()
-
-
-def forked(place: Place, words: list[str], **env: str) -> Ran:
-    """The real entry point in a fork of this process: its exit code and what it wrote, without a second start-up."""
-    out, err = place.folder / "stdout", place.folder / "stderr"
-    pid = os.fork()
-    if pid == 0:
-        status = 99
-        try:
-            os.chdir(place.folder)
-            os.environ.clear()
-            os.environ.update(place.environment(env))
-            for number, path in enumerate((Path(os.devnull), out, err)):
-                os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w") for n in range(3))
-            sys.argv = ["vctl", *words]
-            from vctl.__main__ import main
-
-            status = main()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    return Ran(os.waitstatus_to_exitcode(status), out.read_bytes(), err.read_bytes(), 0.0)
 
 
 def content(place: Place) -> dict[str, list[tuple[Any, ...]]]:
@@ -245,7 +214,7 @@ def content(place: Place) -> dict[str, list[tuple[Any, ...]]]:
 @pytest.mark.parametrize(("words", "code", "named"), CASES.values(), ids=list(CASES))
 def test_bad_input(full: Place, words: list[str], code: int, named: str) -> None:
     before = content(full)
-    ran = forked(full, words)
+    ran = full.fork(*words)
     assert ran.code == code, ran
     assert ran.out == ""
     problem, fix = ran.err.removesuffix("\n").split("\nFix: ")
@@ -255,7 +224,7 @@ def test_bad_input(full: Place, words: list[str], code: int, named: str) -> None
     assert named in ran.err
     assert len(ran.err) < 1000
     if "--output" not in words:
-        again = forked(full, words, VCTL_OUTPUT="json")
+        again = full.fork(*words, VCTL_OUTPUT="json")
         error = json.loads(again.out)["error"]
         assert (again.code, error["exit_code"]) == (code, code)
         assert error["code"]
@@ -274,4 +243,4 @@ def test_the_fork_is_the_real_command(full: Place) -> None:
     for name in ("an unknown field", "more CPUs than any node has", "an unknown job", "an id that is taken"):
         words, code, _ = CASES[name]
         ran = full.run(*words)
-        assert (ran.code, ran.err) == (code, forked(full, words).err)
+        assert (ran.code, ran.err) == (code, full.fork(*words).err)

@@ -123,7 +123,7 @@ def test_a_submit_that_returned_is_there(one: Place) -> None:
     """Also when whatever wrote or schedules is killed right after."""
     for number in range(4):
         daemon = one.daemon()
-        name = one.submit("--", "sh", "-c", f"exit {number + 1}")
+        name = one.run("job", "submit", "--no-wait", "--", "sh", "-c", f"exit {number + 1}").out.strip()
         one.kill(daemon)
         assert name in one.jobs()
     one.daemon()
@@ -140,7 +140,9 @@ def test_a_submit_killed_while_it_writes_is_whole_or_not_there(one: Place) -> No
     with one.sql() as db:
         jobs = {row[0] for row in db.execute("SELECT job_id FROM jobs")}
         assert {row[0] for row in db.execute("SELECT job_id FROM job_launches")} == jobs
-        assert {row[0] for row in db.execute("SELECT job_id FROM events WHERE kind = 'job.submitted'")} == jobs
+        assert {
+            row[0] for row in db.execute("SELECT job_id FROM events WHERE kind = 'job.submitted'")
+        } == jobs
     one.daemon()
     eventually(lambda: all(job["status"] == "SUCCEEDED" for job in one.jobs().values()), "the jobs to end")
     one.assert_sound()
@@ -216,7 +218,7 @@ def test_readers_need_no_lock(one: Place) -> None:
     with one.sql() as db:
         db.execute("BEGIN IMMEDIATE")
         for words in ("status", "job list", "nodes", "vc list", "doctor"):
-            ran = one.run(*words.split(), VCTL_LOCK_TIMEOUT="1")
+            ran = one.fork(*words.split(), VCTL_LOCK_TIMEOUT="1")
             assert ran.code == 0, (words, ran)
         db.execute("ROLLBACK")
 

@@ -47,7 +47,13 @@ def test_stop_a_running_job(one: Place, with_daemon: bool) -> None:
 def test_a_job_may_end_well_although_it_was_asked_to_stop(one: Place) -> None:
     """It had its chance to finish its work; the stop is what ended it, so STOPPED with 143 as documented."""
     one.daemon()
-    one.submit("--submission-id", "j", "--", "sh", "-c", "trap 'echo saved; exit 0' TERM; touch up; while :; do sleep 0.05; done")
+    code = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
+        "open('up', 'w').close()\n"
+        "time.sleep(1000)\n"
+    )
+    one.submit("--submission-id", "j", "--", sys.executable, "-c", code)
     eventually((one.folder / "up").exists)
     one.ok("job", "stop", "j")
     assert (one.job("j")["status"], one.job("j")["exit_code"]) == ("STOPPED", 143)
@@ -111,7 +117,18 @@ def test_the_time_limit(one: Place, with_daemon: bool) -> None:
 def test_the_time_limit_holds_over_a_crash_of_the_daemon(one: Place) -> None:
     """Counted from the start of the process, not from the start of the daemon; grace included."""
     daemon = one.daemon()
-    one.submit("--submission-id", "j", "--time-limit", "1s", "--grace", "0.2", "--", "sh", "-c", "trap '' TERM; sleep 1000")
+    one.submit(
+        "--submission-id",
+        "j",
+        "--time-limit",
+        "1s",
+        "--grace",
+        "0.2",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; sleep 1000",
+    )
     pid = one.running_process("j")
     one.kill(daemon)
     time.sleep(1.2)
@@ -219,7 +236,11 @@ def test_the_machine_restarted(place: Place) -> None:
         db.execute("UPDATE runs SET boot_id = ?", (OTHER_BOOT,))
     for start in (place.home / "exits").glob("*.start"):
         lines = start.read_text().splitlines()
-        start.write_text("".join(f"boot_id={OTHER_BOOT}\n" if line.startswith("boot_id=") else line + "\n" for line in lines))
+        start.write_text(
+            "".join(
+                f"boot_id={OTHER_BOOT}\n" if line.startswith("boot_id=") else line + "\n" for line in lines
+            )
+        )
     place.daemon(VCTL_LOCAL_NODE="1")
     job = place.reach("j", "FAILED")
     assert job["state_reason"] in ("NodeFailed", "ProcessLost")
@@ -264,7 +285,9 @@ def test_a_draining_node_takes_no_work_and_ends_drained(two: Place) -> None:
     two.ok("job", "stop", "j")
     eventually(lambda: two.read("node", "get", node_id)["state"] == "DRAINED", "the node to be drained", 10)
     both = ("--submission-id", "both", "--num-cpus", "4", "--nodes", "2")
-    assert two.run("job", "submit", "--no-wait", *both, "--", "true").code == 3  # alive and draining ones count
+    assert (
+        two.run("job", "submit", "--no-wait", *both, "--", "true").code == 3
+    )  # alive and draining ones count
     two.ok("node", "undrain", node_id)
     two.sleeper(*both)
     two.reach("both", "RUNNING")

@@ -212,7 +212,9 @@ def test_with_both_nodes_full_it_waits_and_starts_by_itself(two: Place) -> None:
     for name in ("a", "b"):
         two.sleeper("--num-cpus", "4", "--submission-id", name)
         two.reach(name, "RUNNING")
-    waiting = two.start("job", "submit", "--submission-id", "j", "--virtual-cluster", SPREAD_2X1, "--", "echo", "ran")
+    waiting = two.start(
+        "job", "submit", "--submission-id", "j", "--virtual-cluster", SPREAD_2X1, "--", "echo", "ran"
+    )
     eventually(lambda: two.jobs().get("j", {}).get("state_reason") == "InsufficientResources")
     assert two.job("j")["queue_position"] == 1
     assert two.job("j")["message"]

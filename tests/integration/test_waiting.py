@@ -43,7 +43,16 @@ def test_one_waiter_schedules_and_others_take_over(one: Place) -> None:
 
 
 def test_a_starting_daemon_gets_the_lock_within_a_second(one: Place) -> None:
-    waiting = one.start("job", "submit", "--submission-id", "j", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done; exit 5")
+    waiting = one.start(
+        "job",
+        "submit",
+        "--submission-id",
+        "j",
+        "--",
+        "sh",
+        "-c",
+        "while [ ! -e go ]; do sleep 0.1; done; exit 5",
+    )
     one.running_process("j")
     assert scheduling(one) == waiting.pid
     daemon = one.daemon()
@@ -155,7 +164,16 @@ def test_logs_follow(one: Place) -> None:
 def test_a_reader_that_leaves_does_not_end_the_job(one: Place) -> None:
     """``vctl job submit … | head -1``"""
     one.daemon()
-    waiting = one.start("job", "submit", "--submission-id", "j", "--", "sh", "-c", "echo a; while :; do echo b; sleep 0.05; done")
+    waiting = one.start(
+        "job",
+        "submit",
+        "--submission-id",
+        "j",
+        "--",
+        "sh",
+        "-c",
+        "echo a; while :; do echo b; sleep 0.05; done",
+    )
     assert waiting.stdout is not None
     assert os.read(waiting.stdout.fileno(), 2) == b"a\n"
     waiting.stdout.close()
@@ -173,18 +191,18 @@ READERS = ("status", "nodes", "cluster-resources", "available-resources", "curre
 def test_readers_tell_how_old_the_last_beat_is(one: Place) -> None:
     one.submit("--submission-id", "j", "--", "true")
     for words in READERS[:2]:
-        ran = one.run(*words.split())
+        ran = one.fork(*words.split())
         assert ran.code == 0, ran
         assert "no scheduler has run here yet" in ran.err, words
     daemon = one.daemon()
     one.reach("j", "SUCCEEDED")
     for words in READERS:
-        ran = one.run(*words.split())
+        ran = one.fork(*words.split())
         assert (ran.code, ran.err) == (0, ""), words
     assert one.read("status")["scheduler"]["running"] is True
     one.kill(daemon)
     for words in READERS:
-        ran = one.run(*words.split())
+        ran = one.fork(*words.split())
         assert ran.code == 0, ran
         assert " s ago" in ran.err, words
     scheduler = one.read("status")["scheduler"]
