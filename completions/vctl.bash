@@ -19,10 +19,12 @@ _vctl_offer() {
 
 _vctl_words() {
     case "$1" in
-        "") echo "job vc node config status cluster-resources available-resources nodes current-cluster current-node list get summary events daemon serve replay doctor backup restore prune" ;;
+        "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary demand events daemon serve replay doctor backup restore prune" ;;
         "job") echo "submit list status logs stop delete wait" ;;
         "vc") echo "create update stop resume delete list get tree plan apply export" ;;
+        "task") echo "run list status logs cancel wait" ;;
         "node") echo "add list get drain undrain update remove kill heartbeat" ;;
+        "lease") echo "list" ;;
         "config") echo "show path" ;;
     esac
 }
@@ -32,7 +34,9 @@ _vctl_options() {
         "") echo "--help --version --output --color --home" ;;
         "job") echo "--help" ;;
         "vc") echo "--help" ;;
+        "task") echo "--help" ;;
         "node") echo "--help" ;;
+        "lease") echo "--help" ;;
         "config") echo "--help" ;;
         "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --filter --limit --output --no-header --watch --color --home --help" ;;
@@ -52,6 +56,12 @@ _vctl_options() {
         "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
         "vc apply") echo "--file --prune --expect-revision --no-local-node --output --color --home --help" ;;
         "vc export") echo "--no-local-node --output --color --home --help" ;;
+        "task run") echo "--num-cpus --num-gpus --memory --resources --label-selector --strategy --max-retries --name --job --detach --no-wait --output --color --home --help" ;;
+        "task list") echo "--all --job --filter --limit --output --no-header --watch --color --home --help" ;;
+        "task status") echo "--output --no-header --watch --color --home --help" ;;
+        "task logs") echo "--follow --tail --output --color --home --help" ;;
+        "task cancel") echo "--grace --output --color --home --help" ;;
+        "task wait") echo "--timeout --output --color --home --help" ;;
         "node add") echo "--count --template --resources --label --labels --simulated --output --color --home --help" ;;
         "node list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "node get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
@@ -61,6 +71,7 @@ _vctl_options() {
         "node remove") echo "--output --color --home --help" ;;
         "node kill") echo "--reason --output --color --home --help" ;;
         "node heartbeat") echo "--timeout --output --color --home --help" ;;
+        "lease list") echo "--filter --limit --output --no-header --watch --color --home --help" ;;
         "config show") echo "--origin --output --no-header --watch --color --home --help" ;;
         "config path") echo "--output --no-header --watch --color --home --help" ;;
         "status") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
@@ -72,6 +83,7 @@ _vctl_options() {
         "list") echo "--detail --filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "summary") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
+        "demand") echo "--filter --limit --output --no-header --watch --color --home --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
         "daemon") echo "--no-local-node --output --color --home --help" ;;
         "serve") echo "--host --port --uds --token-file --no-token --no-local-node --output --color --home --help" ;;
@@ -115,8 +127,11 @@ _vctl_value() {
         "vc list -f") echo "any" ;;
         "vc plan -f") echo "file" ;;
         "vc apply -f") echo "file" ;;
+        "task list -f") echo "any" ;;
         "node list -f") echo "any" ;;
+        "lease list -f") echo "any" ;;
         "list -f") echo "any" ;;
+        "demand -f") echo "any" ;;
         *" --filter") echo "any" ;;
         *" --limit") echo "any" ;;
         *" -n") echo "any" ;;
@@ -131,14 +146,17 @@ _vctl_value() {
         *" --message") echo "any" ;;
         *" --file") echo "file" ;;
         *" --expect-revision") echo "any" ;;
+        *" --resources") echo "any" ;;
+        *" --label-selector") echo "any" ;;
+        *" --strategy") echo "any" ;;
+        *" --max-retries") echo "any" ;;
+        *" --job") echo "live jobs" ;;
         *" --count") echo "any" ;;
         *" --template") echo "any" ;;
-        *" --resources") echo "any" ;;
         *" --label") echo "any" ;;
         *" --labels") echo "any" ;;
         *" --reason") echo "any" ;;
         *" --since") echo "any" ;;
-        *" --job") echo "live jobs" ;;
         *" --host") echo "any" ;;
         *" --port") echo "any" ;;
         *" --uds") echo "file" ;;
@@ -162,6 +180,11 @@ _vctl_argument() {
         "vc get "0) echo "live clusters" ;;
         "vc tree "0) echo "live clusters" ;;
         "vc export "0) echo "live clusters" ;;
+        "task run "*) echo "command" ;;
+        "task status "0) echo "live tasks" ;;
+        "task logs "0) echo "live tasks" ;;
+        "task cancel "*) echo "live tasks" ;;
+        "task wait "*) echo "live tasks" ;;
         "node get "0) echo "live nodes" ;;
         "node drain "0) echo "live nodes" ;;
         "node undrain "0) echo "live nodes" ;;
@@ -169,21 +192,21 @@ _vctl_argument() {
         "node remove "0) echo "live nodes" ;;
         "node kill "0) echo "live nodes" ;;
         "node heartbeat "0) echo "live nodes" ;;
-        "list "0) echo "choice clusters vnodes nodes jobs events" ;;
-        "get "0) echo "choice clusters vnodes nodes jobs" ;;
+        "list "0) echo "choice clusters vnodes nodes jobs tasks leases events" ;;
+        "get "0) echo "choice clusters vnodes nodes jobs tasks leases" ;;
         "get "1) echo "live objects" ;;
-        "summary "0) echo "choice clusters vnodes nodes jobs events" ;;
+        "summary "0) echo "choice clusters vnodes nodes jobs tasks leases events" ;;
         "backup "0) echo "file" ;;
         "restore "0) echo "file" ;;
     esac
 }
 
 _vctl_is_group() {
-    [[ "$1" =~ ^(job|vc|node|config)$ ]]
+    [[ "$1" =~ ^(job|vc|task|node|lease|config)$ ]]
 }
 
 _vctl_has_own_words() {
-    case "$1" in "job submit") return 0 ;; esac
+    case "$1" in "job submit"|"task run") return 0 ;; esac
     return 1
 }
 

@@ -21,7 +21,9 @@ EXAMPLES = (
 GROUPS = {
     "job": ("Submit, watch and stop jobs.", "jobs"),
     "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
+    "task": ("Run commands inside a job, watch and cancel them.", "tasks"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),
+    "lease": ("Show what clusters have borrowed.", "leases"),
     "config": ("Show the settings and where they come from.", "configuration"),
 }
 """Words that are followed by a second word; the last column names one module, or several."""
@@ -36,6 +38,7 @@ WORDS = {
     "list": ("List objects of one kind.", "objects"),
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
+    "demand": ("What waits for resources.", "leases"),
     "events": ("The history of changes.", "views"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
     "serve": ("Answer the HTTP API until it is stopped.", "serve"),
@@ -54,10 +57,12 @@ OTHER_WORDS = {
     "rm": ("delete", "remove"),
     "remove": ("delete",),
     "delete": ("remove",),
-    "kill": ("stop",),
+    "kill": ("stop", "cancel"),
     "cancel": ("stop",),
-    "end": ("stop",),
+    "end": ("stop", "cancel"),
+    "stop": ("cancel",),
     "run": ("submit",),
+    "submit": ("run",),
     "start": ("submit",),
     "add": ("create", "submit"),
     "new": ("create", "add"),

@@ -95,6 +95,40 @@ NODES_OF_A_CLUSTER = [
     Column("GPU", _used("GPU", "Resources", "Available"), right=True, optional=True),
     Column("MEM", _used("memory", "Resources", "Available"), right=True, optional=True),
 ]
+TASKS = [
+    Column("TASK", "task_id"),
+    Column("NAME", "name", optional=True, give=True),
+    Column("STATE", lambda task: words.state(task["state"])),
+    Column("REASON", "state_reason", optional=True),
+    Column("JOB", "job_id", right=True, spare=True),
+    Column("CLUSTER", lambda task: words.cluster_name(task["cluster_id"]), give=True),
+    Column("NODE", lambda task: task["node_id"] or "", optional=True, give=True),
+    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
+    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
+    Column("MEM", _amount("resources", "memory"), right=True, optional=True, spare=True),
+    Column("TIME", _running_for, right=True),
+    Column("AGE", lambda task: words.lasted(task["created_at"]), right=True, spare=True),
+    Column("EXIT", "exit_code", right=True, optional=True),
+]
+LEASES = [
+    Column("LEASE", "lease_id", right=True),
+    Column("BORROWER", lambda lease: words.cluster_name(lease["borrower_id"]), give=True),
+    Column("LENDER", lambda lease: words.cluster_name(lease["lender_id"]), give=True),
+    Column("RESOURCES", lambda lease: words.amounts(lease["resources"])),
+    Column("NODE", "node_id", give=True),
+    Column("VNODE", "vnode_id", spare=True, give=True),
+    Column("JOB", "job_id", right=True, optional=True, spare=True),
+    Column("AGE", lambda lease: words.lasted(lease["since"]), right=True),
+    Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True, optional=True),
+]
+DEMAND = [
+    Column("CLUSTER", lambda line: words.cluster_name(line["cluster_id"]), give=True),
+    Column("COUNT", "count", right=True),
+    Column("KIND", "kind"),
+    Column("RESOURCES", lambda line: words.amounts(line["resources"]) or "-"),
+    Column("REASON", "reason"),
+    Column("BY", lambda line: _few(line["by"]), give=True),
+]
 EVENTS = [
     Column("SEQ", "seq", right=True),
     Column("TIME", lambda event: event["at"][:19].replace("T", " ")),
@@ -108,6 +142,11 @@ EVENTS = [
         give=True,
     ),
 ]
+
+
+def _few(names: list[str]) -> str:
+    """The first names of many."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _count(value: object) -> object:

@@ -9,7 +9,7 @@ from vctl.cli import catalog
 from vctl.cli.declare import Command, Param
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
-LIVE = ("jobs", "clusters", "nodes", "vnodes", "objects")
+LIVE = ("jobs", "tasks", "clusters", "nodes", "vnodes", "objects")
 
 
 class Tree:

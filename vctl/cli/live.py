@@ -47,6 +47,13 @@ def _jobs(store: "Store") -> list[str]:
     return [str(job["submission_id"]) for job in found] + (["last"] if found else [])
 
 
+def _tasks(store: "Store") -> list[str]:
+    from vctl.ops import tasks
+
+    found, _ = tasks.list_tasks(store, all=True)
+    return [str(task["task_id"]) for task in found][-MOST:]
+
+
 def _clusters(store: "Store") -> list[str]:
     from vctl.ops import cluster_views
 
@@ -68,4 +75,10 @@ def _vnodes(store: "Store") -> list[str]:
     return [str(node["NodeID"]) for node in views.nodes(store, here)][:MOST]
 
 
-OFFERS: dict[str, Any] = {"jobs": _jobs, "clusters": _clusters, "nodes": _nodes, "vnodes": _vnodes}
+OFFERS: dict[str, Any] = {
+    "jobs": _jobs,
+    "tasks": _tasks,
+    "clusters": _clusters,
+    "nodes": _nodes,
+    "vnodes": _vnodes,
+}

@@ -9,6 +9,7 @@ from vctl.spec.quantities import SIZES, format_duration, format_size
 
 STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
+    "PENDING_ARGS_AVAIL": "yellow", "PENDING_NODE_ASSIGNMENT": "yellow",
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
     "FAILED": "red", "DEAD": "red", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
@@ -64,6 +65,14 @@ def lasted(start: str | None, end: str | None = None) -> str:
     """``1h30m`` from one timestamp to another, or to now."""
     seconds = seconds_between(start, end)
     return "" if seconds is None else format_duration(int(seconds))
+
+
+def until(end: str | None) -> str:
+    """``in 5m`` until a timestamp, ``now`` when it has passed; nothing when there is none."""
+    if not end:
+        return ""
+    left = (datetime.fromisoformat(end) - datetime.now(UTC)).total_seconds()
+    return f"in {format_duration(int(left))}" if left >= 1 else "now"
 
 
 def value(name: str, given: Any) -> str:

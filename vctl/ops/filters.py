@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from vctl.errors import BadSpec
 
@@ -25,3 +26,16 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
             raise BadSpec(f"--filter: unknown key {key!r}", fix=did_you_mean(key, keys))
         found.append((key, equal, value.strip()))
     return found
+
+
+def choose(items: list[dict[str, Any]], filters: Sequence[str]) -> list[dict[str, Any]]:
+    """The items that pass; any field they have is a key."""
+    if not filters:
+        return items
+    from vctl.ops.forms import matches
+
+    unknown = [
+        text.partition("=")[0].rstrip("!") for text in filters
+    ]  # nothing to compare with: any key will do
+    wanted = parse_filters(filters, list(items[0]) if items else unknown)
+    return [item for item in items if matches(item, wanted)]

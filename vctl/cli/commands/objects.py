@@ -44,11 +44,12 @@ def _cluster(call: Call, ref: str) -> Data:
 
 def _vnodes(call: Call) -> Items:
     from vctl.ops import views
+    from vctl.ops.filters import choose
 
     items = views.vnodes(call.store)
     if here := os.environ.get("VCTL_CLUSTER_ID"):  # a job sees its own cluster and what it made in it
         items = [item for item in items if f"{item['cluster_id']}##".startswith(f"{here}##")]
-    return _cut(call, _filtered(items, call.filters))
+    return _cut(call, choose(items, call.filters))
 
 
 def _vnode(call: Call, ref: str) -> Data:
@@ -81,10 +82,41 @@ def _job(call: Call, ref: str) -> Data:
     return jobs.get_job(call.store, ref)
 
 
+def _tasks(call: Call) -> Items:
+    from vctl.ops import tasks
+
+    here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
+    return tasks.list_tasks(call.store, all=True, filters=call.filters, limit=call.limit, job=here)
+
+
+def _task(call: Call, ref: str) -> Data:
+    from vctl.ops import tasks
+
+    return tasks.get_task(call.store, ref)
+
+
+def _leases(call: Call) -> Items:
+    from vctl.ops import leases
+    from vctl.ops.filters import choose
+
+    return _cut(call, choose(leases.list_leases(call.store), call.filters))
+
+
+def _lease(call: Call, ref: str) -> Data:
+    from vctl.errors import NotFound
+    from vctl.ops import leases
+
+    for lease in leases.list_leases(call.store):
+        if str(lease["lease_id"]) == ref:
+            return lease
+    raise NotFound(f"there is no lease {ref!r}", fix="`vctl lease list` shows them")
+
+
 def _events(call: Call) -> Items:
     from vctl.ops import views
+    from vctl.ops.filters import choose
 
-    items = _filtered(views.events(call.store), call.filters)
+    items = choose(views.events(call.store), call.filters)
     return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
 
 
@@ -92,23 +124,13 @@ def _cut(call: Call, items: list[Data]) -> Items:
     return call.first(items), len(items)
 
 
-def _filtered(items: list[Data], filters: list[str]) -> list[Data]:
-    if not filters:
-        return items
-    from vctl.ops.filters import parse_filters
-    from vctl.ops.forms import matches
-
-    wanted = parse_filters(
-        filters, list(items[0]) if items else [text.partition("=")[0].rstrip("!") for text in filters]
-    )
-    return [item for item in items if matches(item, wanted)]
-
-
 KINDS = {
     "clusters": Kind("ClusterList", "cluster_id", "kind", _clusters, _cluster),
     "vnodes": Kind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
     "nodes": Kind("NodeList", "node_id", "state", _nodes, _node),
     "jobs": Kind("JobList", "submission_id", "status", _jobs, _job),
+    "tasks": Kind("TaskList", "task_id", "state", _tasks, _task),
+    "leases": Kind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
     "events": Kind("EventList", "seq", "kind", _events, None),
 }
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]

@@ -1,0 +1,96 @@
+"""``vctl task``, ``lease list``, ``demand`` and their lists."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Cli, python
+
+JOB = (
+    f'vctl() {{ {sys.executable} -m vctl "$@"; }}\n'
+    + """
+set -e
+good=$(vctl task run --no-wait --name good -- sh -c 'echo from the task')
+bad=$(vctl task run --no-wait --num-cpus 0.5 -- sh -c 'exit 4')
+vctl task wait $good
+vctl task logs $good
+code=0; vctl task wait $good $bad || code=$?
+code2=0; vctl task run -- sh -c 'echo out; echo err >&2; exit 3' || code2=$?
+echo $code $code2
+vctl task list -a -o csv | cut -d, -f1,3
+vctl get tasks $bad -o json | grep -A1 resources
+big=$(vctl task run --no-wait --num-cpus 64 -- true)
+sleep 0.2
+vctl demand --no-header
+vctl task cancel $big
+"""
+)
+
+
+@pytest.fixture
+def ran(nodes: Cli) -> subprocess.CompletedProcess[str]:
+    return python(
+        "-m", "vctl", "job", "submit", "--submission-id", "j", "--", "bash", "-c", JOB, home=nodes.home
+    )
+
+
+def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> None:
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    lines = ran.stdout.splitlines()
+    assert lines[:4] == ["from the task", "out", "err", "4 3"]
+    assert lines[4:8] == ["task_id,state", "task-1,FINISHED", "task-2,FAILED", "task-3,FAILED"]
+    assert '"CPU": 0.5' in ran.stdout
+    assert "CPU 64" in ran.stdout
+    assert lines[-1] == "task task-4 is FAILED"
+
+    assert nodes("summary tasks -o json").json["counts"] == {"FINISHED": 1, "FAILED": 3}
+    items = nodes("list tasks -o json").json
+    assert (items["kind"], items["total"]) == ("TaskList", 4)
+    assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
+    assert nodes("task list").out == "no tasks are waiting or running; -a shows those that are over\n"
+    assert nodes("task status 2 -o json").json["exit_code"] == 4
+    assert python("-m", "vctl", "__complete", "tasks", home=nodes.home).stdout.split()[0] == "task-1"
+
+
+def test_outside_a_job_it_must_be_named(nodes: Cli) -> None:
+    ran = nodes("task run -- true")
+    assert ran.code == 2
+    assert "--job" in ran.err
+    assert nodes("task run --job nope -- true").code == 4
+    nodes("job", "submit", "--no-wait", "--submission-id", "j", "--", "true")
+    assert nodes("task run --job j -- true").code == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "task run --strategy PACK -- true",
+        "task run --num-gpus 1.5 -- true",
+        "task run --resources {} --max-retries -1 -- true",
+        "task run --label-selector [] -- true",
+        "task run",
+        "task list --filter nope=1",
+    ],
+)
+def test_bad_requests(nodes: Cli, line: str) -> None:
+    assert nodes(line).code == 2
+
+
+def test_nothing_borrowed_nothing_wanted(nodes: Cli) -> None:
+    assert nodes("lease list").out == "nothing has been borrowed\n"
+    assert nodes("lease list -o json").json == {
+        "api_version": "vctl/v1",
+        "kind": "LeaseList",
+        "items": [],
+        "total": 0,
+    }
+    assert nodes("list leases -o json").json["items"] == []
+    assert nodes("get leases 7").code == 4
+    assert nodes("demand").out == "nothing waits\n"
+    for _ in range(2):
+        nodes("job", "submit", "--no-wait", "--num-cpus", "3", "--", "true")
+    line = nodes("demand -o json").json["items"][0]
+    assert (line["count"], line["kind"], line["resources"]) == (2, "job", {"CPU": 3.0})
+    assert nodes("demand").out.splitlines()[1].split()[:5] == ["primary", "2", "job", "CPU", "3"]
+    assert nodes("demand --filter kind=task -o json").json["total"] == 0

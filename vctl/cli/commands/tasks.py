@@ -1,0 +1,214 @@
+"""``vctl task``: start commands inside a running job, watch and cancel them."""
+
+import os
+import sys
+from typing import Annotated, Any
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES, LISTS, READS
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, done, listing, single
+
+TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
+TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
+Job = Annotated[
+    str | None,
+    Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+]
+
+
+@command(
+    "task run",
+    "vctl task run -- python part.py 1",
+    "vctl task run --num-gpus 1 --no-wait -- python part.py 2",
+    "vctl task run --job last --num-cpus 2 --strategy SPREAD -- ./shard.sh",
+    common=CHANGES,
+    own_words=True,
+)
+def run(
+    call: Call,
+    words: Annotated[
+        list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")
+    ],
+    num_cpus: Annotated[str | None, Opt("--num-cpus", metavar="N", help="CPUs it takes (1).")] = None,
+    num_gpus: Annotated[str | None, Opt("--num-gpus", metavar="N", help="GPUs it takes (0).")] = None,
+    memory: Annotated[
+        str | None, Opt("--memory", metavar="SIZE", help="Memory it takes, such as 8GiB.")
+    ] = None,
+    resources: Annotated[
+        str | None, Opt("--resources", metavar="JSON", help="Other resources it takes.")
+    ] = None,
+    label_selector: Annotated[
+        str | None,
+        Opt("--label-selector", metavar="JSON", help="Only on virtual nodes whose labels match."),
+    ] = None,
+    strategy: Annotated[
+        str,
+        Opt(
+            "--strategy",
+            metavar="WORD",
+            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.",
+        ),
+    ] = "HYBRID",
+    max_retries: Annotated[int, Opt("--max-retries", help="Tries after the first that fails (0).")] = 0,
+    name: Annotated[str, Opt("--name", help="A name for people.")] = "",
+    job: Job = None,
+    detach: Annotated[bool, Opt("--detach", help="Let it outlive its job.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Print the task id and return.")] = False,
+) -> Answer | int:
+    """Run a command inside a running job, with resources of its own.
+
+    It starts on a virtual node of the job's cluster that has room; the cluster grows, or the task waits. Its
+    output is shown and its exit code is returned. Ctrl-C detaches: the task goes on.
+    """
+    from vctl.ops import tasks
+    from vctl.spec.task_request import TaskRequest, task_amounts
+
+    request = TaskRequest(
+        argv=tuple(words),
+        job=job,
+        request=task_amounts(num_cpus, num_gpus, memory, resources, units=call.config.get("unit_resources")),
+        selector=_selector(label_selector),
+        strategy=strategy,
+        name=name,
+        max_retries=max_retries,
+        detach=detach,
+    )
+    task = tasks.run(call.store, request)
+    if no_wait:
+        call.warn_if_nothing_schedules()
+        return done(task, task["task_id"], task["task_id"])
+    return _follow(call, task["task_id"])
+
+
+def _selector(document: str | None) -> Any:
+    if document is None:
+        return ()
+    from vctl.spec.selectors import parse_selector
+    from vctl.spec.source import read_document
+
+    path = "--label-selector"
+    return parse_selector(read_document(document, "a label selector", path), path)
+
+
+def _follow(call: Call, task_id: str) -> Answer | int:
+    """Show the task's output, or with ``-o`` nothing but the task itself once it is over."""
+    from vctl.daemon import waiting
+    from vctl.ops import tasks
+
+    if call.asked_output in (None, "table"):
+        return waiting.follow_task(call.store, call.config, task_id)
+    code = waiting.wait_for_tasks(call.store, call.config, [task_id], timeout_s=None)
+    return single(tasks.get_task(call.store, task_id), task_id, code=code)
+
+
+@command("task list", "vctl task list", "vctl task list --job last -a -o json", common=LISTS)
+def list_(
+    call: Call,
+    all_: Annotated[
+        bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")
+    ] = False,
+    job: Job = None,
+) -> Answer:
+    """List tasks, oldest first: those of the job this runs in, else of all."""
+    from vctl.cli.columns import TASKS
+    from vctl.ops import tasks
+
+    over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
+    items, total = tasks.list_tasks(
+        call.store,
+        all=over_too,
+        filters=call.filters,
+        limit=call.limit,
+        job=job or os.environ.get("VCTL_SUBMISSION_ID"),
+    )
+    none = "no tasks" if over_too else "no tasks are waiting or running; -a shows those that are over"
+    return listing("TaskList", items, total, "task_id", TASKS, none)
+
+
+@command("task status", "vctl task status last", "vctl task status task-7 -o json", common=READS)
+def status(call: Call, task: TaskRef) -> Answer:
+    """Show one task: its state, why it waits, where it runs."""
+    from vctl.ops import tasks
+
+    data = tasks.get_task(call.store, task)
+    return single(data, data["task_id"])
+
+
+@command("task logs", "vctl task logs last", "vctl task logs --follow task-7", common=CHANGES)
+def logs(
+    call: Call,
+    task: TaskRef,
+    follow: Annotated[
+        bool, Opt("-f", "--follow", help="Go on until the task is over, and return its exit code.")
+    ] = False,
+    tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+) -> int:
+    """Print the output of a task."""
+    if follow:
+        from vctl.daemon import waiting
+
+        return waiting.follow_task(call.store, call.config, task)
+    from vctl.ops import jobs, tasks
+
+    for block in jobs.read_log(tasks.log_path(call.store, task), tail=tail):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+@command("task cancel", "vctl task cancel task-7", "vctl task cancel 7 8 --grace 10s", common=CHANGES)
+def cancel(
+    call: Call,
+    tasks_: TaskRefs,
+    grace: Annotated[
+        str | None, Opt("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL (its job's grace).")
+    ] = None,
+) -> Answer:
+    """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace."""
+    from vctl.ops import tasks
+    from vctl.spec.quantities import parse_duration
+
+    grace_s = None if grace is None else parse_duration(grace, "--grace")
+    ids = [tasks.get_task(call.store, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
+    cancelled = [tasks.cancel(call.store, task_id, grace_s=grace_s) for task_id in ids]
+    if any(task["state"] == "RUNNING" for task in cancelled):
+        call.warn_if_nothing_schedules()
+    return _each(cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
+
+
+def _now(task: dict[str, Any]) -> str:
+    return "being cancelled" if task["state"] == "RUNNING" else str(task["state"])
+
+
+@command("task wait", "vctl task wait last", "vctl task wait 7 8 9 --timeout 1h", common=CHANGES)
+def wait(
+    call: Call,
+    tasks_: TaskRefs,
+    timeout: Annotated[
+        str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
+    ] = None,
+) -> Answer | int:
+    """Wait until tasks are over; the exit code is the first bad one of theirs."""
+    from vctl.daemon import waiting
+    from vctl.ops import tasks
+    from vctl.spec.quantities import parse_duration
+
+    timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
+    code = waiting.wait_for_tasks(call.store, call.config, tasks_, timeout_s=timeout_s)
+    if call.asked_output is None:
+        return code
+    answer = _each(
+        [tasks.get_task(call.store, ref) for ref in tasks_], lambda task: f"{task['task_id']} {task['state']}"
+    )
+    answer.code = code
+    return answer
+
+
+def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
+    """One task: itself. Several: a list."""
+    if len(items) == 1:
+        return done(items[0], items[0]["task_id"], sentence(items[0]))
+    answer = listing("TaskList", items, len(items), "task_id", [], "")
+    answer.draw = lambda _: [sentence(item) for item in items]
+    return answer
