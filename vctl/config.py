@@ -58,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
         "lease_cooldown", "duration", "VCTL_LEASE_COOLDOWN", "A lease never returns sooner than that.", 2
     ),
     Setting("lease_duration", "duration", "VCTL_LEASE_DURATION", "How long a lease runs; unset: while used."),
+    Setting("reclaim_grace", "duration", "VCTL_RECLAIM_GRACE", "From telling a borrower to cutting it.", 30),
     Setting("provider", "text", "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
     Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never.", 64 * 2**20),

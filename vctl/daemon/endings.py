@@ -177,6 +177,14 @@ def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:
     mirror.drop_cluster(cluster_id)
 
 
+_WORDS = {
+    jb.STOPPED_BY_USER: "stopped by the user",
+    jb.PREEMPTED: "a lender called back what it ran on",
+    tk.CANCELLED: "cancelled",
+    tk.OWNER_ENDED: "what started it is over",
+}
+
+
 def outcome_of(run: Run, end: Ended) -> Outcome:
     """What a run's end means for its job."""
     record = end.record
@@ -189,7 +197,7 @@ def outcome_of(run: Run, end: Ended) -> Outcome:
     if run.stop_reason is not None and record.stopped:
         if run.stop_reason == jb.TIME_LIMIT:
             return Outcome(jb.FAILED, jb.TIME_LIMIT, jb.EXIT_TIME_LIMIT, "ran longer than its time limit")
-        return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, "stopped by the user")
+        return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, _WORDS.get(run.stop_reason, "stopped"))
     if record.exit_code == 0:
         return Outcome(jb.SUCCEEDED, None, 0, None)
     if record.signal is not None:

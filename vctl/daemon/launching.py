@@ -41,6 +41,7 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         "VCTL_NODE_ID": run.node_id,
         "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
         "VCTL_HOME": str(store.home),
+        "VCTL_LEASE_FILE": notice_path(str(store.home), job["submission_id"]),
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
@@ -81,3 +82,8 @@ def path_of(ledger: Ledger, cluster_id: str) -> str:
         parts.append(current)
         current = ledger.clusters[current].parent_id
     return "/".join(reversed(parts or [PRIMARY]))
+
+
+def notice_path(home: str, submission_id: str) -> str:
+    """Where a job reads which lease is called in and until when."""
+    return f"{home}/notices/{submission_id}.json"

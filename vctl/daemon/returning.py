@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 
 from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
-from vctl.scheduler.leasing import free_part, give_back, newest_first
+from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.store import clusters, tasks
 from vctl.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted."""
+    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted.
+
+    ``reclaim_grace_s``: what a borrower gets between being told and being cut. ``duration_s`` None: while used.
+    """
 
     idle_s: float = 10.0
     cooldown_s: float = 2.0
     duration_s: float | None = None
+    reclaim_grace_s: float = 30.0
 
 
 class Returns:
@@ -29,6 +33,8 @@ class Returns:
         self.terms = terms
         self._idle_since: dict[int, float] = {}
         self._due: float | None = None
+        self.called: set[int] = set()
+        """Leases that their lender wants back: returned as soon as they are free."""
 
     def due_s(self) -> float:
         """Seconds until a lease may be due."""
@@ -44,13 +50,14 @@ class Returns:
                 self._idle_since.pop(lease.lease_id, None)
                 continue
             since = self._idle_since.setdefault(lease.lease_id, now)
-            wait_s = self._wait_s(lease, since, now, wall)
+            wait_s = 0.0 if lease.lease_id in self.called else self._wait_s(lease, since, now, wall)
             if wait_s <= 0:
                 due.append(lease)
             elif self._due is None or now + wait_s < self._due:
                 self._due = now + wait_s
         for gone in set(self._idle_since) - set(mirror.leases):
             del self._idle_since[gone]
+        self.called &= set(mirror.leases)
         if due:
             self._give_back(mirror, due)
 
@@ -79,6 +86,9 @@ class Returns:
                 else:
                     clusters.update_vnode(self.store, done.after)
                 tasks.end_lease(self.store, lease, done.left)
+                restored = restore(mirror.ledger, lease, done)
+                if restored is not None:
+                    clusters.update_vnode(self.store, restored.after)
                 if done.left:
                     mirror.leases[lease.lease_id] = replace(lease, amounts=done.left)
                 else:

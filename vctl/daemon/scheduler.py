@@ -20,6 +20,7 @@ from vctl.daemon.launching import request_of
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.provider import Provider, ProviderSpec
+from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -50,6 +51,7 @@ class Scheduler:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
         self.returns = Returns(store, terms or LeaseTerms())
+        self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
         self.kind = kind
         self.local_node = local_node
@@ -125,6 +127,7 @@ class Scheduler:
         self._carry_out_stops(mirror)
         self._enforce_limits(mirror)
         self.returns.turn(mirror)
+        self.reclaims.turn(mirror, self._stop_run, self._tell)
         while self._round(mirror):
             names, _ = self._changes()
             self._observe(mirror, names)
@@ -233,6 +236,9 @@ class Scheduler:
             mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
         self.runtime.stop(run.run_id, grace_s=grace_s)
 
+    def _tell(self, run_id: str, signo: int) -> None:
+        self.runtime.signal_run(run_id, signo, tree=True)
+
     def _carry_out_stops(self, mirror: Mirror) -> None:
         for job_id in sorted(mirror.stops):
             job = jobs.get(self.store, job_id)
@@ -277,9 +283,8 @@ class Scheduler:
                 if job.begin_at_ns is not None
             ]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        return max(
-            0.0, min(SAFETY_S, nearest, self.maintenance.due_s(), self.returns.due_s(), self.provider.due_s())
-        )
+        clocks = (self.maintenance, self.returns, self.reclaims, self.provider)
+        return max(0.0, min(SAFETY_S, nearest, *(clock.due_s() for clock in clocks)))
 
     def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""

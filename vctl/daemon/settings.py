@@ -25,6 +25,7 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
             idle_s=float(config.get("lease_idle_timeout")),
             cooldown_s=float(config.get("lease_cooldown")),
             duration_s=None if duration is None else float(duration),
+            reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
         provider=parse_provider(config.get("provider")),
     )

@@ -26,8 +26,9 @@ def write_growth(
         return []
     now = store.clock()
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
+    lender_id = step.lender_id or cluster.parent_id
     lease = Lease(
-        0, cluster.cluster_id, cluster.parent_id, step.after.vnode_id, step.after.node_id, lent, now, expires_at, job_id
+        0, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now, expires_at, job_id
     )  # fmt: skip
     return [tasks.insert_lease(store, lease)]
 

@@ -39,7 +39,7 @@ def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
 
 
 def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> forms.Form:
-    """Give named nodes of a logical cluster back to its parent: all of them, or none when one is not idle or not its."""
+    """Give named nodes of a logical cluster back to its parent: all of them or none, when one is busy or not its."""
     from vctl.spec.ids import check_new_cluster_id
 
     check_new_cluster_id(cluster_id)

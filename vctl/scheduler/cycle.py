@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.scheduler.elasticity import grow_for_gang
 from vctl.scheduler.feasibility import ever
+from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Plan, Start, Wait, revert, start_of, take
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait, decide_tasks, revert_task

@@ -6,26 +6,30 @@ one where it has none, and else asks its parent to grow first, up to the root. W
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Amounts, difference, merged
-from vctl.scheduler.placement import Placed, place
+from vctl.core.resources import SCALE, Amounts, difference, merged, total, within
 
 MOST_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """One virtual node made (``before`` None) or enlarged in place."""
+    """One virtual node made (``before`` None) or resized in place.
+
+    ``lender_id`` is the sibling that lends what is gained here; its own virtual node has become smaller in the
+    step before. None: the parent gives.
+    """
 
     before: VNode | None
     after: VNode
+    lender_id: str | None = None
 
     @property
     def gained(self) -> dict[str, int]:
@@ -59,6 +63,12 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
         return grow.after.vnode_id not in ledger.vnodes and room.fits_exactly(grow.after.holding)
     if ledger.vnodes.get(grow.after.vnode_id) != grow.before:
         return False
+    if within(
+        grow.after.holding.amounts, grow.before.holding.amounts
+    ):  # a sibling lends: only what it leaves free
+        return ledger.rooms[grow.after.vnode_id].fits_exactly(
+            difference(grow.before.holding, grow.after.holding)
+        )
     return room.fits_exactly(difference(grow.after.holding, grow.before.holding))
 
 
@@ -97,7 +107,22 @@ class _Wish:
 def _grow(
     ledger: Ledger, cluster_id: str, wish: _Wish, done: list[Grow], *, only: str | None, depth: int
 ) -> str | None:
-    """The virtual node that has room for the request afterwards. ``only`` restricts to one that exists."""
+    """The virtual node that has room for the request afterwards. ``only`` restricts to one that exists.
+
+    On failure what was tried on the way is undone.
+    """
+    mark = len(done)
+    found = _grow_here(ledger, cluster_id, wish, done, only=only, depth=depth)
+    if found is None:
+        for step in reversed(done[mark:]):
+            revert_growth(ledger, step)
+        del done[mark:]
+    return found
+
+
+def _grow_here(
+    ledger: Ledger, cluster_id: str, wish: _Wish, done: list[Grow], *, only: str | None, depth: int
+) -> str | None:
     cluster = ledger.clusters[cluster_id]
     if cluster_id == PRIMARY or not cluster.spec.flexible or cluster.state != "ACTIVE" or depth > MOST_DEPTH:
         return None
@@ -139,7 +164,7 @@ def _grow(
                 and ledger.rooms[above].fits(need)
             ):
                 return _enlarge(ledger, there, need, done)
-    return None
+    return lend(ledger, cluster, own, wish, done, fresh=only is None)
 
 
 def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:
@@ -161,6 +186,76 @@ def _missing(ledger: Ledger, vnode: VNode, request: Mapping[str, int]) -> dict[s
         elif amount > room.free.get(name, 0):
             need[name] = amount - room.free.get(name, 0)
     return need
+
+
+def lend(
+    ledger: Ledger, cluster: Cluster, own: list[VNode], wish: _Wish, done: list[Grow], *, fresh: bool
+) -> str | None:
+    """Last resort: a logical sibling lends what it does not use of its minimum, up to its lending limit.
+
+    ``fresh``: a new virtual node will do where the cluster has none to enlarge.
+    """
+    for lender in _lenders(ledger, cluster):
+        for theirs in flexible_parts(ledger, lender.cluster_id):
+            mine = next((vnode for vnode in own if vnode.parent_id == theirs.parent_id), None)
+            if mine is None and not fresh:
+                continue
+            if mine is None and any(
+                v.node_id == theirs.node_id for v in flexible_parts(ledger, cluster.cluster_id)
+            ):
+                continue
+            need = wish.request if mine is None else _missing(ledger, mine, wish.request)
+            given = _lendable(ledger, lender, theirs, need)
+            if given is None or not wish.suits(theirs) or not _allowed(ledger, cluster, need):
+                continue
+            _shrink(ledger, theirs, given, done)
+            slot = ledger.vnodes[theirs.parent_id or ""]
+            if not ledger.rooms[slot.vnode_id].fits(need):
+                return None
+            if mine is None:
+                return _make(ledger, cluster.cluster_id, slot, need, done, lender.cluster_id)
+            return _enlarge(ledger, mine, need, done, lender.cluster_id)
+    return None
+
+
+def _lenders(ledger: Ledger, cluster: Cluster) -> list[Cluster]:
+    """Logical siblings that may lend, by id."""
+    siblings = (ledger.clusters[one] for one in sorted(ledger.subclusters.get(cluster.parent_id or "", ())))
+    return [
+        one
+        for one in siblings
+        if one.kind == LOGICAL and one.cluster_id != cluster.cluster_id and any(one.lending_limit.values())
+    ]
+
+
+def _lendable(
+    ledger: Ledger, lender: Cluster, vnode: VNode, need: Mapping[str, int]
+) -> dict[str, int] | None:
+    """What a virtual node of a lender has to give up beside what its parent has free, or None when it may not."""
+    room, above = ledger.rooms[vnode.vnode_id], ledger.rooms[vnode.parent_id or ""]
+    has = total(part.holding.amounts for part in flexible_parts(ledger, lender.cluster_id))
+    given: dict[str, int] = {}
+    for name, amount in need.items():
+        short = amount - max(above.free.get(name, 0), 0)
+        if short <= 0:
+            continue
+        lent = max(0, lender.spec.flexible_min.get(name, 0) - has.get(name, 0))
+        if name in room.instances:
+            short = -(-short // SCALE) * SCALE  # whole instances change hands
+            free = room.whole_units(name) * SCALE
+        else:
+            free = room.free.get(name, 0)
+        if short > min(free, lender.lending_limit.get(name, 0) - lent):
+            return None
+        given[name] = short
+    return given or None
+
+
+def _shrink(ledger: Ledger, vnode: VNode, given: Mapping[str, int], done: list[Grow]) -> None:
+    taken = ledger.rooms[vnode.vnode_id].copy().take(given)
+    step = Grow(vnode, replace(vnode, holding=difference(vnode.holding, taken)))
+    apply_growth(ledger, step)
+    done.append(step)
 
 
 def _allowed(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> bool:
@@ -194,87 +289,34 @@ def _slot_for(ledger: Ledger, cluster: Cluster, wish: _Wish) -> VNode | None:
     return ledger.vnodes[best[1]] if best else None
 
 
-def _enlarge(ledger: Ledger, vnode: VNode, more: Mapping[str, int], done: list[Grow]) -> str:
+def _enlarge(
+    ledger: Ledger, vnode: VNode, more: Mapping[str, int], done: list[Grow], lender_id: str | None = None
+) -> str:
     trial = ledger.rooms[vnode.parent_id or ""].copy()
     after = replace(vnode, holding=merged(vnode.holding, trial.take(more)))
-    step = Grow(vnode, after)
+    step = Grow(vnode, after, lender_id)
     apply_growth(ledger, step)
     done.append(step)
     return vnode.vnode_id
 
 
-def _make(ledger: Ledger, cluster_id: str, slot: VNode, request: Mapping[str, int], done: list[Grow]) -> str:
+def _make(
+    ledger: Ledger,
+    cluster_id: str,
+    slot: VNode,
+    request: Mapping[str, int],
+    done: list[Grow],
+    lender_id: str | None = None,
+) -> str:
     rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
     vnode_id = f"{cluster_id}/{rank}"
     holding = ledger.rooms[slot.vnode_id].copy().take({n: a for n, a in request.items() if a})
     labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
     step = Grow(
-        None, VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, holding, labels, rank=rank)
+        None,
+        VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, holding, labels, rank=rank),
+        lender_id,
     )
     apply_growth(ledger, step)
     done.append(step)
     return vnode_id
-
-
-def grow_for_gang(
-    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
-) -> tuple[list[Grow], Placed] | None:
-    """Let a cluster grow until a gang fits into it; applied to the ledger. None leaves the ledger as it was.
-
-    Each part that fits nowhere now makes the cluster grow by itself; then the whole gang is placed at once.
-    """
-    done: list[Grow] = []
-    trial: list[str] = []
-    possible = True
-    for number, (request, selector, avoid) in enumerate(_parts(ledger, spec, entry, trial)):
-        vnode_id = _room_for(ledger, parent_id, request, selector, avoid)
-        if vnode_id is None:
-            more = grow(ledger, parent_id, request, selector, avoid)
-            if more is None:
-                possible = False
-                break
-            done += more
-            vnode_id = _room_for(ledger, parent_id, request, selector, avoid)
-        if vnode_id is None:
-            possible = False
-            break
-        ledger.charge(f"gang:{number}", vnode_id, ledger.rooms[vnode_id].copy().take(request))
-        trial.append(f"gang:{number}")
-    for run_id in trial:
-        ledger.discharge(run_id)
-    if possible and done:
-        found = place(ledger, parent_id, spec, entry)
-        if isinstance(found, Placed):
-            return done, found
-    for step in reversed(done):
-        revert_growth(ledger, step)
-    return None
-
-
-def _parts(
-    ledger: Ledger, spec: ClusterSpec, entry: Amounts, trial: list[str]
-) -> Iterator[tuple[dict[str, int], Selector, frozenset[str]]]:
-    """What a gang needs, part by part, with the nodes that its policy rules out given the parts before."""
-    for group in spec.groups:
-        first = len(trial)
-        for node in group.nodes:
-            used = frozenset(ledger.vnodes[ledger.charges[run][0]].node_id for run in trial[first:])
-            avoid = used if group.policy == "STRICT_SPREAD" else frozenset()
-            yield {n: a for n, a in node.resources.items() if a}, node.selector, avoid
-    flexible = rs.maximum(spec.flexible_min, {} if spec.groups else entry) if spec.flexible else {}
-    if any(flexible.values()):
-        yield {n: a for n, a in flexible.items() if a}, (), frozenset()
-
-
-def _room_for(
-    ledger: Ledger, cluster_id: str, request: Amounts, selector: Selector, avoid: frozenset[str]
-) -> str | None:
-    for vnode in ledger.slots(cluster_id):
-        if (
-            vnode.node_id not in avoid
-            and ledger.nodes[vnode.node_id].schedulable
-            and lb.matches(selector, vnode.labels)
-            and ledger.rooms[vnode.vnode_id].fits(request)
-        ):
-            return vnode.vnode_id
-    return None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, SCALE, Holding
+from vctl.core.resources import CPU, EMPTY, SCALE, Holding, difference, merged
 from vctl.core.tasks import Lease
-from vctl.scheduler.elasticity import Grow, flexible_parts
+from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts
 
 
 def above_minimum(ledger: Ledger, step: Grow) -> dict[str, int]:
@@ -88,6 +88,24 @@ def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
     after = replace(vnode, holding=Holding(amounts, instances, tuple(cores)))
     ledger.resize(after)
     return Return(lease, vnode, after, left_of_lease)
+
+
+def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
+    """What a sibling lent goes straight back to it: its virtual node grows again; applied to the ledger.
+
+    None when the parent was the lender, or the lender has no flexible virtual node there any more.
+    """
+    borrower = ledger.clusters.get(lease.borrower_id)
+    if borrower is None or lease.lender_id == borrower.parent_id or lease.lender_id not in ledger.clusters:
+        return None
+    theirs = [v for v in flexible_parts(ledger, lease.lender_id) if v.parent_id == done.before.parent_id]
+    if not theirs:
+        return None
+    after = EMPTY if done.after is None else done.after.holding
+    back = difference(done.before.holding, after)
+    step = Grow(theirs[0], replace(theirs[0], holding=merged(theirs[0].holding, back)))
+    apply_growth(ledger, step)
+    return step
 
 
 def _is_home(ledger: Ledger, vnode_id: str) -> bool:

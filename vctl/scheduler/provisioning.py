@@ -9,7 +9,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
-from vctl.scheduler.elasticity import Grow, grow, grow_for_gang, revert_growth
+from vctl.scheduler.elasticity import Grow, grow, revert_growth
+from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
 from vctl.scheduler.queueing import Queue

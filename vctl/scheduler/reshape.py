@@ -9,7 +9,8 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
-from vctl.scheduler.elasticity import Grow, grow_for_gang
+from vctl.scheduler.elasticity import Grow
+from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed, Unplaced, place

@@ -1,0 +1,139 @@
+"""Calling back what a cluster lent of its minimum, when its own work waits for it: newest lease first.
+
+The borrower's job is told (an event, a file, a signal that no program dies of) and has a grace; what still uses the
+lease then is ended, newest first, never more than the lease and never half a gang.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.core.tasks import Lease
+from vctl.daemon.launching import notice_path
+from vctl.daemon.mirror import Mirror
+from vctl.daemon.returning import Returns
+from vctl.scheduler.leasing import newest_first
+from vctl.scheduler.tasking import ancestors
+from vctl.store import jobs, tasks
+from vctl.store.store import Store
+
+NOTICE_SIGNAL = signal.SIGURG
+"""Ignored by default, so that a job which does not know of leases is not harmed by being told."""
+
+Stop = Callable[[Run, str, float], None]
+Signal = Callable[[str, int], object]
+
+
+class Reclaims:
+    """Leases that are called in, and when their grace ends."""
+
+    def __init__(self, store: Store, returns: Returns, *, grace_s: float = 30.0) -> None:
+        self.store = store
+        self.returns = returns
+        self.grace_s = grace_s
+        self._deadline: dict[int, float] = {}
+
+    def due_s(self) -> float:
+        """Seconds until the next grace ends."""
+        return min((max(0.0, at - time.monotonic()) for at in self._deadline.values()), default=float("inf"))
+
+    def turn(self, mirror: Mirror, stop: Stop, tell: Signal) -> None:
+        """Call in what lenders with waiting work have lent; end what uses it after the grace."""
+        for gone in set(self._deadline) - set(mirror.leases):
+            del self._deadline[gone]
+        lent = [lease for lease in mirror.leases.values() if self._is_sibling_loan(mirror, lease)]
+        for lender_id in sorted({lease.lender_id for lease in lent}):
+            if waits_in(mirror, lender_id):
+                loans = [lease for lease in lent if lease.lender_id == lender_id]
+                self._call_in(mirror, next(newest_first(loans)), tell)
+        now = time.monotonic()
+        for lease_id, deadline in sorted(self._deadline.items()):
+            if deadline <= now:
+                self._end_use(mirror, mirror.leases[lease_id], stop)
+
+    def _is_sibling_loan(self, mirror: Mirror, lease: Lease) -> bool:
+        borrower = mirror.ledger.clusters.get(lease.borrower_id)
+        return borrower is not None and borrower.parent_id != lease.lender_id
+
+    def _call_in(self, mirror: Mirror, lease: Lease, tell: Signal) -> None:
+        if lease.lease_id in self._deadline:
+            return
+        self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
+        self.returns.called.add(lease.lease_id)
+        ends = self.store.clock() + int(self.grace_s * 1e9)
+        with self.store.transaction():
+            mirror.follow(self.store)
+            tasks.call_in(self.store, lease, ends)
+            mirror.caught_up(self.store)
+        for job_id in sorted({run.job_id for run in users_of(mirror, lease)}):
+            self._tell(mirror, job_id, lease, ends, tell)
+
+    def _tell(self, mirror: Mirror, job_id: int, lease: Lease, ends: int, tell: Signal) -> None:
+        """The file named by VCTL_LEASE_FILE, then the signal to every process of the job."""
+        job = jobs.get(self.store, job_id)
+        if job is None:
+            return
+        path = notice_path(str(self.store.home), job["submission_id"])
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        notice = {
+            "lease_id": lease.lease_id,
+            "amounts": dict(lease.amounts),
+            "lender_id": lease.lender_id,
+            "ends_at_ns": ends,
+        }
+        fresh = f"{path}.{os.getpid()}"
+        with open(fresh, "w", opener=_private) as file:
+            json.dump(notice, file)
+        os.replace(fresh, path)
+        for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
+            tell(run_id, NOTICE_SIGNAL)
+
+    def _end_use(self, mirror: Mirror, lease: Lease, stop: Stop) -> None:
+        """End the newest processes on the lease until it is free; a job ends whole."""
+        self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
+        missing = dict(lease.amounts)
+        room = mirror.ledger.rooms.get(lease.vnode_id)
+        if room is None:
+            return
+        for name in missing:
+            missing[name] -= max(0, room.free.get(name, 0))
+        for run in sorted(users_of(mirror, lease), key=lambda run: -(run.started_at or 0)):
+            if all(amount <= 0 for amount in missing.values()):
+                return
+            victims = [run] if run.task_id is not None else _whole_job(mirror, run)
+            for victim in victims:
+                stop(victim, jb.PREEMPTED, self.grace_s if victim.task_id is None else 3.0)
+                for name in missing:
+                    missing[name] -= victim.holding.amounts.get(name, 0)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def users_of(mirror: Mirror, lease: Lease) -> Iterator[Run]:
+    """Processes that run on the virtual node of a lease, or on one that lies inside it."""
+    inside = {lease.vnode_id}
+    frontier = [lease.vnode_id]
+    while frontier:
+        frontier = [child for slot in frontier for child in mirror.ledger.children.get(slot, ())]
+        inside.update(frontier)
+    return (run for run in list(mirror.runs.values()) if run.vnode_id in inside)
+
+
+def _whole_job(mirror: Mirror, run: Run) -> list[Run]:
+    return [mirror.runs[run_id] for run_id in sorted(mirror.runs_of_job.get(run.job_id, ()))]
+
+
+def waits_in(mirror: Mirror, cluster_id: str) -> bool:
+    """Whether work waits in a cluster or anywhere below it."""
+    for parent_id, queue in mirror.queues.items():
+        if queue.jobs and cluster_id in ancestors(mirror.ledger, parent_id):
+            return True
+    return any(cluster_id in ancestors(mirror.ledger, one) for one in mirror.tasks)
