@@ -65,7 +65,8 @@ class Reclaims:
         if lease.lease_id in self._deadline:
             return
         self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
-        self.returns.called.add(lease.lease_id)
+        inside = slots_inside(mirror, lease.vnode_id)  # those who borrowed it further return it first
+        self.returns.called |= {one.lease_id for one in mirror.leases.values() if one.vnode_id in inside}
         ends = self.store.clock() + int(self.grace_s * 1e9)
         with self.store.transaction():
             mirror.follow(self.store)
@@ -119,12 +120,18 @@ def _private(path: str, flags: int) -> int:
 
 def users_of(mirror: Mirror, lease: Lease) -> Iterator[Run]:
     """Processes that run on the virtual node of a lease, or on one that lies inside it."""
-    inside = {lease.vnode_id}
-    frontier = [lease.vnode_id]
+    inside = slots_inside(mirror, lease.vnode_id)
+    return (run for run in list(mirror.runs.values()) if run.vnode_id in inside)
+
+
+def slots_inside(mirror: Mirror, vnode_id: str) -> set[str]:
+    """A virtual node and everything that lies in it."""
+    inside = {vnode_id}
+    frontier = [vnode_id]
     while frontier:
         frontier = [child for slot in frontier for child in mirror.ledger.children.get(slot, ())]
         inside.update(frontier)
-    return (run for run in list(mirror.runs.values()) if run.vnode_id in inside)
+    return inside
 
 
 def _whole_job(mirror: Mirror, run: Run) -> list[Run]:
@@ -132,8 +139,11 @@ def _whole_job(mirror: Mirror, run: Run) -> list[Run]:
 
 
 def waits_in(mirror: Mirror, cluster_id: str) -> bool:
-    """Whether work waits in a cluster or anywhere below it."""
+    """Whether work in a cluster or anywhere below it was looked at and has to wait."""
     for parent_id, queue in mirror.queues.items():
-        if queue.jobs and cluster_id in ancestors(mirror.ledger, parent_id):
+        blocked = any(shape.blocked is not None for shape in queue.shapes.values())
+        if blocked and cluster_id in ancestors(mirror.ledger, parent_id):
             return True
-    return any(cluster_id in ancestors(mirror.ledger, one) for one in mirror.tasks)
+    return any(
+        queue.blocked and cluster_id in ancestors(mirror.ledger, one) for one, queue in mirror.tasks.items()
+    )

@@ -127,10 +127,10 @@ class Scheduler:
         self._carry_out_stops(mirror)
         self._enforce_limits(mirror)
         self.returns.turn(mirror)
-        self.reclaims.turn(mirror, self._stop_run, self._tell)
         while self._round(mirror):
             names, _ = self._changes()
             self._observe(mirror, names)
+        self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
         self.beat()
 
