@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, python
 
 TREE = """
 clusters:
@@ -40,6 +40,20 @@ def test_a_stopped_cluster_says_so_until_it_is_resumed(nodes: Cli) -> None:
     assert [kind for kind in kinds if kind.startswith("cluster.")] == [
         "cluster.created", "cluster.stopped", "cluster.stopped", "cluster.resumed",
     ]  # fmt: skip
+
+
+def test_jobs_wait_while_their_cluster_is_stopped(nodes: Cli) -> None:
+    def vctl(*words: str) -> int:
+        return python("-m", "vctl", *words, home=nodes.home).returncode
+
+    nodes("vc", "create", "x", "--replica-sets", '{"4c8g": 1}')
+    nodes("vc stop x")
+    nodes("job", "submit", "--no-wait", "-c", "x", "--submission-id", "j", "--", "true")
+    assert vctl("job", "wait", "j", "--timeout", "0.3s") == 7
+    waiting = nodes("job status j -o json").json
+    assert (waiting["status"], waiting["state_reason"]) == ("PENDING", "ClusterStopped")
+    nodes("vc resume x")
+    assert vctl("job", "wait", "j") == 0
 
 
 @pytest.mark.parametrize("word", ["stop", "resume"])

@@ -9,7 +9,7 @@ from tests.cli.conftest import Cli, python
 
 JOB = (
     f'vctl() {{ {sys.executable} -m vctl "$@"; }}\n'
-    + """
+    """
 set -e
 good=$(vctl task run --no-wait --name good -- sh -c 'echo from the task')
 bad=$(vctl task run --no-wait --num-cpus 0.5 -- sh -c 'exit 4')

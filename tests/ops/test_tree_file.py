@@ -326,6 +326,8 @@ def test_places_that_cannot_be(store: Store) -> None:
     assert moved.value.details["path"] == "clusters[0]"
     with pytest.raises(NotFound):
         plan(store, flat({"id": "new", "parent": "nope"}))
+    with pytest.raises(NotFound):
+        tree_files.export(store, "service##job")
     jobs.submit(store, JobRequest(argv=("true",), cluster="service", cwd="/"), environment={})
     clusters.delete(store, "service", drain=True)
     with pytest.raises(Conflict, match="is being removed"):

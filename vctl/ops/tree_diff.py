@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, Group
-from vctl.errors import Conflict, VctlError
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
+from vctl.errors import BadSpec, Conflict, VctlError
 from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.cluster_spec import spec_to_document
 from vctl.spec.tree_file import TreeCluster, cluster_document
 from vctl.store import clusters as table
 from vctl.store import rows
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 CREATE, UPDATE, DELETE = "create", "update", "delete"
 
@@ -67,6 +67,17 @@ def present_clusters(store: Store) -> dict[str, Cluster]:
     return {row["cluster_id"]: rows.cluster(row) for row in found}
 
 
+def logical_row(store: Store, cluster_id: str) -> Row:
+    """The row of a cluster that a file may name: those of jobs come and go with their jobs."""
+    row = cluster_row(store, cluster_id)
+    if row["kind"] != LOGICAL:
+        raise BadSpec(
+            f"{cluster_id} is a {row['kind']} cluster, and files describe those made by name",
+            fix="`vctl vc list --filter kind=logical` shows them",
+        )
+    return row
+
+
 def described(cluster: Cluster, path: str = "") -> TreeCluster:
     """A cluster as a file would say it."""
     assert cluster.parent_id is not None
@@ -100,7 +111,7 @@ def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster]
     """Refuse what no change of size can bring about: another parent, a parent that is not there."""
     with at(cluster):
         if cluster.parent_id not in {PRIMARY, *named}:
-            cluster_row(store, cluster.parent_id)
+            logical_row(store, cluster.parent_id)
         old = present.get(cluster.cluster_id)
         if old is None:
             return

@@ -27,6 +27,7 @@ from vctl.ops.tree_diff import (
     described,
     diff_of,
     form_of,
+    logical_row,
     present_clusters,
     revision,
 )
@@ -75,7 +76,7 @@ def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
         present = present_clusters(store)
         wanted = resolve(cluster_id)
         if wanted != PRIMARY:
-            changes.changeable(store, wanted)
+            logical_row(store, wanted)
             inside = {wanted, *table.subtree(store, wanted)}
             present = {name: cluster for name, cluster in present.items() if name in inside}
     staying = [described(cluster) for cluster in present.values() if cluster.state != "REMOVING"]
