@@ -8,23 +8,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
+from vctl.core import resources as rs
 from vctl.core.nodes import Node
-from vctl.core.resources import (
-    CPU,
-    DEFAULT_UNITS,
-    GPU,
-    MEMORY,
-    SCALE,
-    Amounts,
-    Holding,
-    Room,
-    subtract,
-    whole_node,
-)
+from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
@@ -172,12 +161,12 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
     for held in clusters.child_holdings(store, PRIMARY):
         if held["parent_vnode_id"] in free:
-            free[held["parent_vnode_id"]] = subtract(
+            free[held["parent_vnode_id"]] = rs.subtract(
                 free[held["parent_vnode_id"]], rows.loads(held["amounts"])
             )
     for held in clusters.run_holdings(store, PRIMARY):
         if held["vnode_id"] in free:
-            free[held["vnode_id"]] = subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
+            free[held["vnode_id"]] = rs.subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
     # a node that shrank below its use has nothing free
     return {
         node_id: {name: max(amount, 0) for name, amount in amounts.items()}
@@ -278,7 +267,7 @@ def update(
             cores = total.cores if node.source == nd.LOCAL else None
             total = whole_node(amounts, units, cores)
         merged = dict(node.labels if labels is None else labels)
-        shrunk = node.shrunk or (is_used(store, node.node_id) and not Room(total).fits_exactly(node.total))
+        shrunk = node.shrunk or (is_used(store, node.node_id) and not rs.Room(total).fits_exactly(node.total))
         table.set_total(store, replace(node, total=total, labels=merged, shrunk=shrunk))
         if total != node.total:
             upkeep.resize_whole(store, node.node_id, total)  # who has the node whole has all of it
@@ -307,9 +296,3 @@ def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> 
             raise Conflict(f"node {row['node_id']} is DEAD", fix="add the machine as a new node")
         table.beat(store, row["node_id"], timeout_s)
     return get_node(store, row["node_id"])
-
-
-def devices_of(row: Row) -> dict[str, Any]:
-    """What is known of a node's devices: uuids and names by kind."""
-    found: dict[str, Any] = rows.loads(row["devices"])
-    return found
