@@ -58,7 +58,8 @@ class SlotIndex:
     ) -> None:
         """File a virtual node under the class of its present state."""
         shares = tuple(sorted((n, tuple(sorted(s.values()))) for n, s in room.instances.items()))
-        key = (static, tuple(sorted(room.free.items())), shares, room.is_untouched())
+        free = tuple(sorted(item for item in room.free.items() if item[1]))
+        key = (static, free, shares, room.is_untouched())
         old = self._key_of.get(vnode_id)
         if old == key:
             return

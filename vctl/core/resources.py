@@ -222,6 +222,8 @@ class Room:
         for name in {*old.amounts, *holding.amounts}:
             delta = holding.amounts.get(name, 0) - old.amounts.get(name, 0)
             self.free[name] = self.free.get(name, 0) + delta
+            if not self.free[name] and name not in holding.amounts:
+                del self.free[name]  # equal rooms look equal, whatever they once had
         for name in {*old.instances, *holding.instances}:
             before, after = old.instances.get(name, {}), holding.instances.get(name, {})
             have = self.instances.setdefault(name, {})
@@ -229,6 +231,8 @@ class Room:
                 have[index] = have.get(index, 0) + after.get(index, 0) - before.get(index, 0)
                 if index not in after and have[index] == 0:
                     del have[index]
+            if not have and name not in holding.instances:
+                del self.instances[name]
         held = (set(old.cores) - self.cores) | self.gone
         self.cores, self.gone = set(holding.cores) - held, held - set(holding.cores)
         self.total = holding
