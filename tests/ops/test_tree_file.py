@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -333,3 +334,61 @@ def test_places_that_cannot_be(store: Store) -> None:
     with pytest.raises(Conflict, match="is being removed"):
         plan(store, DEEP)
     assert "service" not in [top["id"] for top in tree_files.export(store)["clusters"]]
+
+
+# ---- any tree after any other ----
+
+
+def random_level(random: Random, names: list[str], depth: int) -> list[Document]:
+    level = []
+    for _ in range(random.randint(0, 3)):
+        if not names:
+            break
+        one: Document = {"id": names.pop(random.randrange(len(names)))}
+        form = one["id"][0]  # a cluster keeps its form and its kind
+        one["divisible"] = one["id"][1] == "d"
+        if form == "w":
+            one["replica_sets"] = {"a": random.randint(0, 2), "b": random.randint(0, 1)}
+        else:
+            one["spec"] = {
+                "flexible_resource_min": {"CPU": random.randint(0, 4) / 2},
+                "fixed_size_nodes": random.sample([SPREAD, PAIR], random.randint(0, 2)),
+            }
+        if random.random() < 0.3:
+            one["lending_limit"] = {"CPU": 1}
+        if one["divisible"] and depth < 3:
+            one["children"] = random_level(random, names, depth + 1)
+        level.append(one)
+    return level
+
+
+def random_tree(random: Random) -> Document:
+    return flat(
+        *random_level(random, [f"{form}{kind}{n}" for form in "ws" for kind in "di" for n in range(2)], 0)
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_plan_knows_what_apply_does(store: Store, seed: int) -> None:
+    random = Random(seed)
+    done = 0
+    for _ in range(25):
+        wanted = random_tree(random)
+        before = rows_of(store)
+        try:
+            found = plan(store, wanted, prune=True)
+        except Conflict:  # it lies somewhere else
+            continue
+        assert rows_of(store) == before
+        if found["summary"]["blocked"]:
+            with pytest.raises((Conflict, Infeasible)):
+                apply(store, wanted, prune=True)
+            assert rows_of(store) == before
+        else:
+            applied = apply(store, wanted, prune=True, expect_revision=found["revision"])
+            assert applied["changes"] == found["changes"]
+            assert plan(store, wanted, prune=True)["changes"] == []
+            assert plan(store, tree_files.export(store), prune=True)["changes"] == []
+            assert prove(store) == []
+            done += bool(found["changes"])
+    assert done > 3
