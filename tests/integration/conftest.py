@@ -286,8 +286,8 @@ class Place:
         runtime = LocalRuntime(self.home)
         for run_id in runtime.known_runs():
             runtime.stop(run_id, grace_s=0)
+        over = (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED)
         for run_id in runtime.known_runs():
-            over = (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED)
             eventually(
                 lambda run_id=run_id: runtime.observe(run_id).state in over, f"the end of run {run_id}"
             )

@@ -61,9 +61,11 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "a policy that is a number": (
         spec('{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}], "scheduling_policy": 1}]}'), 2,
         "fixed_size_nodes[0].scheduling_policy"),
-    "a selector with an open bracket": (gang('{"CPU": 1}, "label_selector": {"zone": "in("}'), 2, f"{ENTRY}.label_selector.zone"),
+    "a selector with an open bracket": (
+        gang('{"CPU": 1}, "label_selector": {"zone": "in("}'), 2, f"{ENTRY}.label_selector.zone"),
     "a label that is none": (gang('{"CPU": 1}, "labels": {"-bad": "x"}'), 2, f"{ENTRY}.labels.-bad"),
-    "a label value that is too long": (gang('{"CPU": 1}, "labels": {"a": "' + "x" * 64 + '"}'), 2, f"{ENTRY}.labels.a"),
+    "a label value that is too long": (
+        gang('{"CPU": 1}, "labels": {"a": "' + "x" * 64 + '"}'), 2, f"{ENTRY}.labels.a"),
     "a minimum above the maximum": (
         spec('{"flexible_resource_min": {"CPU": 3}, "flexible_resource_max": {"CPU": 2}}'), 2, "flexible_resource_max.CPU"),
     "a minimum that is a list": (spec('{"flexible_resource_min": []}'), 2, "flexible_resource_min"),
@@ -152,7 +154,8 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "a spec above all": (["vc", "create", "x", "--spec", '{"flexible_resource_min": {"CPU": 99}}'], 3, "CPU"),
     "a parent that is shared": (["vc", "create", "x", "--parent", "shared"], 2, "--parent"),
     "an unknown parent": (["vc", "create", "x", "--parent", "no-such"], 4, "no-such"),
-    "an old revision": (["vc", "update", "shared", "--replica-sets", "{}", "--revision", "1"], 5, "The revision (1) is expired"),
+    "an old revision": (
+        ["vc", "update", "shared", "--replica-sets", "{}", "--revision", "1"], 5, "The revision (1) is expired"),
     "an unknown cluster to update": (["vc", "update", "no-such", "--replica-sets", "{}"], 4, "no-such"),
     "delete the primary": (["vc", "delete", "kPrimaryClusterID"], 2, "can not be removed."),
     "delete an unknown cluster": (["vc", "delete", "no-such"], 4, "no-such"),

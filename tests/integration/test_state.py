@@ -65,7 +65,8 @@ def test_a_row_spoiled_under_a_running_daemon(one: Place) -> None:
     with one.sql() as db:
         db.execute("UPDATE jobs SET spec = 'x' WHERE submission_id = 'bad'")
         db.execute(
-            "INSERT INTO events (at, kind, object, object_id, job_id, data) VALUES (1, 'job.edited', 'job', 'bad', 2, '{}')"
+            "INSERT INTO events (at, kind, object, object_id, job_id, data)"
+            " VALUES (1, 'job.edited', 'job', 'bad', 2, '{}')"
         )
     one.ok("job", "stop", "holder")
     assert one.run("job", "wait", "good").code == 0

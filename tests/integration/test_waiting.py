@@ -148,7 +148,13 @@ def test_a_job_stopped_before_it_started_is_143(one: Place) -> None:
 def test_logs_follow(one: Place) -> None:
     """Bytes arrive while the job runs, and the end brings the job's code."""
     one.daemon()
-    code = "import os, sys, time\nos.write(1, b'one \\xff')\nwhile not os.path.exists('go'): time.sleep(0.02)\nos.write(2, b'two')\nsys.exit(6)"
+    code = (
+        "import os, sys, time\n"
+        "os.write(1, b'one \\xff')\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "os.write(2, b'two')\n"
+        "sys.exit(6)"
+    )
     one.submit("--submission-id", "j", "--", sys.executable, "-c", code)
     following = one.start("job", "logs", "--follow", "j")
     assert following.stdout is not None

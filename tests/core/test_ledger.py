@@ -1,0 +1,259 @@
+"""The ledger under any sequence of changes: the conservation rules, recomputed by code that shares nothing with it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Holding, Room, whole_node
+from vctl.ops.prove import prove
+from vctl.store import clusters, jobs, nodes
+from vctl.store.schema import MIGRATIONS
+from vctl.store.store import Store
+
+MACHINE = {CPU: 6 * SCALE, GPU: 2 * SCALE, MEMORY: 16 * SCALE}
+DEEPEST = 5
+TABLES = ("nodes", "clusters", "vnodes", "jobs", "runs", "events")
+
+amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        CPU: st.sampled_from([SCALE // 2, SCALE, 2 * SCALE, 3 * SCALE]),
+        GPU: st.sampled_from([SCALE // 4, SCALE // 2, SCALE, 2 * SCALE]),
+        MEMORY: st.sampled_from([SCALE, 5 * SCALE]),
+    },
+)
+
+
+class FakeStore(Store):
+    """The real tables in memory; nobody is told of a commit."""
+
+    def _announce(self) -> None:
+        return
+
+
+def empty_store() -> Store:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.row_factory = sqlite3.Row
+    for _, script in MIGRATIONS:
+        db.executescript(script)
+    return FakeStore(Path("/nowhere"), db)
+
+
+def write(store: Store, ledger: Ledger) -> None:
+    """A ledger as rows, replacing what was there."""
+    for table in TABLES:
+        store.db.execute(f"DELETE FROM {table}")
+    for node in ledger.nodes.values():
+        nodes.insert(store, node)
+    for cluster in ledger.clusters.values():
+        if cluster.cluster_id != PRIMARY:
+            clusters.insert(store, cluster, quiet=True)
+    for vnode in ledger.vnodes.values():
+        if vnode.parent_id is not None:
+            clusters.insert_vnode(store, vnode)
+    for run_id, (vnode_id, holding) in ledger.charges.items():
+        vnode = ledger.vnodes[vnode_id]
+        job_id = int(run_id)
+        columns = {
+            "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": PRIMARY, "priority": 0,
+            "cluster_id": vnode.cluster_id, "status": "RUNNING", "shape": "", "spec": "{}", "entry": "{}",
+            "entrypoint": "", "user": "", "metadata": "{}", "grace_s": 3, "submitted_at": 1,
+        }  # fmt: skip
+        marks = ", ".join("?" * len(columns))
+        store.db.execute(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
+        run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
+        jobs.insert_run(store, run)
+
+
+class Tree(RuleBasedStateMachine):
+    """Carve, release, resize, charge, discharge, nodes that change state, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = empty_store()
+        self.ledger = Ledger()
+        self.made = 0
+        for name in ("a", "b", "c"):
+            self.ledger.put_node(Node(name, "6c", whole_node(MACHINE)))
+        self.ledger.index(PRIMARY)
+
+    def teardown(self) -> None:
+        self.store.db.close()
+
+    def number(self) -> int:
+        self.made += 1
+        return self.made
+
+    def depth(self, cluster_id: str) -> int:
+        parent = self.ledger.clusters[cluster_id].parent_id
+        return 0 if parent is None else 1 + self.depth(parent)
+
+    def pick(self, data: st.DataObject, things: list[str]) -> str:
+        return data.draw(st.sampled_from(sorted(things)))
+
+    @rule(data=st.data())
+    def make_cluster(self, data: st.DataObject) -> None:
+        parent = self.pick(data, [c for c in self.ledger.clusters if self.depth(c) < DEEPEST])
+        cluster_id = f"c{self.number()}"
+        self.ledger.put_cluster(Cluster(cluster_id, parent, LOGICAL, ClusterSpec()))
+        self.ledger.index(cluster_id)
+
+    @precondition(lambda self: len(self.ledger.clusters) > 1)
+    @rule(data=st.data(), request=amounts, flexible=st.booleans())
+    def carve(self, data: st.DataObject, request: dict[str, int], flexible: bool) -> None:
+        cluster = self.ledger.clusters[self.pick(data, [c for c in self.ledger.clusters if c != PRIMARY])]
+        assert cluster.parent_id is not None
+        above = list(self.ledger.members[cluster.parent_id])
+        if not above:
+            return
+        parent = self.ledger.vnodes[self.pick(data, above)]
+        own = [self.ledger.vnodes[v] for v in self.ledger.members[cluster.cluster_id]]
+        if flexible and any(v.kind == FLEXIBLE and v.node_id == parent.node_id for v in own):
+            return
+        room = self.ledger.rooms[parent.vnode_id].copy()
+        if not room.fits(request):
+            # what does not fit cannot be carved, whichever instances it names
+            bare = VNode("x", cluster.cluster_id, parent.node_id, parent.vnode_id, FIXED, Holding(request))
+            assert not self.ledger.can_carve(bare) or GPU in request
+            return
+        vnode = VNode(
+            f"{cluster.cluster_id}/{self.number()}", cluster.cluster_id, parent.node_id, parent.vnode_id,
+            FLEXIBLE if flexible else FIXED, room.take(request),
+        )  # fmt: skip
+        assert self.ledger.can_carve(vnode)
+        self.ledger.carve(vnode)
+
+    def leaves(self) -> list[str]:
+        return [
+            v
+            for v, vnode in self.ledger.vnodes.items()
+            if vnode.parent_id and not self.ledger.children[v] and v not in self.ledger.homes
+        ]
+
+    @precondition(lambda self: self.leaves())
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        vnode = self.ledger.vnodes[self.pick(data, self.leaves())]
+        assert vnode.parent_id is not None
+        before = dict(self.ledger.rooms[vnode.parent_id].free)
+        self.ledger.release(vnode.vnode_id)
+        after = self.ledger.rooms[vnode.parent_id].free
+        for name, amount in vnode.holding.amounts.items():
+            assert after[name] - before[name] == amount
+
+    @precondition(lambda self: any(v.kind == FLEXIBLE for v in self.ledger.vnodes.values()))
+    @rule(data=st.data(), request=amounts)
+    def resize(self, data: st.DataObject, request: dict[str, int]) -> None:
+        """Grow or shrink to what is used there plus the request, if the parent has it."""
+        found = [v for v, vnode in self.ledger.vnodes.items() if vnode.kind == FLEXIBLE]
+        vnode = self.ledger.vnodes[self.pick(data, found)]
+        assert vnode.parent_id is not None
+        inside = Room(vnode.holding)
+        mine = self.ledger.rooms[vnode.vnode_id]
+        used = {n: a - mine.free.get(n, 0) for n, a in vnode.holding.amounts.items()}
+        shares = {
+            n: {i: s - mine.instances[n].get(i, 0) for i, s in held.items()}
+            for n, held in vnode.holding.instances.items()
+        }
+        cores = inside.cores - mine.cores
+        room = self.ledger.rooms[vnode.parent_id].copy()
+        room.give_back(vnode.holding)
+        kept = Holding(
+            {n: a for n, a in used.items() if a},
+            {n: {i: s for i, s in held.items() if s} for n, held in shares.items() if any(held.values())},
+            tuple(sorted(cores)),
+        )
+        room.take_exactly(kept)
+        if not room.fits(request):
+            return
+        more = room.take(request)
+        joined: dict[str, dict[int, int]] = {n: dict(held) for n, held in kept.instances.items()}
+        for name, held in more.instances.items():
+            for index, share in held.items():
+                joined.setdefault(name, {})[index] = joined.get(name, {}).get(index, 0) + share
+        amounts_ = dict(kept.amounts)
+        for name, amount in more.amounts.items():
+            amounts_[name] = amounts_.get(name, 0) + amount
+        holding = Holding(amounts_, joined, tuple(sorted({*kept.cores, *more.cores})))
+        self.ledger.resize(
+            VNode(vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, FLEXIBLE, holding)
+        )
+
+    @precondition(lambda self: any(v.parent_id for v in self.ledger.vnodes.values()))
+    @rule(data=st.data(), request=amounts)
+    def charge(self, data: st.DataObject, request: dict[str, int]) -> None:
+        vnode_id = self.pick(data, [v for v, vnode in self.ledger.vnodes.items() if vnode.parent_id])
+        room = self.ledger.rooms[vnode_id].copy()
+        if room.fits(request):
+            self.ledger.charge(str(self.number()), vnode_id, room.take(request))
+
+    @precondition(lambda self: self.ledger.charges)
+    @rule(data=st.data())
+    def discharge(self, data: st.DataObject) -> None:
+        self.ledger.discharge(self.pick(data, list(self.ledger.charges)))
+
+    @rule(data=st.data(), state=st.sampled_from([ALIVE, DRAINING, DEAD]))
+    def change_node(self, data: st.DataObject, state: str) -> None:
+        node = self.ledger.nodes[self.pick(data, list(self.ledger.nodes))]
+        self.ledger.put_node(Node(node.node_id, node.template_id, node.total, state=state))
+
+    @precondition(lambda self: len(self.ledger.clusters) > 1)
+    @rule(data=st.data())
+    def remove_cluster(self, data: st.DataObject) -> None:
+        empty = [
+            c
+            for c in self.ledger.clusters
+            if c != PRIMARY
+            and not self.ledger.subclusters.get(c)
+            and all(v in self.leaves() for v in self.ledger.members[c])
+        ]
+        if empty:
+            self.ledger.remove_cluster(self.pick(data, empty))
+
+    @invariant()
+    def what_is_there_is_free_or_held(self) -> None:
+        for vnode_id, room in self.ledger.rooms.items():
+            inside = [self.ledger.vnodes[child].holding for child in self.ledger.children[vnode_id]]
+            inside += [held for where, held in self.ledger.charges.values() if where == vnode_id]
+            for name, total in room.total.amounts.items():
+                assert total == room.free[name] + sum(h.amounts.get(name, 0) for h in inside)
+            for name, whole in room.total.instances.items():
+                for index, total in whole.items():
+                    held = sum(h.instances.get(name, {}).get(index, 0) for h in inside)
+                    assert total == room.instances[name].get(index, 0) + held
+            booked = [core for h in inside for core in h.cores]
+            assert len(booked) == len(set(booked))
+            assert room.cores == set(room.total.cores) - set(booked)
+
+    @invariant()
+    def the_tables_and_the_proof_from_them_agree(self) -> None:
+        write(self.store, self.ledger)
+        assert prove(self.store) == []
+        twin = clusters.load_ledger(self.store)
+        assert twin.members.keys() == self.ledger.members.keys()
+        for vnode_id, room in self.ledger.rooms.items():
+            other = twin.rooms[vnode_id]
+            assert {**dict.fromkeys(room.free, 0), **other.free} == room.free
+            assert (other.instances, other.cores) == (room.instances, room.cores)
+        for cluster_id in self.ledger.members:
+            kept, new = self.ledger.index(cluster_id), twin.index(cluster_id)
+            assert {k: g.ids for k, g in kept.classes.items()} == {k: g.ids for k, g in new.classes.items()}
+            assert kept.crowded == new.crowded
+
+
+TestTree = Tree.TestCase
+TestTree.settings = hypothesis.settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
