@@ -1,5 +1,6 @@
 """``vctl vc``: create, change and show virtual clusters."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
@@ -53,7 +54,12 @@ def create(
     spec: SpecOption = None,
     parent: Annotated[
         str | None,
-        Opt("--parent", metavar="ID", complete="clusters", help="Where its nodes come from (primary)."),
+        Opt(
+            "--parent",
+            metavar="ID",
+            complete="clusters",
+            help="Where its resources come from (inside a job its own cluster, else the primary).",
+        ),
     ] = None,
     borrow_limit: BorrowLimit = None,
     lending_limit: LendingLimit = None,
@@ -67,11 +73,12 @@ def create(
         divisible=divisible,
         spec=_spec(call, spec),
         replica_sets=_replica_sets(cluster_id, replica_sets, spec),
-        parent_id=parent,
+        parent_id=parent or os.environ.get("VCTL_CLUSTER_ID"),
         borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
         lending_limit=_limit(call, lending_limit, "--lending-limit"),
     )
-    return done(data, cluster_id, f"virtual cluster {cluster_id} created, revision {data['revision']}")
+    made = str(data["cluster_id"])  # inside a job qualified by the cluster it lies in
+    return done(data, made, f"virtual cluster {made} created, revision {data['revision']}")
 
 
 @command(

@@ -1,0 +1,120 @@
+"""A cluster lends what it does not use of its minimum to a sibling, and calls it back when its own work waits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import SLEEP, Life
+from vctl.daemon.returning import LeaseTerms
+from vctl.ops import clusters, leases, tasks
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.quantities import parse_resources
+from vctl.spec.task_request import TaskRequest
+
+TERMS = LeaseTerms(idle_s=0.2, cooldown_s=0.0, reclaim_grace_s=0.2)
+GANG = {"flexible_resource_min": {"CPU": 1}}
+
+
+@pytest.fixture
+def shared(life: Life) -> Life:
+    """One node of 8 CPU: a has 6 of them and lends up to 4, b has 2."""
+    life.node("n1", "8c", cpus=8)
+    for name, minimum, lends in (("a", 6, 4), ("b", 2, 0)):
+        spec = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
+        limit = parse_resources({"CPU": lends}, "limit")
+        clusters.create(life.store, name, divisible=True, spec=spec, lending_limit=limit)
+    scheduler = life.start()
+    scheduler.returns.terms = TERMS
+    scheduler.reclaims.grace_s = TERMS.reclaim_grace_s
+    return life
+
+
+def start_task(life: Life, job: str, cpus: int) -> str:
+    request = TaskRequest(argv=SLEEP, job=job, request=parse_resources({"CPU": cpus}, "r"), grace_s=0.1)
+    return str(tasks.run(life.store, request, environment={"PATH": "/usr/bin:/bin"})["task_id"])
+
+
+def state(life: Life, task_id: str) -> tuple[str, str | None]:
+    task = tasks.get_task(life.store, task_id)
+    return task["state"], task["state_reason"]
+
+
+def total(life: Life, cluster_id: str) -> float:
+    return float(clusters.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0))
+
+
+def loans(life: Life) -> list[tuple[str, str, float]]:
+    """(borrower, lender, CPUs) between logical clusters."""
+    found: list[dict[str, Any]] = leases.list_leases(life.store)
+    return [
+        (x["borrower_id"], x["lender_id"], x["resources"]["CPU"])
+        for x in found
+        if "##" not in x["borrower_id"]
+    ]
+
+
+def test_an_unused_minimum_is_lent_up_to_the_limit_and_no_further(shared: Life) -> None:
+    shared.run("train", cluster="b", spec=GANG)
+    *running, waiting = [start_task(shared, "train", 2) for _ in range(4)]
+    shared.until(lambda: state(shared, waiting)[1] == "InsufficientResources")
+    assert [state(shared, task)[0] for task in running] == ["RUNNING"] * 3
+    assert state(shared, waiting)[0] == "PENDING_NODE_ASSIGNMENT"
+    assert loans(shared) == [("b", "a", 2.0), ("b", "a", 2.0)]
+    assert (total(shared, "a"), total(shared, "b")) == (2.0, 6.0)
+
+
+def test_nothing_below_the_minimum_is_lent_by_default(shared: Life) -> None:
+    clusters.update(shared.store, "a", lending_limit={})
+    shared.run("train", cluster="b", spec=GANG)
+    task = start_task(shared, "train", 3)
+    shared.until(lambda: state(shared, task)[1] == "InsufficientResources")
+    assert loans(shared) == []
+    assert total(shared, "a") == 6.0
+
+
+def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(shared: Life) -> None:
+    shared.run("train", cluster="b", spec=GANG)
+    tasks_ = [start_task(shared, "train", 2), start_task(shared, "train", 1), start_task(shared, "train", 1)]
+    for task in tasks_:
+        shared.until(lambda task=task: state(shared, task)[0] == "RUNNING")
+    assert loans(shared) == [("b", "a", 1.0), ("b", "a", 1.0)]
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert state(shared, tasks_[2]) == ("FAILED", "Preempted")
+    assert [state(shared, task)[0] for task in tasks_[:2]] == ["RUNNING", "RUNNING"]
+    assert loans(shared) == [("b", "a", 1.0)]
+    assert shared.job("train")["status"] == "RUNNING"
+    assert total(shared, "b") >= 2.0
+
+
+def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
+    shared.run("train", cluster="b", spec=GANG)
+    task = start_task(shared, "train", 3)
+    shared.until(lambda: state(shared, task)[0] == "RUNNING")
+    assert shared.scheduler is not None
+    shared.scheduler.reclaims.grace_s = 60.0
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    shared.until(lambda: shared.events("lease.called_in"))
+    notice = json.loads((shared.home / "notices" / "train.json").read_text())
+    assert notice["lender_id"] == "a"
+    assert notice["amounts"] == {"CPU": 10_000}
+    shared.turn()
+    assert state(shared, task)[0] == "RUNNING"
+    tasks.cancel(
+        shared.store, task
+    )  # the job listens and ends its task by itself: nothing waits for the grace
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert total(shared, "a") == 6.0
+
+
+def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
+    shared.run("train", cluster="b", spec=GANG)
+    task = start_task(shared, "train", 3)
+    shared.until(lambda: loans(shared))
+    assert total(shared, "a") == 5.0
+    tasks.cancel(shared.store, task)
+    shared.until(lambda: not loans(shared))
+    assert (total(shared, "a"), total(shared, "b")) == (6.0, 2.0)
