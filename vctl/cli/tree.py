@@ -79,9 +79,11 @@ def _amounts(branch: Mapping[str, Any]) -> str:
 
 
 def _notes(branch: Mapping[str, Any]) -> str:
-    """The kind of a named cluster and how many jobs it has: by state, or their ids."""
+    """The kind of a named cluster, its state unless it is active, its jobs: numbers by state, or their ids."""
     jobs = branch.get("jobs") or {}
     notes = ["" if branch["kind"] in ("primary", "job") else branch["kind"]]
+    if branch.get("state", "ACTIVE") != "ACTIVE":
+        notes.append(str(branch["state"]))
     if isinstance(jobs, Mapping):
         notes += [f"{count} {word}" for word in ("running", "pending") if (count := jobs.get(word))]
     elif branch["kind"] != "job":

@@ -13,7 +13,7 @@ from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, tree
 from vctl.store import clusters as table
-from vctl.store import jobs
+from vctl.store import jobs, tasks
 from vctl.store.store import Store
 
 __all__ = [
@@ -108,12 +108,17 @@ def sweep_removing(store: Store) -> list[str]:
 
 def _stop_everything(store: Store, cluster_id: str) -> None:
     from vctl.ops.jobs import stop
+    from vctl.ops.tasks import cancel
 
-    for below in [cluster_id, *table.subtree(store, cluster_id)]:
+    everything = [cluster_id, *table.subtree(store, cluster_id)]
+    for below in everything:
         for row in jobs.views(
             store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]
         ):
             stop(store, int(row["job_id"]))
+    for below in everything:  # what is detached outlives its job
+        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL AND detached", [below]):
+            cancel(store, str(row["task_id"]))
     with store.transaction():
         sweep_removing(store)
 
