@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vctl.daemon.scheduler import Scheduler, say
 from vctl.daemon.settings import scheduler_of
 from vctl.errors import Conflict
+from vctl.store.database import command_name
 from vctl.store.locks import SchedulerLock, ask_for_the_lock, stop_asking
 from vctl.store.store import Fenced, Store
 
@@ -60,7 +61,8 @@ def _take_over(store: Store, lock: SchedulerLock) -> None:
     try:
         while True:
             reign = store.last_reign()
-            if reign is not None and reign["kind"] == "daemon" and reign["ended_at"] is None:
+            ruled = reign is not None and reign["kind"] == "daemon" and reign["ended_at"] is None
+            if reign is not None and ruled and command_name(reign["pid"]) != "gone":
                 raise Conflict(
                     f"a daemon is running already in {store.home} (pid {reign['pid']})",
                     fix="use that one, or stop it first",
@@ -68,6 +70,7 @@ def _take_over(store: Store, lock: SchedulerLock) -> None:
             if time.monotonic() > give_up:
                 raise Conflict(f"the scheduler lock of {store.home} is held", fix="see `vctl status`")
             ask_for_the_lock(store.home)
+            store.wake()
             if lock.acquire():
                 return
             time.sleep(0.02)

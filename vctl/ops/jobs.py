@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
 
 DEFAULT_GRACE_S = 3.0
+UNREAD_NS = 60 * 10**9
 LAST = "last"
 TEMPLATES = "provider_templates"
 """Where the scheduler tells which nodes its provider could make."""
@@ -408,7 +409,8 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.
         if not dry_run:
             for row in old:
                 table.delete(store, row["job_id"], row["submission_id"])
-            events = table.delete_events_before(store, before)
+            unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
+            events = table.delete_events_before(store, min(before, unread))
     if not dry_run:
         for row in old:
             log_of(store.home, row["submission_id"]).unlink(missing_ok=True)

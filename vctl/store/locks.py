@@ -6,6 +6,7 @@ The kernel drops a lock when its holder dies, so no stale lock ever needs breaki
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 SCHEDULER_LOCK = "scheduler.lock"
 DAEMON_WANTED = "daemon.wanted"
-"""A starting daemon makes this file; an embedded scheduler that sees it leaves at once."""
+"""A starting daemon makes this file, again and again; an embedded scheduler that sees it leaves at once."""
+ASKED_FOR_S = 3.0
 
 
 @contextmanager
@@ -80,12 +82,18 @@ def scheduler_is_running(home: Path) -> bool:
 
 def ask_for_the_lock(home: Path) -> None:
     """Tell an embedded scheduler that a daemon wants to take over."""
-    os.close(os.open(home / DAEMON_WANTED, os.O_RDWR | os.O_CREAT, 0o600))
+    path = home / DAEMON_WANTED
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    os.utime(path)
 
 
 def lock_is_wanted(home: Path) -> bool:
-    """Whether a daemon is waiting for the lock."""
-    return (home / DAEMON_WANTED).exists()
+    """Whether a daemon is waiting for the lock, now: one that was killed while it waited asks no more."""
+    try:
+        asked_at = os.stat(home / DAEMON_WANTED).st_mtime
+    except FileNotFoundError:
+        return False
+    return abs(time.time() - asked_at) < ASKED_FOR_S
 
 
 def stop_asking(home: Path) -> None:

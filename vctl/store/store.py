@@ -134,6 +134,10 @@ class Store:
             self._changes_fd = os.open(self.home / CHANGES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(self._changes_fd, b".", 0)
 
+    def wake(self) -> None:
+        """Wake whoever waits for a change, to look at more than the tables."""
+        self._announce()
+
     def watched(self) -> Path:
         """The file that changes after every commit, made when it is not there yet."""
         path = self.home / CHANGES
