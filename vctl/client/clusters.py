@@ -46,11 +46,19 @@ def update(
     lending_limit: Amounts | None = None,
 ) -> Form:
     """Bring a cluster to a wanted state."""
+    _check(cluster_id)
     wanted = {"divisible": divisible, "revision": revision}
     changed: Form = server.patch(
         at("clusters", cluster_id), {**wanted, **_contents(spec, replica_sets, borrow_limit, lending_limit)}
     )
     return changed
+
+
+def _check(cluster_id: str, action: str = "created or updated") -> None:
+    """An id is part of the path: what cannot be one is refused here, in the same words."""
+    from vctl.spec.ids import check_new_cluster_id
+
+    check_new_cluster_id(cluster_id, action=action)
 
 
 def _contents(
@@ -72,6 +80,7 @@ def _contents(
 
 def delete(server: Connection, cluster_id: str, *, drain: bool = False, force: bool = False) -> Form:
     """Remove a logical cluster."""
+    _check(cluster_id, action="removed")
     gone: Form = server.delete(at("clusters", cluster_id), drain=drain, force=force)
     return gone
 

@@ -20,11 +20,11 @@ _OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
 def submit(server: Connection, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> Form:
     """Queue a job, durably."""
     around = os.environ if environment is None else environment
-    job: Form = server.post("/jobs", {**document(request), "environment": _sendable(around)})
+    job: Form = server.post("/jobs", {**document(request), "environment": sendable(around)})
     return job
 
 
-def _sendable(environment: Mapping[str, str]) -> dict[str, str]:
+def sendable(environment: Mapping[str, str]) -> dict[str, str]:
     """What of an environment is text; the rest cannot be sent."""
     return {
         name: value

@@ -22,6 +22,8 @@ STANDINS = {
     "vctl.ops.membership": "clusters",
     "vctl.ops.nodes": "nodes",
     "vctl.ops.replay": "upkeep",
+    "vctl.ops.tasks": "tasks",
+    "vctl.ops.tree_files": "tree_files",
     "vctl.ops.views": "views",
     "vctl.daemon.waiting": "waiting",
 }

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from vctl.core.clusters import ClusterSpec
 from vctl.http.context import Server
 from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY, JobRequest
+from vctl.spec.task_request import TaskRequest
 
 Document = dict[str, Any]
 Text = Annotated[StrictStr, Field(max_length=100_000)]
@@ -132,6 +133,37 @@ class Prune(Body):
     dry_run: StrictBool = False
 
 
+class Grace(Body):
+    """Seconds between SIGTERM and SIGKILL."""
+
+    grace_s: Seconds | None = None
+
+
+class Tree(Body):
+    """Logical clusters as a tree file has them."""
+
+    clusters: list[Document]
+    prune: StrictBool = False
+    expect_revision: Text | None = None
+
+
+class Task(Body):
+    """A command inside a running job; the fields mean what the options of ``vctl task run`` mean."""
+
+    entrypoint: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    job: Id | None = None
+    resources: Document | None = None
+    label_selector: dict[str, Any] | None = None
+    strategy: Id = "HYBRID"
+    name: Text = ""
+    max_retries: Annotated[StrictInt, Field(ge=-1, le=10**9)] = 0
+    detach: StrictBool = False
+    env: dict[str, str] = {}
+    environment: dict[str, str] | None = None
+    cwd: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    grace_s: Seconds | None = None
+
+
 class Job(Body):
     """A command and what is reserved for it; the fields mean what the options of ``vctl job submit`` mean.
 
@@ -237,4 +269,26 @@ def job_request(server: Server, body: Job) -> JobRequest:
         signal=None if body.signal is None else options.parse_warning_signal(body.signal, "signal"),
         after=tuple(options.parse_dependency(text, "after") for text in body.after),
         array=None if body.array is None else options.parse_array(body.array, "array"),
+    )
+
+
+def task_request(server: Server, body: Task) -> TaskRequest:
+    """What a task asks for, as the command line would have read it."""
+    from vctl.spec.selectors import parse_selector
+    from vctl.spec.task_request import DEFAULT_REQUEST
+
+    request = DEFAULT_REQUEST if body.resources is None else resources(server, body.resources, "resources")
+    selector = () if body.label_selector is None else parse_selector(body.label_selector, "label_selector")
+    return TaskRequest(
+        argv=tuple(body.entrypoint),
+        job=body.job,
+        request={name: amount for name, amount in request.items() if amount},
+        selector=selector,
+        strategy=body.strategy,
+        name=body.name,
+        max_retries=body.max_retries,
+        detach=body.detach,
+        env=body.env,
+        cwd=body.cwd,
+        grace_s=body.grace_s,
     )

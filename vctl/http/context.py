@@ -27,20 +27,29 @@ class Changes:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._watch: Watch | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ended = False
+        """Whoever waits is to let go: the server ends."""
 
     def start(self, path: Path) -> None:
         """Watch the file that every commit touches, from inside the event loop."""
         self._watch = Watch()
         self._watch.add(path, MODIFY)
-        asyncio.get_running_loop().add_reader(self._watch.fileno(), self._wake)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._watch.fileno(), self._wake)
+
+    def end(self) -> None:
+        """Let everybody go; may be called from a signal handler."""
+        self.ended = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._event.set)
 
     def stop(self) -> None:
-        """Watch no more, and let everybody go."""
-        if self._watch is not None:
-            asyncio.get_running_loop().remove_reader(self._watch.fileno())
+        """Watch no more."""
+        if self._watch is not None and self._loop is not None:
+            self._loop.remove_reader(self._watch.fileno())
             self._watch.close()
             self._watch = None
-        self._event.set()
 
     def _wake(self) -> None:
         assert self._watch is not None

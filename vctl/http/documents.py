@@ -71,6 +71,25 @@ class Watched(Document):
     job: Job | None
 
 
+class Task(Document):
+    """A task."""
+
+    task_id: str
+    name: str | None
+    state: str
+    job_id: int | None
+    resources: Amounts
+    exit_code: int | None
+    attempt: int
+
+
+class WatchedTask(Document):
+    """A task, and whether it is over; null once it was forgotten."""
+
+    over: bool
+    task: Task | None
+
+
 class Cluster(Document):
     """A virtual cluster."""
 
@@ -116,6 +135,12 @@ class JobList(Listing):
     """Jobs."""
 
     items: list[Job]  # type: ignore[assignment]  # narrower than any object
+
+
+class TaskList(Listing):
+    """Tasks."""
+
+    items: list[Task]  # type: ignore[assignment]  # narrower than any object
 
 
 class ClusterList(Listing):

@@ -25,6 +25,9 @@ Filters = Annotated[
 ]
 Limit = Annotated[int | None, Query(ge=0, le=2**31, description="At most so many.")]
 MOST_SECONDS = 60.0
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {}}, "description": "The output, byte for byte."}
+}
 _OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 """Of the server's environment, what a job gets whose submitter sent none."""
 
@@ -108,9 +111,7 @@ async def wait(
 
 @router.get(
     "/{job}/logs",
-    responses={
-        200: {"content": {"application/octet-stream": {}}, "description": "The output, byte for byte."}
-    },
+    responses=BYTES,
     response_class=StreamingResponse,
     response_model=None,
 )
@@ -122,11 +123,4 @@ async def logs(
     tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
 ) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
-    from vctl.ops.jobs import read_log
-
-    server = server_of(request)
-    if follow:
-        number, path = await streams.log_of(server, job)
-        return streams.binary(streams.follow(server, number, path, offset))
-    _, path = await streams.log_of(server, job)
-    return streams.binary(read_log(path, offset=offset, tail=tail))
+    return await streams.job_log(server_of(request), job, follow=follow, offset=offset, tail=tail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import stat
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def serve(
 
         from vctl.http.app import create_app
         from vctl.http.context import Server
-        from vctl.http.protocol import Protocol
+        from vctl.http.protocol import Ending, Protocol
     except ImportError as error:
         raise VctlError(
             f"the server needs a package that is not installed: {error.name}",
@@ -60,16 +61,19 @@ def serve(
         nodes.ensure_local(store, wanted=bool(config.get("local_node")))
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
-    app = create_app(Server(home, config, token, loopback=loopback))
+    server = Server(home, config, token, loopback=loopback)
     settings = uvicorn.Config(
-        app, http=Protocol, ws="none", log_level="warning", access_log=False, server_header=False,
+        create_app(server), http=Protocol, ws="none", log_level="warning", access_log=False, server_header=False,
         timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
     )  # fmt: skip
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
     say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # uvicorn raises the signal again after its own end
     try:
-        uvicorn.Server(settings).run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn raises the signal again once it has ended in good order
+        Ending(settings, server.changes).run(sockets=[listening])
+    except KeyboardInterrupt:
         return 0
     finally:
         listening.close()

@@ -1,12 +1,16 @@
-"""What is no HTTP at all is refused in our envelope too, not in uvicorn's plain words."""
+"""Where uvicorn's ways are not ours: plain words for what is no HTTP, and streams that outlast the server."""
 
 from __future__ import annotations
 
+from types import FrameType
+
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vctl.errors import BadSpec
 from vctl.http.answers import encode, error_body
+from vctl.http.context import Changes
 
 
 class Protocol(H11Protocol):
@@ -27,3 +31,16 @@ class Protocol(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+class Ending(uvicorn.Server):
+    """uvicorn's server, which tells those who wait when it is to end."""
+
+    def __init__(self, settings: uvicorn.Config, changes: Changes) -> None:
+        super().__init__(settings)
+        self._changes = changes
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGINT or SIGTERM."""
+        self._changes.end()
+        super().handle_exit(sig, frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 
 from vctl.core import jobs as jb
+from vctl.core import tasks as tk
 from vctl.errors import NotFound
 from vctl.http.context import Server, within
 from vctl.store.store import Store
+
+Form = dict[str, Any]
 
 LOOK_EVERY_S = 0.1
 """How often a growing log is looked at; what commits is told at once."""
@@ -30,21 +33,47 @@ def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
     )
 
 
-async def log_of(server: Server, job: str) -> tuple[int, Path]:
-    """Number of a job and its log."""
+async def job_log(
+    server: Server, job: str, *, follow: bool, offset: int, tail: int | None
+) -> StreamingResponse:
+    """The output of a job."""
     from vctl.ops import jobs
 
-    return await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
+    number, path = await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
+    if not follow:
+        return binary(jobs.read_log(path, offset=offset, tail=tail))
+    return binary(
+        _follow(server, number, path, offset, lambda store: _over(_job(store, number), "status", jb.FINAL))
+    )
 
 
-async def follow(server: Server, number: int, path: Path, offset: int) -> AsyncIterator[bytes]:
-    """A log to its end, which is when the job is over and all it wrote was sent."""
+async def task_log(
+    server: Server, task: str, *, follow: bool, offset: int, tail: int | None
+) -> StreamingResponse:
+    """The output of a task."""
+    from vctl.ops import jobs, tasks
+
+    form, path = await server.read(lambda store: (tasks.get_task(store, task), tasks.log_path(store, task)))
+    if not follow:
+        return binary(jobs.read_log(path, offset=offset, tail=tail))
+    name = str(form["task_id"])
+    return binary(
+        _follow(
+            server, form["job_id"], path, offset, lambda store: _over(_task(store, name), "state", tk.FINAL)
+        )
+    )
+
+
+async def _follow(
+    server: Server, job_id: int | None, path: Path, offset: int, is_over: Callable[[Store], bool]
+) -> AsyncIterator[bytes]:
+    """A log to its end, which is when its writer is over and all it wrote was sent; or until the server ends."""
     from vctl.ops import jobs
 
-    async with _scheduling(server, number):
-        while True:
+    async with _scheduling(server, job_id):
+        while not server.changes.ended:
             ticket = server.changes.ticket()
-            over = await server.read(lambda store: _is_over(store, number))
+            over = await server.read(is_over)
             for block in jobs.read_log(path, offset=offset):
                 offset += len(block)
                 yield block
@@ -58,15 +87,34 @@ async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, 
     from vctl.ops import jobs
 
     number = await server.read(lambda store: jobs.resolve(store, job))
+    form = await _wait(server, number, timeout_s, lambda store: _job(store, number), "status", jb.FINAL)
+    return {"over": _over(form, "status", jb.FINAL), "job": form}
+
+
+async def wait_for_task(server: Server, task: str, timeout_s: float) -> dict[str, Any]:
+    """``{over, task}``: at the end of the task, or after that many seconds."""
+    from vctl.ops import tasks
+
+    first = await server.read(lambda store: tasks.get_task(store, task))
+    name = str(first["task_id"])
+    form = await _wait(
+        server, first["job_id"], timeout_s, lambda store: _task(store, name), "state", tk.FINAL
+    )
+    return {"over": _over(form, "state", tk.FINAL), "task": form}
+
+
+async def _wait(
+    server: Server, job_id: int | None, timeout_s: float, look: Callable[[Store], Form | None], key: str,
+    final: frozenset[str],
+) -> Form | None:  # fmt: skip
     give_up = time.monotonic() + timeout_s
-    async with _scheduling(server, number):
+    async with _scheduling(server, job_id):
         while True:
             ticket = server.changes.ticket()
-            form = await server.read(lambda store: _form(store, number))
-            over = form is None or form["status"] in jb.FINAL
+            form = await server.read(look)
             left_s = give_up - time.monotonic()
-            if over or left_s <= 0:
-                return {"over": over, "job": form}
+            if _over(form, key, final) or left_s <= 0 or server.changes.ended:
+                return form
             await within(ticket, min(left_s, SAFETY_S))
 
 
@@ -77,7 +125,7 @@ async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> 
         ticket = server.changes.ticket()
         form = await server.read(lambda store: _after_sweep(store, cluster_id))
         left_s = give_up - time.monotonic()
-        if form is None or left_s <= 0:
+        if form is None or left_s <= 0 or server.changes.ended:
             return {"gone": form is None}
         async with _scheduling(server, await server.read(lambda store: _blocker(store, cluster_id))):
             await within(ticket, min(left_s, SAFETY_S))
@@ -96,13 +144,13 @@ async def start_of(server: Server, after: int | None, job: str | None) -> tuple[
 
 
 async def events(server: Server, after: int, job: int | None, cluster: str | None) -> AsyncIterator[str]:
-    """Server-sent events, for ever; a comment now and then keeps the connection alive."""
+    """Server-sent events until somebody hangs up; a comment now and then keeps the connection alive."""
     from vctl.ops import forms
     from vctl.store import jobs as table
 
     yield "retry: 1000\n\n"
     quiet_since = time.monotonic()
-    while True:
+    while not server.changes.ended:
         ticket, seen = server.changes.ticket(), after
         found = await server.read(lambda store, seen=seen: table.events_after(store, seen, BATCH))  # type: ignore[misc]  # bound now
         for row in found:
@@ -130,16 +178,24 @@ async def _scheduling(server: Server, number: int | None) -> AsyncIterator[None]
         yield
 
 
-def _is_over(store: Store, number: int) -> bool:
-    form = _form(store, number)
-    return form is None or form["status"] in jb.FINAL
+def _over(form: Form | None, key: str, final: frozenset[str]) -> bool:
+    return form is None or form[key] in final
 
 
-def _form(store: Store, number: int) -> dict[str, Any] | None:
+def _job(store: Store, number: int) -> Form | None:
     from vctl.ops import jobs
 
     try:
         return jobs.get_job(store, number)
+    except NotFound:
+        return None
+
+
+def _task(store: Store, task_id: str) -> Form | None:
+    from vctl.ops import tasks
+
+    try:
+        return tasks.get_task(store, task_id)
     except NotFound:
         return None
 

@@ -149,9 +149,9 @@ def logs(
         from vctl.daemon import waiting
 
         return waiting.follow_task(call.store, call.config, task)
-    from vctl.ops import jobs, tasks
+    from vctl.ops import tasks
 
-    for block in jobs.read_log(tasks.log_path(call.store, task), tail=tail):
+    for block in tasks.log_blocks(call.store, task, tail=tail):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
     return 0

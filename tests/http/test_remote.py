@@ -1,0 +1,270 @@
+"""The command line against a server: the same commands, output and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.conftest import ROOT, TOKEN, Running
+from vctl.client.remote import STANDINS
+
+RESOURCES = '{"CPU": 4, "memory": "8GiB"}'
+
+
+def local(server: Running, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**server.env, "VCTL_TOKEN": ""}
+    return subprocess.run(
+        [sys.executable, "-m", "vctl", *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def remote(server: Running) -> Running:
+    made = server.vctl(
+        "node", "add", "--count", "3", "--template", "t", "--simulated", "--resources", RESOURCES
+    )
+    assert (made.returncode, made.stdout) == (0, "3 nodes t-00 to t-02 added\n"), made.stderr
+    return server
+
+
+READING = """
+status; cluster-resources; available-resources; nodes; current-cluster; current-node team/0
+vc list; vc list --limit 1 -o name; vc tree; vc get team; vc get nope; vc export; vc delete team/; vc update .. --spec {}
+node list; node get t-00; node get nope; task list -a; events; events --limit 2; replay --dry-run
+job list -a; job list --filter nonsense; job status last; job status nope; job logs last; job wait last
+list jobs; list clusters --detail; list vnodes; list nodes --filter state=ALIVE; list events --limit 2
+get jobs last; get clusters primary; get nodes t-01; get vnodes team/0; summary jobs; summary nodes
+"""
+AGES = re.compile(r"\b\d+ ?s\b")
+
+
+def test_reading_says_the_same_as_on_the_machine(remote: Running):
+    assert remote.vctl("vc", "create", "team", "--replica-sets", '{"t": 1}').returncode == 0
+    assert remote.vctl("job", "submit", "--", "echo", "hello").returncode == 0
+    for line in re.split(r"[;\n] *", READING.strip()):
+        here, there = local(remote, *line.split()), remote.vctl(*line.split())
+        assert there.returncode == here.returncode, (line, there.stderr)
+        assert AGES.sub("_", there.stdout) == AGES.sub("_", here.stdout), line
+        if here.returncode:
+            assert there.stderr == here.stderr, line
+        for form in ("json", "yaml"):
+            if " -o " in line or line.startswith("job logs"):
+                continue
+            here, there = local(remote, *line.split(), "-o", form), remote.vctl(*line.split(), "-o", form)
+            assert there.stdout == here.stdout, (line, form)
+
+
+def test_a_submit_streams_and_exits_with_the_code_of_the_job(remote: Running):
+    script = "echo out $GREETING; pwd; echo err >&2; exit 5"
+    done = remote.vctl(
+        "job", "submit", "--env", "GREETING=hi", "--working-dir", "/tmp", "--", "sh", "-c", script
+    )
+    assert (done.returncode, done.stdout) == (5, "out hi\n/tmp\nerr\n"), done.stderr
+    form = remote.vctl("job", "submit", "-o", "json", "--num-cpus", "2", "--nodes", "2", "--", "true")
+    assert form.returncode == 0
+    job = json.loads(form.stdout)
+    assert (job["status"], job["resources"]["CPU"]) == ("SUCCEEDED", 4.0)
+    assert remote.vctl("job", "logs", "--follow", "last").returncode == 0
+
+
+def test_jobs_are_stopped_waited_for_and_deleted(remote: Running):
+    name = remote.vctl("job", "submit", "--no-wait", "--", "sleep", "60").stdout.strip()
+    late = remote.vctl("job", "wait", name, "--timeout", "1s")
+    assert (late.returncode, "not done after 1 s" in late.stderr) == (7, True)
+    stopped = remote.vctl("job", "stop", name, "--grace", "0")
+    assert (stopped.returncode, stopped.stdout) == (0, f"job {name} is STOPPED\n"), stopped.stderr
+    assert remote.vctl("job", "wait", name).returncode == 143
+    assert remote.vctl("job", "delete", name, "nope").returncode == 4
+    assert remote.vctl("job", "delete", name).stdout == f"job {name} deleted\n"
+    assert remote.vctl("job", "delete", name).returncode == 4
+
+
+def test_an_interrupt_detaches(remote: Running):
+    env = {**remote.env, "VCTL_ADDRESS": remote.address, "VCTL_TOKEN": TOKEN}
+    words = [
+        sys.executable,
+        "-m",
+        "vctl",
+        "job",
+        "submit",
+        "--submission-id",
+        "j",
+        "--",
+        "sh",
+        "-c",
+        "echo on; sleep 60",
+    ]
+    child = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "on\n"
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=10)
+    assert child.returncode == 130
+    assert "vctl job stop j" in said
+    assert remote.http.get("/api/v1/jobs/j").json()["status"] == "RUNNING"
+    assert remote.vctl("job", "stop", "j", "--grace", "0").returncode == 0
+
+
+def test_clusters_are_made_changed_and_removed(remote: Running):
+    made = remote.vctl("vc", "create", "team", "--divisible", "--replica-sets", '{"t": 2}', "-o", "json")
+    revision = json.loads(made.stdout)["revision"]
+    stale = remote.vctl("vc", "update", "team", "--replica-sets", '{"t": 1}', "--revision", "5")
+    assert (stale.returncode, str(revision) in stale.stderr) == (5, True)
+    short = remote.vctl("vc", "update", "team", "--replica-sets", '{"t": 9}', "-o", "json")
+    error = json.loads(short.stdout)["error"]
+    assert (short.returncode, error["code"], error["details"]["replicaSetsToRecommend"]) == (
+        5,
+        "Conflict",
+        {"t": 1},
+    )
+    small = remote.vctl(
+        "vc", "create", "small", "--spec", '{"flexible_resource_min": {"CPU": 2}}', "--parent", "team"
+    )
+    assert small.returncode == 0, small.stderr
+    assert remote.vctl("vc", "delete", "team").returncode == 5
+    assert remote.vctl("vc", "delete", "small").returncode == 0
+    name = remote.vctl("job", "submit", "--no-wait", "-c", "team", "--", "sleep", "60").stdout.strip()
+    gone = remote.vctl("vc", "delete", "team", "--force")
+    assert gone.returncode == 0, gone.stderr
+    assert remote.vctl("job", "status", name, "-o", "json").stdout.find("STOPPED") > 0
+    assert remote.vctl("job", "submit", "--num-cpus", "99", "--", "true").returncode == 3
+
+
+def test_nodes_change_state(remote: Running):
+    assert remote.vctl("node", "drain", "t-00", "--reason", "disk").stdout == "node t-00 is DRAINED\n"
+    assert remote.vctl("node", "undrain", "t-00").stdout == "node t-00 is ALIVE\n"
+    assert (
+        remote.vctl("node", "update", "t-00", "--resources", '{"CPU": 8}', "--label", "rack=r1").returncode
+        == 0
+    )
+    form = json.loads(remote.vctl("node", "get", "t-00", "-o", "json").stdout)
+    assert (form["resources"]["CPU"], form["labels"]) == (8.0, {"rack": "r1"})
+    assert remote.vctl("node", "kill", "t-00").stdout == "node t-00 is DEAD\n"
+    assert remote.vctl("node", "heartbeat", "t-00").returncode == 5
+    assert remote.vctl("node", "remove", "t-02").returncode == 0
+
+
+def test_a_server_that_cannot_be_used_is_told_apart(remote: Running):
+    for address, code in (("http://127.0.0.1:1", 6), ("nonsense", 2), ("ftp://x", 2), ("unix:/nowhere", 6)):
+        done = remote.vctl("status", VCTL_ADDRESS=address)
+        assert (done.returncode, "Fix: " in done.stderr) == (code, True), done.stderr
+    assert remote.vctl("status", VCTL_TOKEN="wrong").returncode == 8
+    error = json.loads(remote.vctl("status", "-o", "json", VCTL_ADDRESS="http://127.0.0.1:1").stdout)["error"]
+    assert (error["code"], error["exit_code"]) == ("Unreachable", 6)
+    there_only = remote.vctl("backup", "/tmp/never-written.db")
+    assert (there_only.returncode, "Fix: " in there_only.stderr) == (8, True)
+
+
+def test_following_survives_a_server_that_restarts_or_says_what_to_do(remote: Running):
+    env = {**remote.env, "VCTL_ADDRESS": remote.address, "VCTL_TOKEN": TOKEN}
+    script = "echo one; sleep 3; echo two"
+    words = [sys.executable, "-m", "vctl", "job", "submit", "--submission-id", "j", "--", "sh", "-c", script]
+    child = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "one\n"
+    remote.process.terminate()
+    remote.process.wait(10)
+    port = remote.address.rpartition(":")[2]
+    again = subprocess.Popen(
+        [sys.executable, "-m", "vctl", "serve", "--port", port], env=remote.env, stderr=subprocess.DEVNULL
+    )
+    try:
+        rest, said = child.communicate(timeout=40)
+        assert (child.returncode, rest) == (0, "two\n"), said
+    finally:
+        again.terminate()
+        again.wait(10)
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
+    }
+
+
+@pytest.mark.parametrize("name", STANDINS)
+def test_the_functions_of_the_client_take_what_those_of_ops_take(name: str):
+    there = _functions(importlib.import_module(name))
+    here = _functions(importlib.import_module(f"vctl.client.{STANDINS[name]}"))
+    both = set(there) & set(here)
+    assert both, name
+    for word in both:
+        if STANDINS[name] == "clusters" and word in ("stop", "resume") and name != "vctl.ops.admission":
+            continue
+        ours, theirs = inspect.signature(here[word]), inspect.signature(there[word])
+        assert [(p.name, p.kind, p.default) for p in list(ours.parameters.values())[1:]] == [
+            (p.name, p.kind, p.default) for p in list(theirs.parameters.values())[1:]
+        ], f"{name}.{word}"
+
+
+def test_what_commands_call_is_there():
+    """Every ``module.function(call.store`` of a command has its stand-in, or is known to be local."""
+    words = {name.rpartition(".")[2]: STANDINS[name] for name in STANDINS}
+    missing = []
+    for path in (ROOT / "vctl/cli/commands").glob("*.py"):
+        for module, function in re.findall(r"\b([a-z_]+)\.([a-z_]+)\(\s*call\.store", path.read_text()):
+            if module in words and not hasattr(
+                importlib.import_module(f"vctl.client.{words[module]}"), function
+            ):
+                missing.append(f"{path.name}: {module}.{function}")
+    assert missing == []
+
+
+def test_times(remote: Running):
+    """A remote command costs little more than a local one."""
+    started = time.monotonic()
+    assert remote.vctl("status").returncode == 0
+    assert time.monotonic() - started < 5
+
+
+TREE = """
+clusters:
+  - id: org
+    divisible: true
+    replica_sets: {t: 2}
+    children:
+      - id: team
+        replica_sets: {t: 1}
+"""
+
+
+def test_a_tree_from_a_file(remote: Running, tmp_path: Path):
+    file = tmp_path / "tree.yaml"
+    file.write_text(TREE)
+    plan = remote.vctl("vc", "plan", "-f", str(file), "-o", "json")
+    assert plan.returncode == 0, plan.stderr
+    assert [change["cluster_id"] for change in json.loads(plan.stdout)["changes"]] == ["org", "team"]
+    done = remote.vctl("vc", "apply", "-f", str(file))
+    assert done.returncode == 0, done.stderr
+    again = json.loads(remote.vctl("vc", "plan", "-f", str(file), "-o", "json").stdout)
+    assert again["changes"] == []
+    assert remote.vctl("vc", "export").stdout == local(remote, "vc", "export").stdout
+
+
+def test_tasks_of_a_job(remote: Running):
+    name = remote.vctl("job", "submit", "--no-wait", "--", "sleep", "60").stdout.strip()
+    remote.http.get(f"/api/v1/jobs/{name}/wait", params={"timeout_s": 2})
+    done = remote.vctl(
+        "task", "run", "--job", name, "--num-cpus", "1", "--", "sh", "-c", "echo in a task; exit 4"
+    )
+    assert (done.returncode, done.stdout) == (4, "in a task\n"), done.stderr
+    assert remote.vctl("task", "logs", "last").stdout == "in a task\n"
+    assert remote.vctl("task", "wait", "last").returncode == 4
+    assert remote.vctl("job", "stop", name, "--grace", "0").returncode == 0

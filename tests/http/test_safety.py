@@ -1,0 +1,195 @@
+"""Who may ask what: tokens, hosts, origins, sockets, sizes; and every refusal in its envelope."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.http.conftest import ROOT, TOKEN, Running, Start
+
+OPEN = ["/healthz", "/metrics", "/api/version", "/virtual_clusters", "/openapi.json"]
+CLOSED = [
+    ("GET", path)
+    for path in ("/api/v1/status", "/api/v1/jobs", "/api/v1/jobs/last/logs", "/api/v1/events", "/api/v1/nodes",
+                 "/api/v1/events/stream", "/api/v1/nothing", "/api/jobs/", "/api/v1/clusters/primary")
+] + [
+    ("POST", "/virtual_clusters"),
+    ("POST", "/virtual_clusters/remove_nodes"),
+    ("DELETE", "/virtual_clusters/a"),
+    ("POST", "/api/v1/jobs"),
+    ("PATCH", "/api/v1/nodes/a"),
+    ("POST", "/nothing"),
+]  # fmt: skip
+
+
+def test_what_needs_a_token(server: Running):
+    wrong: list[dict[str, str]] = [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": "Bearer"},
+    ]
+    with httpx.Client(base_url=server.address) as stranger:
+        for path in OPEN:
+            assert stranger.get(path).status_code == 200, path
+        for method, path in CLOSED:
+            for headers in wrong:
+                answer = stranger.request(method, path, headers=headers)
+                assert answer.status_code == 401, (method, path, headers)
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+                body = answer.json()
+                assert (
+                    body["result"] is False
+                    if path.startswith("/virtual")
+                    else body["error"]["exit_code"] == 8
+                )
+        assert stranger.get("/api/v1/status", headers={"authorization": f"bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_token_is_made_once_and_is_secret(start: Start, tmp_path: Path):
+    first = start(VCTL_TOKEN="")
+    path = first.home / "token"
+    token = path.read_text().strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(token) >= 40
+    answer = httpx.get(f"{first.address}/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    start(VCTL_TOKEN="")
+    assert path.read_text().strip() == token
+
+
+def test_without_a_token_on_loopback_only(start: Start):
+    free = start("--no-token")
+    assert httpx.get(f"{free.address}/api/v1/status").status_code == 200
+    page = {"Origin": "http://evil.example"}
+    assert httpx.post(f"{free.address}/virtual_clusters", json={}, headers=page).status_code == 403
+
+
+def serve(home: Path, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "PYTHONPATH": str(ROOT), **more}
+    words = [sys.executable, "-m", "vctl", "serve", *options]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=20, check=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_no_token_elsewhere_is_refused(tmp_path: Path, host: str):
+    done = serve(tmp_path / "state", "--host", host, "--no-token")
+    assert done.returncode == 8
+    assert "--no-token" in done.stderr
+
+
+def test_bad_tokens_and_places_are_refused(tmp_path: Path):
+    empty, loose = tmp_path / "empty", tmp_path / "loose"
+    empty.touch(mode=0o600)
+    loose.write_text("x" * 40)
+    loose.chmod(0o644)
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    cases = {
+        2: [("--token-file", str(empty)), ("--port", "70000"), ("--host", "no such host")],
+        5: [("--port", str(taken.getsockname()[1])), ("--uds", str(tmp_path / "no" / "dir"))],
+        8: [("--token-file", str(loose))],
+    }
+    for code, many in cases.items():
+        for options in many:
+            done = serve(tmp_path / "state", *options)
+            assert done.returncode == code, (options, done.stderr)
+            assert "Fix: " in done.stderr
+    taken.close()
+
+
+def test_hosts_and_origins(server: Running):
+    port = server.address.rpartition(":")[2]
+    good = [f"127.0.0.1:{port}", f"localhost:{port}", "localhost", "[::1]:8265", "vctl.localhost"]
+    bad = ["evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", "10.0.0.1"]
+    for host in good:
+        assert server.http.get("/api/v1/status", headers={"Host": host}).status_code == 200, host
+    for host in bad:
+        answer = server.http.get("/virtual_clusters", headers={"Host": host})
+        assert answer.status_code == 403, host
+        assert answer.json()["result"] is False
+    same = {"Origin": server.address}
+    assert server.http.get("/healthz", headers=same).status_code == 200
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "https://localhost"):
+        assert server.http.get("/healthz", headers={"Origin": origin}).status_code == 403, origin
+
+
+def test_a_unix_socket_is_for_its_owner(start: Start, tmp_path: Path):
+    path = tmp_path / "s"
+    mine = start("--uds", str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert mine.http.get("/api/v1/status").status_code == 200
+    assert serve(tmp_path / "state", "--uds", str(path)).returncode == 5
+    done = mine.vctl("status", "-o", "json", VCTL_ADDRESS=f"unix:{path}", VCTL_TOKEN="")
+    assert done.returncode == 0, done.stderr
+    mine.process.terminate()
+    mine.process.wait(10)
+    assert not path.exists()
+
+
+ODD = [
+    ("GET", "/nothing", 404),
+    ("GET", "/virtual_clusters/x/y", 405),
+    ("PUT", "/virtual_clusters", 405),
+    ("DELETE", "/api/v1/status", 405),
+    ("GET", "/api/v1/jobs/%00", 404),
+    ("GET", "/api/v1/jobs/%ff%fe", 404),
+    ("GET", "/api/v1/jobs?limit=-1", 400),
+    ("GET", "/api/v1/jobs?limit=99999999999999999999", 400),
+    ("GET", "/api/v1/jobs?filter=nonsense", 400),
+    ("GET", "/api/v1/events?since=99999999999999999999", 400),
+    ("GET", "/api/v1/jobs/99999999999999999999999", 404),
+    ("GET", "/docs", 404),
+    ("GET", "/" + "x" * 5000, 413),
+]
+
+
+def test_no_bare_framework_error(server: Running):
+    for method, path, status in ODD:
+        answer = server.http.request(method, path)
+        assert answer.status_code == status, (method, path[:40])
+        envelope = {"result", "msg", "data"} if path.startswith("/virtual") else {"error"}
+        assert set(answer.json()) == envelope, (method, path[:40])
+
+
+def test_what_is_no_http_gets_our_envelope_too(server: Running):
+    port = int(server.address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+        raw.sendall(b"NONSENSE\r\n\r\n")
+        answer = raw.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b'{"error": ' in answer
+
+
+def test_too_much_is_refused(server: Running):
+    answer = server.http.post("/api/v1/jobs", content=b"x" * (9 << 20))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "TooLarge"
+
+    def chunks():
+        for _ in range(40):
+            yield b"x" * (1 << 18)
+
+    assert server.http.post("/virtual_clusters", content=chunks()).status_code == 413
+
+
+def test_an_environment_is_never_shown(server: Running):
+    server.nodes(1)
+    job = {
+        "entrypoint": ["true"],
+        "env": {"SECRET": "hunter2"},
+        "environment": {"PATH": "/bin", "OTHER": "hunter2"},
+    }
+    made = server.http.post("/api/v1/jobs", json=job)
+    assert made.status_code == 200
+    for path in ("/api/v1/jobs", "/api/v1/jobs/last", "/api/v1/events", "/api/v1/status", "/metrics"):
+        assert "hunter2" not in server.http.get(path).text

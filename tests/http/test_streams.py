@@ -1,0 +1,133 @@
+"""Answers that take their time: events with resume, logs, waiting; and the figures for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+
+from tests.http.conftest import Running, Start
+
+
+def submit(server: Running, *words: str, **more: object) -> str:
+    answer = server.http.post("/api/v1/jobs", json={"entrypoint": list(words), **more})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["submission_id"])
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, str]]:
+    """Server-sent events as a browser would read them."""
+    fields: dict[str, str] = {}
+    for line in response.iter_lines():
+        if not line:
+            if "data" in fields:
+                yield fields
+            fields = {}
+            continue
+        name, _, value = line.partition(":")
+        fields[name] = value.strip()
+
+
+def read(server: Running, count: int, **request: object) -> list[dict[str, str]]:
+    with server.http.stream("GET", "/api/v1/events/stream", **request) as response:  # type: ignore[arg-type]
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = []
+        for event in events(response):
+            found.append(event)
+            if len(found) == count:
+                return found
+    raise AssertionError(found)
+
+
+def test_events_resume_where_a_reader_left_off(server: Running):
+    server.nodes(6)
+    first = read(server, 3, params={"since": 0})
+    assert [event["id"] for event in first] == ["1", "2", "3"]
+    assert first[0]["event"] == "node.added"
+    assert json.loads(first[0]["data"])["object_id"] == "t-00"
+
+    rest = read(server, 3, params={"since": 0}, headers={"Last-Event-ID": first[-1]["id"]})
+    assert [event["id"] for event in rest] == ["4", "5", "6"]
+
+
+def test_events_arrive_as_they_happen_and_can_be_filtered(server: Running):
+    server.nodes(1)
+    other, job = submit(server, "true"), submit(server, "true")
+    seen: list[dict[str, str]] = []
+    reader = threading.Thread(target=lambda: seen.extend(read(server, 1, params={"job": job})))
+    reader.start()
+    time.sleep(0.5)
+    for name in (other, job):
+        server.http.post(f"/api/v1/jobs/{name}/stop")
+    reader.join(10)
+    assert [(event["event"], json.loads(event["data"])["object_id"]) for event in seen] == [
+        ("job.ended", job)
+    ]
+
+
+def test_a_log_is_followed_to_its_end(server: Running):
+    server.nodes(1)
+    script = "for i in 1 2 3; do echo line $i; sleep 0.2; done; printf '\\377\\000end'; exit 3"
+    job = submit(server, "sh", "-c", script)
+    with server.http.stream("GET", f"/api/v1/jobs/{job}/logs", params={"follow": "true"}) as response:
+        times, content = [], b""
+        for block in response.iter_raw():
+            times.append(time.monotonic())
+            content += block
+    whole = b"line 1\nline 2\nline 3\n\xff\x00end"
+    assert content == whole
+    assert len(times) >= 3  # not all at the end
+    done = server.http.get(f"/api/v1/jobs/{job}/wait").json()
+    assert (done["over"], done["job"]["exit_code"], done["job"]["status"]) == (True, 3, "FAILED")
+    rest = server.http.get(f"/api/v1/jobs/{job}/logs", params={"follow": "true", "offset": 7})
+    assert rest.content == whole[7:]
+    assert server.http.get(f"/api/v1/jobs/{job}/logs", params={"tail": 1}).content == b"\xff\x00end"
+
+
+def test_waiting_ends_in_time(server: Running):
+    server.nodes(1)
+    job = submit(server, "sleep", "60")
+    started = time.monotonic()
+    answer = server.http.get(f"/api/v1/jobs/{job}/wait", params={"timeout_s": 0.5}).json()
+    assert answer["over"] is False
+    assert 0.4 < time.monotonic() - started < 5
+    server.http.post(f"/api/v1/jobs/{job}/stop", json={"grace_s": 0})
+    assert server.http.get(f"/api/v1/jobs/{job}/wait").json()["job"]["status"] == "STOPPED"
+
+
+def test_a_stream_does_not_keep_the_server(start: Start):
+    server = start()
+    with server.http.stream("GET", "/api/v1/events/stream", params={"since": 0}) as response:
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        response.close()
+
+
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+]+\Z')
+
+
+def test_metrics(server: Running):
+    server.nodes(3)
+    server.http.post("/virtual_clusters", json={"virtualClusterId": "a", "replicaSets": {"t": 1}})
+    submit(server, "true")
+    answer = server.http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    assert all(SAMPLE.match(line) for line in lines), lines
+    assert {
+        'vctl_nodes{state="ALIVE"} 3.0',
+        'vctl_resources_total{resource="CPU"} 8.0',
+        'vctl_jobs{status="PENDING"} 1.0',
+        'vctl_jobs_pending{reason="PendingEvaluation"} 1.0',
+        'vctl_clusters{kind="logical"} 1.0',
+    } <= set(lines)
+
+
+def test_ray_finds_its_version(server: Running):
+    assert {"version", "ray_version", "ray_commit", "session_name"} <= set(
+        server.http.get("/api/version").json()
+    )

@@ -1,0 +1,85 @@
+"""``/api/v1/tasks``: what ``vctl task`` can do."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from vctl.http import bodies, documents, streams
+from vctl.http.context import server_of, state
+from vctl.http.documents import ERRORS, good, listing
+from vctl.http.jobs import BYTES, MOST_SECONDS, Filters, Limit
+
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], responses=ERRORS)
+
+
+@router.post("", responses=good(documents.Task), response_model=None)
+def run(request: Request, body: bodies.Task) -> Any:
+    """Start a task in a running job."""
+    from vctl.ops import tasks
+
+    wanted = bodies.task_request(server_of(request), body)
+    around = body.environment
+    if around is None:
+        around = {"PATH": os.environ.get("PATH", os.defpath)}
+    with state(request) as store:
+        return tasks.run(store, wanted, environment=around)
+
+
+@router.get("", responses=good(documents.TaskList), response_model=None)
+def list_(
+    request: Request,
+    filters: Filters,
+    over_too: Annotated[bool, Query(alias="all", description="Those that are over, too.")] = True,
+    limit: Limit = None,
+    job: str | None = None,
+) -> JSONResponse:
+    """Tasks, oldest first."""
+    from vctl.ops import tasks
+
+    with state(request) as store:
+        found, total = tasks.list_tasks(store, all=over_too, filters=filters, limit=limit, job=job)
+    return JSONResponse(listing("TaskList", found, total))
+
+
+@router.get("/{task}", responses=good(documents.Task), response_model=None)
+def get(request: Request, task: str) -> Any:
+    """One task, by its id, its number or ``last``."""
+    from vctl.ops import tasks
+
+    with state(request) as store:
+        return tasks.get_task(store, task)
+
+
+@router.post("/{task}/cancel", responses=good(documents.Task), response_model=None)
+def cancel(request: Request, task: str, body: bodies.Grace | None = None) -> Any:
+    """Ask for the end of a task."""
+    from vctl.ops import tasks
+
+    with state(request) as store:
+        return tasks.cancel(store, task, grace_s=body.grace_s if body else None)
+
+
+@router.get("/{task}/wait", responses=good(documents.WatchedTask), response_model=None)
+async def wait(
+    request: Request,
+    task: str,
+    timeout_s: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="Answer then at the latest.")] = 20,
+) -> dict[str, Any]:
+    """A task as soon as it is over, or as it is after a while."""
+    return await streams.wait_for_task(server_of(request), task, timeout_s)
+
+
+@router.get("/{task}/logs", responses=BYTES, response_class=StreamingResponse, response_model=None)
+async def logs(
+    request: Request,
+    task: str,
+    follow: Annotated[bool, Query(description="Go on until the task is over.")] = False,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Leave out so many bytes.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
+) -> StreamingResponse:
+    """The output of a task, stdout and stderr in order."""
+    return await streams.task_log(server_of(request), task, follow=follow, offset=offset, tail=tail)
