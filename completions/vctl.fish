@@ -174,7 +174,7 @@ complete -c vctl -n '__vctl_at job wait' -x -a '(vctl __complete jobs 2>/dev/nul
 complete -c vctl -n '__vctl_at vc create' -l divisible -l indivisible -d 'Holds child clusters, one per job (else jobs share it).'
 complete -c vctl -n '__vctl_at vc create' -l replica-sets -x -d 'Whole nodes by template, final counts: {"8c16g": 2}.'
 complete -c vctl -n '__vctl_at vc create' -l spec -x -d 'Parts of nodes instead: minimum, maximum, fixed nodes.'
-complete -c vctl -n '__vctl_at vc create' -l parent -x -a '(vctl __complete clusters 2>/dev/null)' -d 'Where its nodes come from (primary).'
+complete -c vctl -n '__vctl_at vc create' -l parent -x -a '(vctl __complete clusters 2>/dev/null)' -d 'Where its resources come from (inside a job its own cluster, else the primary).'
 complete -c vctl -n '__vctl_at vc create' -l borrow-limit -x -d 'Most it may have above its minimum; {} for no limit.'
 complete -c vctl -n '__vctl_at vc create' -l lending-limit -x -d 'Most it may lend of its unused minimum; {} for nothing.'
 complete -c vctl -n '__vctl_at vc create' -l no-local-node -d 'Do not make this machine a node.'
