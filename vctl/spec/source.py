@@ -134,7 +134,7 @@ def _json_fix(text: str, inline: bool) -> str:
     start = text.lstrip()[:1]
     if inline and start not in '{["':
         return f"write JSON such as {{...}}, or @{text[:80]} to read a file"
-    if inline and '"' not in text and any(letter.isalpha() for letter in text):
+    if inline and '"' not in text and "'" not in text and any(letter.isalpha() for letter in text):
         return "the shell took its quotes away: put the whole JSON in single quotes, or write @FILE"
     if "'" in text:
         return "JSON needs double quotes around names and strings"
