@@ -65,6 +65,8 @@ class Scheduler:
         self._deadlines: list[tuple[int, str]] = []
         self._limits: dict[int, float | None] = {}
         self._last_sweep = 0.0
+        self._over: list[str] = []
+        """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
         self._last_beat = 0.0
 
     # ---- life ----
@@ -82,6 +84,7 @@ class Scheduler:
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
+        self._forget_runs()
         self.watch.close()
         self.runtime.close()
         if orderly:
@@ -200,16 +203,23 @@ class Scheduler:
             for end in ended:
                 self._awaited.discard(end.run.run_id)
                 self._limits.pop(end.run.job_id, None)
-                self.runtime.forget(end.run.run_id)
+            self._over += [end.run.run_id for end in ended]
 
     def _sweep(self, mirror: Mirror, *, relaunch: bool = False) -> None:
         """Look at every process: after a start, a lost wake-up, and now and then."""
         self._last_sweep = time.monotonic()
         self._observe(mirror, set(mirror.runs), relaunch=relaunch)
+        self._forget_runs()
         if relaunch:
             for run_id in self.runtime.known_runs():
                 if run_id not in mirror.runs:
                     self._end_unknown(run_id)
+
+    def _forget_runs(self) -> None:
+        """Remove the files of runs that are over; what a crash leaves is removed at the next start."""
+        for run_id in self._over:
+            self.runtime.forget(run_id)
+        self._over.clear()
 
     def _end_unknown(self, run_id: str) -> None:
         """A process that no row knows (its row was set aside, or a backup was restored)."""
