@@ -156,7 +156,7 @@ class Scheduler:
             request = request_of(self.store, mirror.ledger, run)
         except ValueError as error:
             lost = Ended(run, None, f"what it was to start cannot be read: {error}")
-            commit.observed(self.store, mirror, [], [lost])
+            endings.observed(self.store, mirror, [], [lost])
             return
         if request is not None:
             self._awaited.add(run.run_id)
