@@ -52,7 +52,10 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     parent_id, shares_parent = _target(store, request, around)
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
-    _check_feasible(store, parent_id, spec, entry)
+    shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
+    capacity, known = table.capacity(store), table.is_feasible(store, parent_id, shape)
+    if not known:
+        _check_feasible(store, parent_id, spec, entry)
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
     columns = {
         "submission_id": submission_id,
@@ -66,7 +69,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "held": request.hold,
         "begin_at": None if request.begin_at is None else int(request.begin_at * 1e9),
         "priority": request.priority,
-        "shape": shape_key(spec, entry) + (";shared" if shares_parent else ""),
+        "shape": shape,
         "spec": rows.spec_text(spec),
         "entry": rows.dumps(entry),
         "entrypoint": _shown(request.argv),
@@ -94,6 +97,8 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             raise _no_cluster(store, parent_id)
         columns["submitted_at"] = store.clock()  # stamped inside the transaction
         job_id = table.insert(store, columns, launch)
+        if not known:
+            table.set_feasible(store, parent_id, shape, capacity)
     return get_job(store, job_id)
 
 

@@ -295,6 +295,28 @@ def clear_wait(store: Store, parent_id: str, shape: str) -> None:
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
 
 
+# ---- shapes that could run ----
+
+
+def capacity(store: Store) -> int:
+    """A number that changes whenever a node or a cluster made by name does."""
+    found: int | None = store.value("SELECT value FROM meta WHERE key = 'capacity'")
+    return found or 0
+
+
+def is_feasible(store: Store, parent_id: str, shape: str) -> bool:
+    """Whether a shape was found to be possible below a parent, and nothing has changed since."""
+    known = store.value(
+        "SELECT version FROM feasible WHERE parent_cluster_id = ? AND shape = ?", parent_id, shape
+    )
+    return known is not None and known == capacity(store)
+
+
+def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None:
+    """Keep that judgement, made at a ``capacity``, for the next job of the shape."""
+    store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))
+
+
 # ---- the feed ----
 
 

@@ -81,6 +81,10 @@ CREATE TABLE leases (
     expires_at INTEGER, job_id INTEGER
 );
 CREATE INDEX leases_by_vnode ON leases (vnode_id);
+CREATE TABLE feasible (
+    parent_cluster_id TEXT NOT NULL, shape TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (parent_cluster_id, shape)
+) WITHOUT ROWID;
 CREATE TABLE waits (
     parent_cluster_id TEXT NOT NULL, shape TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
     since INTEGER NOT NULL, PRIMARY KEY (parent_cluster_id, shape)

@@ -155,10 +155,15 @@ class Store:
         data: Mapping[str, object] | None = None,
     ) -> None:
         """Record a change, in the transaction of the change. ``kind`` reads ``job.submitted``."""
-        self.db.execute(
+        cursor = self.db.execute(
             "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (self.clock(), kind, object_, object_id, cluster_id, job_id, dumps(data) if data else "{}"),
         )
+        if object_ in (
+            "node",
+            "cluster",
+        ):  # what there is has changed: judgements of what could ever run end here
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES ('capacity', ?)", (cursor.lastrowid,))
 
     def next_revision(self) -> int:
         """A nanosecond stamp greater than every one before it; inside a transaction."""
