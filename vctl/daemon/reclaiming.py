@@ -104,7 +104,7 @@ class Reclaims:
             return
         for name in missing:
             missing[name] -= max(0, room.free.get(name, 0))
-        for run in sorted(users_of(mirror, lease), key=lambda run: -(run.started_at or 0)):
+        for run in sorted(users_of(mirror, lease), key=_age, reverse=True):
             if all(amount <= 0 for amount in missing.values()):
                 return
             victims = [run] if run.task_id is not None else _whole_job(mirror, run)
@@ -132,6 +132,12 @@ def slots_inside(mirror: Mirror, vnode_id: str) -> set[str]:
         frontier = [child for slot in frontier for child in mirror.ledger.children.get(slot, ())]
         inside.update(frontier)
     return inside
+
+
+def _age(run: Run) -> tuple[int, int]:
+    """The larger, the newer. A task that was not seen to start yet is newer than all that were."""
+    number = 0 if run.task_id is None else int(run.task_id.rpartition("-")[2])
+    return (number, run.started_at or 1 << 63)
 
 
 def _whole_job(mirror: Mirror, run: Run) -> list[Run]:
