@@ -1,0 +1,219 @@
+"""Jobs as users see them: which one a word names, where it goes, what it is given, how it is forgotten."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.ops.conftest import Ground
+from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
+from vctl.core.resources import CPU, SCALE
+from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
+from vctl.ops import clusters, jobs
+from vctl.store import jobs as table
+
+ONE = ClusterSpec(groups=(Group((FixedNode({CPU: SCALE}),)),), flexible=False)
+
+NAMES = ("train-1", "train-12", "eval", "4", "other", "E")
+REFERENCES = {
+    "a submission id": ("train-1", "train-1"),
+    "which is a prefix of another": ("train-12", "train-12"),
+    "a unique prefix": ("ev", "eval"),
+    "a number": ("1", "train-1"),
+    "a number that is somebody's id": ("4", "4"),
+    "the last": ("last", "E"),
+    "case matters": ("E", "E"),
+}
+
+
+@pytest.mark.parametrize(("ref", "name"), REFERENCES.values(), ids=list(REFERENCES))
+def test_what_names_a_job(ground: Ground, ref: str, name: str) -> None:
+    for known in NAMES:
+        ground.submit(known)
+    assert jobs.get_job(ground.store, ref)["submission_id"] == name
+
+
+WRONG = {
+    "a prefix of two": ("train", BadSpec),
+    "nothing": ("", NotFound),
+    "a stranger": ("x", NotFound),
+    "zero": ("0", NotFound),
+    "a negative number": ("-1", NotFound),
+    "digits of another script": ("٣", NotFound),
+    "too large for the tables": ("9" * 30, NotFound),
+    "a wildcard": ("trai%", NotFound),
+    "another wildcard": ("trai_", NotFound),
+}
+
+
+@pytest.mark.parametrize(("ref", "error"), WRONG.values(), ids=list(WRONG))
+def test_what_names_no_job(ground: Ground, ref: str, error: type[VctlError]) -> None:
+    for known in NAMES:
+        ground.submit(known)
+    with pytest.raises(error):
+        jobs.get_job(ground.store, ref)
+
+
+def test_a_submission_id_that_looks_like_a_number_misleads_nobody(ground: Ground) -> None:
+    """The second job has number 2, which is what the first one is called."""
+    ground.submit("2")
+    second = ground.submit()
+    assert (second["job_id"], second["submission_id"]) != (1, "2")
+    stopped = jobs.stop(ground.store, second["job_id"])
+    assert stopped["submission_id"] == second["submission_id"]
+    assert jobs.get_job(ground.store, "2")["status"] == "PENDING"
+    assert jobs.get_job(ground.store, 2)["status"] == "STOPPED"
+    with pytest.raises(NotFound):
+        jobs.get_job(ground.store, 3)
+
+
+def test_a_submission_id_is_taken_once(ground: Ground) -> None:
+    ground.submit("a")
+    with pytest.raises(Conflict, match="exists already"):
+        ground.submit("a")
+    ground.end("a")
+    with pytest.raises(Conflict):
+        ground.submit("a")
+    jobs.delete(ground.store, "a")
+    assert ground.submit("a")["job_id"] == 2
+
+
+def test_where_a_job_goes(ground: Ground) -> None:
+    clusters.create(ground.store, "shared", replica_sets={"4c8g": 1})
+    clusters.create(ground.store, "apart", divisible=True, replica_sets={"4c8g": 1})
+
+    def place(**fields: object) -> tuple[str, str]:
+        job = ground.submit("j", **fields)
+        jobs.stop(ground.store, "j")
+        jobs.delete(ground.store, "j")
+        return job["parent_cluster_id"], job["cluster_id"]
+
+    with pytest.raises(Infeasible):
+        ground.submit(spec=ONE)  # whole nodes left the primary
+    assert place(cluster="shared") == ("shared", "shared")
+    assert place(cluster="apart", spec=ONE) == ("apart", "apart##j")
+    assert place(environment={"VCTL_CLUSTER": "apart"}) == ("apart", "apart##j")
+    assert place(cluster="shared", environment={"VCTL_CLUSTER": "apart"}) == ("shared", "shared")
+    assert place(environment={"VCTL_CLUSTER_ID": "shared"}) == ("shared", "shared")
+    with pytest.raises(NotFound, match="no virtual cluster nobody"):
+        ground.submit(cluster="nobody")
+    with pytest.raises(NotFound) as near:
+        ground.submit(cluster="apert")
+    assert "apart" in near.value.fix
+    with pytest.raises(BadSpec, match="indivisible"):
+        ground.submit(cluster="shared", spec=ONE)
+
+
+@pytest.mark.parametrize("word", ["primary", PRIMARY])
+def test_the_primary_by_both_names(ground: Ground, word: str) -> None:
+    job = ground.submit("j", cluster=word)
+    assert (job["parent_cluster_id"], job["cluster_id"]) == (PRIMARY, f"{PRIMARY}##j")
+
+
+def test_the_environment_is_captured(ground: Ground) -> None:
+    around = {"PATH": "/bin", "MINE": "1", "VCTL_JOB_ID": "9", "VCTL_CLUSTER_ID": PRIMARY, "VCTL_RUN_ID": "r"}
+
+    def kept(**fields: object) -> dict[str, str]:
+        job = ground.submit(environment=around, **fields)
+        row = table.launch(ground.store, job["job_id"])
+        assert row is not None
+        found: dict[str, str] = json.loads(row["env"])
+        return found
+
+    assert kept() == {"PATH": "/bin", "MINE": "1"}  # what is said about another job is not handed on
+    assert kept(env={"MINE": "2", "NEW": "3"}) == {"PATH": "/bin", "MINE": "2", "NEW": "3"}
+    assert kept(clean_env=True, env={"NEW": "3"}) == {"PATH": "/bin", "NEW": "3"}
+
+
+def test_a_job_has_a_reason_from_the_moment_of_submit(ground: Ground) -> None:
+    job = ground.submit()
+    assert job["status"] == "PENDING"
+    assert job["state_reason"] == "PendingEvaluation"
+    assert job["message"]
+    assert job["queue_position"] == 1
+    assert job["submitted_at"] == "2023-11-14T22:13:20.000000Z"
+    assert ground.submit(hold=True)["state_reason"] == "Held"
+
+
+NEVER = {
+    "too many CPUs on one node": ClusterSpec(groups=(Group((FixedNode({CPU: 5 * SCALE}),)),), flexible=False),
+    "too many in all": ClusterSpec(flexible_min={CPU: 9 * SCALE}),
+    "too many nodes": ClusterSpec(
+        groups=(Group((FixedNode({CPU: SCALE}),) * 3, "STRICT_SPREAD"),), flexible=False
+    ),
+    "too much on one node": ClusterSpec(
+        groups=(Group((FixedNode({CPU: 3 * SCALE}),) * 2, "STRICT_PACK"),), flexible=False
+    ),
+    "a template too often": ClusterSpec(replica_sets={"4c8g": 3}, flexible=False),
+    "a resource that nobody has": ClusterSpec(flexible_min={"TPU": SCALE}),
+}
+
+
+@pytest.mark.parametrize("spec", NEVER.values(), ids=list(NEVER))
+def test_what_could_never_run_leaves_no_row(ground: Ground, spec: ClusterSpec) -> None:
+    with pytest.raises(Infeasible, match="can never run") as refused:
+        ground.submit(spec=spec)
+    assert refused.value.exit_code == 3
+    assert set(refused.value.details) == {"resource", "need", "largest"}
+    assert jobs.list_jobs(ground.store, all=True) == ([], 0)
+    assert ground.store.value("SELECT count(*) FROM events WHERE object = 'job'") == 0
+
+
+def test_lists_and_filters(ground: Ground) -> None:
+    for number in range(5):
+        ground.submit(f"j{number}", priority=number % 2, name=f"n{number}")
+    jobs.stop(ground.store, "j0")
+
+    def ids(**given: object) -> list[str]:
+        return [job["submission_id"] for job in jobs.list_jobs(ground.store, **given)[0]]  # type: ignore[arg-type]
+
+    assert ids() == ["j4", "j3", "j2", "j1"]
+    assert ids(all=True) == ["j4", "j3", "j2", "j1", "j0"]
+    assert ids(limit=2) == ["j4", "j3"]
+    assert jobs.list_jobs(ground.store, limit=2)[1] == 4
+    assert ids(filters=["priority=1"]) == ["j3", "j1"]
+    assert ids(filters=["priority!=1"], all=True) == ["j4", "j2", "j0"]
+    assert ids(filters=["status=stopped"], all=True) == ["j0"]
+    assert ids(filters=["name=n2"], limit=1) == ["j2"]
+    assert ids(cluster="nobody") == []
+
+
+def test_stop_and_delete_are_for_all_or_none(ground: Ground) -> None:
+    for name in ("a", "b", "c"):
+        ground.submit(name)
+    ground.end("a")
+    log = jobs.log_of(ground.store.home, "a")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("text")
+    with pytest.raises(Conflict, match="job b is PENDING"):
+        jobs.delete(ground.store, "a", "b")
+    with pytest.raises(NotFound):
+        jobs.delete(ground.store, "a", "nobody")
+    assert log.exists()
+    jobs.stop(ground.store, "b")
+    assert [job["submission_id"] for job in jobs.delete(ground.store, "a", "b")] == ["a", "b"]
+    assert not log.exists()
+    assert [job["submission_id"] for job in jobs.list_jobs(ground.store, all=True)[0]] == ["c"]
+    assert ground.store.value("SELECT count(*) FROM job_launches") == 1
+
+
+def test_prune(ground: Ground) -> None:
+    for name in ("old", "young", "waits"):
+        ground.submit(name)
+    ground.end("old")
+    ground.now += 1000 * 10**9
+    ground.end("young")
+    events = ground.store.value("SELECT count(*) FROM events")
+    assert jobs.prune(ground.store, 500, dry_run=True)["jobs"] == ["old"]
+    assert ground.store.value("SELECT count(*) FROM events") == events
+    assert jobs.prune(ground.store, 500)["jobs"] == ["old"]
+    assert {job["submission_id"] for job in jobs.list_jobs(ground.store, all=True)[0]} == {"young", "waits"}
+    assert jobs.prune(ground.store, 500)["jobs"] == []
+
+
+def test_prune_leaves_what_a_scheduler_may_not_have_read(ground: Ground) -> None:
+    ground.submit("a")
+    ground.submit("b")
+    jobs.prune(ground.store, 0)
+    assert ground.store.value("SELECT count(*) FROM events WHERE kind = 'job.submitted'") == 2

@@ -1,0 +1,133 @@
+"""Nodes: their states and who may move them, ids, this machine over its restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ops.conftest import Ground
+from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING, TRANSITIONS
+from vctl.core.resources import CPU, SCALE
+from vctl.errors import BadSpec, Conflict, NotFound, VctlError
+from vctl.ops import nodes
+
+MOVES: dict[str, Callable[..., Any]] = {"drain": nodes.drain, "undrain": nodes.undrain, "die": nodes.kill}
+AFTER_DRAIN = DRAINED  # an empty node is drained at once
+
+
+@pytest.mark.parametrize("state", [ALIVE, DRAINING, DRAINED, DEAD])
+@pytest.mark.parametrize("event", list(MOVES))
+def test_moves(ground: Ground, state: str, event: str) -> None:
+    with ground.store.transaction():
+        ground.store.db.execute("UPDATE nodes SET state = ? WHERE node_id = 'n-00'", (state,))
+    if event in TRANSITIONS[state]:
+        expected = TRANSITIONS[state][event]
+        form = MOVES[event](ground.store, "n-00")
+        assert form["state"] == (AFTER_DRAIN if expected == DRAINING else expected)
+        kinds = [row[0] for row in ground.store.rows("SELECT kind FROM events WHERE object_id = 'n-00'")]
+        assert f"node.{form['state'].lower()}" in kinds
+    else:
+        with pytest.raises(Conflict) as refused:
+            MOVES[event](ground.store, "n-00")
+        assert "die" not in refused.value.fix
+        assert nodes.get_node(ground.store, "n-00")["state"] == state
+
+
+def test_who_drained_it_and_why(ground: Ground) -> None:
+    form = nodes.drain(ground.store, "n-00", reason="new fan")
+    assert (form["reason"], form["author"]) == ("new fan", nodes.author())
+    assert nodes.undrain(ground.store, "n-00")["reason"] is None
+
+
+def cpu(count: int) -> dict[str, int]:
+    return {CPU: count * SCALE}
+
+
+def test_ids(ground: Ground) -> None:
+    def add(**fields: Any) -> list[str]:
+        return [node["node_id"] for node in nodes.add(ground.store, resources=cpu(2), **fields)]
+
+    assert add() == ["2c-00"]
+    assert add() == ["2c-01"]
+    assert add(count=3, template="big") == ["big-00", "big-01", "big-02"]
+    assert add(node_id="box") == ["box"]
+    assert add(count=2, node_id="box") == ["box-00", "box-01"]
+    assert add(count=101, template="many")[-1] == "many-100"
+    with pytest.raises(Conflict, match="exists already"):
+        add(node_id="box")
+    before = len(nodes.list_nodes(ground.store))
+    with pytest.raises(BadSpec):
+        add(node_id="a b")
+    assert len(nodes.list_nodes(ground.store)) == before
+
+
+@pytest.mark.parametrize(
+    ("ref", "error"), [("n", BadSpec), ("", NotFound), ("x", NotFound), ("n-_0", NotFound), ("%", NotFound)]
+)
+def test_words_that_name_no_node(ground: Ground, ref: str, error: type[VctlError]) -> None:
+    with pytest.raises(error):
+        nodes.get_node(ground.store, ref)
+    assert nodes.get_node(ground.store, "n-01")["node_id"] == "n-01"
+
+
+def test_update_replaces_what_it_names(ground: Ground) -> None:
+    form = nodes.update(
+        ground.store, "n-00", resources={CPU: 2 * SCALE, "disk": 3 * SCALE}, labels={"a": "b"}
+    )
+    assert (form["resources"]["CPU"], form["resources"]["disk"]) == (2.0, 3.0)
+    assert form["resources"]["memory"] == 8.0 * 2**30
+    assert form["labels"] == {"a": "b"}
+    assert "disk" not in nodes.update(ground.store, "n-00", resources={"disk": 0})["resources"]
+    nodes.kill(ground.store, "n-00")
+    with pytest.raises(Conflict, match="DEAD"):
+        nodes.update(ground.store, "n-00", resources=cpu(1))
+
+
+def test_this_machine_is_registered_once_a_boot(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr(nodes, "BOOT_ID", str(boot))
+
+    def local() -> list[tuple[str, str]]:
+        return [
+            (node["node_id"], node["state"])
+            for node in nodes.list_nodes(ground.store)
+            if node["source"] == "local"
+        ]
+
+    boot.write_text("11111111-0000-4000-8000-000000000000\n")
+    nodes.ensure_local(ground.store, wanted=False)
+    assert local() == []
+    nodes.ensure_local(ground.store)
+    nodes.ensure_local(ground.store)
+    ((first, state),) = local()
+    assert (first.endswith("-11111111"), state) == (True, ALIVE)
+    boot.write_text("22222222-0000-4000-8000-000000000000\n")
+    nodes.ensure_local(
+        ground.store, wanted=False
+    )  # also who does not want a node sees that the old one is gone
+    assert local() == [(first, DEAD)]
+    nodes.ensure_local(ground.store)
+    assert sorted(state for _, state in local()) == [ALIVE, DEAD]
+    nodes.kill(ground.store, next(node_id for node_id, state in local() if state == ALIVE))
+    nodes.ensure_local(
+        ground.store
+    )  # declared dead by hand: the machine comes back as a node of another name
+    assert [state for _, state in local()].count(ALIVE) <= 1
+
+
+def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
+    from vctl.ops import clusters
+
+    clusters.create(ground.store, "c", replica_sets={"4c8g": 1})
+    used = [node["node_id"] for node in nodes.list_nodes(ground.store) if node["available"]["CPU"] == 0]
+    assert len(used) == 1
+    with pytest.raises(Conflict, match="in use"):
+        nodes.remove(ground.store, used[0])
+    clusters.delete(ground.store, "c")
+    nodes.remove(ground.store, used[0])
+    assert used[0] not in [node["node_id"] for node in nodes.list_nodes(ground.store)]

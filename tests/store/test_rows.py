@@ -1,0 +1,144 @@
+"""Values to rows and back, and the queries whose answer can be told by brute force."""
+
+from __future__ import annotations
+
+import string
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.conftest import Clock
+from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
+from vctl.core.labels import Condition
+from vctl.core.resources import Holding
+from vctl.store import jobs, rows
+from vctl.store.store import Store
+
+names = st.text("CPUGmem/é", min_size=1, max_size=6)
+maps = st.dictionaries(names, st.integers(0, 2**53 * 10_000), max_size=3)
+conditions = st.builds(
+    Condition,
+    names,
+    st.sampled_from(["in", "!in", "exists", "!exists"]),
+    st.lists(names, max_size=2).map(tuple),
+)
+fixed = st.builds(
+    FixedNode, maps, st.dictionaries(names, names, max_size=2), st.lists(conditions, max_size=2).map(tuple)
+)
+groups = st.builds(Group, st.lists(fixed, min_size=1, max_size=3).map(tuple), st.sampled_from(POLICIES))
+specs = st.builds(
+    ClusterSpec, maps, st.none() | maps, st.lists(groups, max_size=2).map(tuple),
+    st.dictionaries(names, st.integers(0, 9), max_size=2), st.booleans(),
+)  # fmt: skip
+holdings = st.builds(
+    Holding,
+    maps,
+    st.dictionaries(
+        names, st.dictionaries(st.integers(0, 99), st.integers(1, 10_000), max_size=3), max_size=2
+    ),
+    st.lists(st.integers(0, 255), unique=True, max_size=4).map(sorted).map(tuple),
+)
+
+
+@given(specs)
+def test_a_spec_comes_back_as_it_was(spec: ClusterSpec) -> None:
+    assert rows.spec(rows.spec_text(spec)) == spec
+
+
+@given(holdings)
+def test_a_holding_comes_back_as_it_was(holding: Holding) -> None:
+    amounts, instances, cores = rows.holding_columns(holding)
+    assert rows.holding({"amounts": amounts, "instances": instances, "cores": cores}) == holding  # type: ignore[arg-type]
+
+
+def queue(
+    store: Store, submission_id: str, priority: int = 0, parent: str = PRIMARY, status: str = "PENDING"
+) -> int:
+    columns = {
+        "submission_id": submission_id, "parent_cluster_id": parent, "cluster_id": parent, "priority": priority,
+        "status": status, "shape": "s", "spec": rows.spec_text(ClusterSpec()), "entry": "{}", "entrypoint": "true",
+        "user": "me", "metadata": "{}", "grace_s": 3.0, "submitted_at": store.clock(),
+    }  # fmt: skip
+    launch = {"argv": '["true"]', "env": "{}", "cwd": "/", "options": "{}"}
+    with store.transaction():
+        return jobs.insert(store, columns, launch)
+
+
+@settings(max_examples=10)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(["a", "b"]), st.booleans()), max_size=12))
+def test_positions_are_the_order_of_the_queue(
+    tmp_path_factory: object, found: list[tuple[int, str, bool]]
+) -> None:
+    home = tmp_path_factory.mktemp("queue") / "state"  # type: ignore[attr-defined]
+    with Store.open(home) as store:
+        known = []
+        for number, (priority, parent, waits) in enumerate(found):
+            status = "PENDING" if waits else "RUNNING"
+            job_id = queue(store, f"j{number}", priority, parent, status)
+            if waits:
+                known.append((parent, -priority, job_id))
+        expected: dict[int, int] = {}
+        for parent in ("a", "b"):
+            for place, (_, _, job_id) in enumerate(sorted(k for k in known if k[0] == parent), 1):
+                expected[job_id] = place
+        assert jobs.positions(store) == expected
+        for parent, priority, job_id in known:
+            assert jobs.position(store, parent, -priority, job_id) == expected[job_id]
+
+
+def test_prefixes_are_taken_literally(store: Store) -> None:
+    for name in ("a_1", "aX1", "a%", "ab", "a\U0001f600"):
+        queue(store, name)
+    found = {
+        prefix: [name for _, name in jobs.numbers_like(store, prefix)]
+        for prefix in ("a_", "a%", "a", "b", "A")
+    }
+    assert found["a_"] == ["a_1"]
+    assert found["a%"] == ["a%"]
+    assert len(found["a"]) == 5
+    assert found["b"] == found["A"] == []
+    assert set(string.ascii_letters) > {"a"}
+
+
+def test_numbers_are_not_given_out_again(store: Store) -> None:
+    first = queue(store, "a")
+    with store.transaction():
+        jobs.delete(store, first, "a")
+    assert queue(store, "a") == first + 1
+    assert jobs.launch(store, first) is None
+
+
+def test_the_reason_of_a_waiting_job(store: Store, clock: Clock) -> None:
+    job_id = queue(store, "a")
+
+    def reason() -> tuple[str, str]:
+        row = jobs.view(store, job_id)
+        assert row is not None
+        return row["reason"], row["words"]
+
+    assert reason() == ("PendingEvaluation", "waiting for the scheduler to look at it")
+    with store.transaction():
+        jobs.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
+        jobs.set_wait(store, "other", "s", "CapReached", "elsewhere")
+    assert reason() == ("InsufficientResources", "needs 1 CPU")
+    with store.transaction():
+        jobs.clear_wait(store, PRIMARY, "s")
+    assert reason()[0] == "PendingEvaluation"
+
+
+def test_a_second_stop_request_keeps_the_time_and_takes_the_grace(store: Store, clock: Clock) -> None:
+    job_id = queue(store, "a", status="RUNNING")
+    asked_at = clock.now
+    with store.transaction():
+        jobs.request_stop(store, job_id, "a", reason="StoppedByUser", grace_s=10)
+    clock.now += 5
+    with store.transaction():
+        jobs.request_stop(store, job_id, "a", reason="TimeLimit", grace_s=None)
+        jobs.request_stop(store, job_id, "a", reason="TimeLimit", grace_s=1)
+    row = jobs.get(store, job_id)
+    assert row is not None
+    assert (row["stop_requested_at"], row["stop_reason"], row["stop_grace_s"]) == (
+        asked_at,
+        "StoppedByUser",
+        1,
+    )

@@ -1,0 +1,255 @@
+"""Transactions, revisions, epochs, the beat, locks: what everything else relies on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.store.conftest import Clock
+from vctl.errors import Conflict, Unreachable, VctlError
+from vctl.store import database, jobs, locks
+from vctl.store.schema import MIGRATIONS, VERSION
+from vctl.store.store import Fenced, Store
+
+
+def count(store: Store) -> int:
+    found: int = store.value("SELECT count(*) FROM events")
+    return found
+
+
+def test_a_transaction_is_whole_or_nothing(store: Store) -> None:
+    def fail() -> None:
+        with store.transaction():
+            store.event("a", "job", "1")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert count(store) == 0
+    with store.transaction():
+        store.event("a", "job", "1")
+        store.event("b", "job", "1")
+    assert count(store) == 2
+
+
+def test_what_was_committed_is_there_for_others(store: Store) -> None:
+    with store.transaction():
+        store.event("a", "job", "1")
+    with Store.open(store.home) as other:
+        assert count(other) == 1
+    assert store.value("PRAGMA synchronous") == 2  # FULL
+    assert store.value("PRAGMA journal_mode") == "wal"
+    assert store.value("PRAGMA foreign_keys") == 1
+
+
+def test_a_snapshot_sees_one_moment(store: Store) -> None:
+    with Store.open(store.home) as reader, reader.snapshot():
+        assert count(reader) == 0
+        with store.transaction():
+            store.event("a", "job", "1")
+        with reader.snapshot():  # joins the outer one
+            assert count(reader) == 0
+    with Store.open(store.home) as reader:
+        assert count(reader) == 1
+
+
+def test_revisions_increase_whatever_the_clock_does(store: Store, clock: Clock) -> None:
+    seen = []
+    for step in (0, 0, 1, -10_000, 0, 5):
+        clock.now += step
+        with store.transaction():
+            seen.append(store.next_revision())
+    assert seen == sorted(set(seen))
+    assert seen[0] == 1_700_000_000_000_000_000
+    with Store.open(store.home) as other, other.transaction():
+        other.clock = clock
+        assert other.next_revision() > seen[-1]
+
+
+def test_a_newer_reign_fences_the_older_one(store: Store) -> None:
+    with Store.open(store.home) as old, Store.open(store.home) as new:
+        old.begin_reign("daemon")
+        with old.transaction():
+            old.event("a", "job", "1")
+        new.begin_reign("embedded")
+        with pytest.raises(Fenced), old.transaction():
+            old.event("never", "job", "1")
+        with new.transaction():
+            new.event("b", "job", "1")
+        reign = store.last_reign()
+        assert reign is not None
+        assert (reign["kind"], reign["ended_at"]) == ("embedded", None)
+        new.end_reign()
+        with store.transaction():  # whoever rules not at all may write: submits
+            store.event("c", "job", "1")
+    assert [row["kind"] for row in store.rows("SELECT kind FROM events ORDER BY seq")] == ["a", "b", "c"]
+
+
+def test_old_reigns_are_forgotten(store: Store) -> None:
+    for _ in range(130):
+        store.begin_reign("embedded")
+        store.end_reign()
+    assert store.value("SELECT count(*) FROM reigns") <= 101
+
+
+def test_the_beat_is_read_whole_or_not_at_all(store: Store) -> None:
+    assert store.read_beat() is None
+    store.write_beat({"pid": 1, "note": "x" * 100})
+    store.write_beat({"pid": 2})
+    with Store.open(store.home) as other:
+        assert other.read_beat() == {"pid": 2}
+    (store.home / "scheduler.beat").write_text('{"pid": ')
+    assert store.read_beat() is None
+
+
+def test_who_holds_the_write_lock_is_named(store: Store) -> None:
+    with Store.open(store.home) as holder, Store.open(store.home, lock_timeout_s=0.05) as waiter:
+        with holder.transaction():
+            holder.event("a", "job", "1")
+            with pytest.raises(Unreachable, match=str(os.getpid())), waiter.transaction():
+                pass
+        with waiter.transaction():
+            waiter.event("b", "job", "1")
+
+
+def test_writers_of_several_threads_wait_for_each_other(store: Store) -> None:
+    def write() -> None:
+        with Store.open(store.home) as own:
+            for _ in range(20):
+                with own.transaction():
+                    own.event("a", "job", "1")
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(store) == 80
+
+
+def test_the_scheduler_lock_is_for_one(store: Store) -> None:
+    first, second = locks.SchedulerLock(store.home), locks.SchedulerLock(store.home)
+    assert not locks.scheduler_is_running(store.home)
+    assert first.acquire()
+    assert locks.scheduler_is_running(store.home)
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
+    assert not locks.scheduler_is_running(store.home)
+
+
+def test_asking_for_the_lock_ends_with_the_asker(store: Store) -> None:
+    assert not locks.lock_is_wanted(store.home)
+    locks.ask_for_the_lock(store.home)
+    assert locks.lock_is_wanted(store.home)
+    os.utime(store.home / locks.DAEMON_WANTED, (1, 1))
+    assert not locks.lock_is_wanted(store.home)
+    locks.ask_for_the_lock(store.home)
+    assert locks.lock_is_wanted(store.home)
+    locks.stop_asking(store.home)
+    locks.stop_asking(store.home)
+    assert not locks.lock_is_wanted(store.home)
+
+
+def test_a_fresh_directory_is_private(tmp_path: Path) -> None:
+    home = tmp_path / "a" / "b"
+    Store.open(home).close()
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "cluster.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_places_that_cannot_hold_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VctlError, match="is a file"):
+        Store.open(tmp_path / "file")
+    with pytest.raises(VctlError, match="no vctl state"):
+        Store.open(tmp_path / "none", create=False)
+    for kind in ("nfs4", "fuse.sshfs", "lustre"):
+        monkeypatch.setattr(database, "filesystem_of", lambda _, kind=kind: kind)
+        with pytest.raises(VctlError, match=f"network filesystem \\({kind}\\)"):
+            Store.open(tmp_path / kind)
+    assert database.filesystem_of(tmp_path) == "lustre"
+
+
+def test_the_filesystem_of_a_path() -> None:
+    assert database.filesystem_of(Path("/proc/self")) == "proc"
+    assert database.filesystem_of(Path("/")) != ""
+
+
+@pytest.mark.parametrize("version", range(VERSION))
+def test_every_older_schema_opens(tmp_path: Path, version: int) -> None:
+    """Each released schema is brought forward, its rows kept, with a copy of it beside."""
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    if version:
+        db = sqlite3.connect(home / "cluster.db")
+        from sqlite_utils import Database
+        from sqlite_utils.migrations import Migrations
+
+        old = Migrations("vctl")
+        for name, script in MIGRATIONS[:version]:
+            old(name=name)(
+                lambda target, script=script: [target.conn.execute(s) for s in database._statements(script)]
+            )
+        old.apply(Database(db))
+        db.execute("INSERT INTO meta VALUES ('kept', 1)")
+        db.execute(f"PRAGMA user_version = {version}")
+        db.commit()
+        db.close()
+    with Store.open(home) as store:
+        assert store.value("PRAGMA user_version") == VERSION
+        if version:
+            assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
+            assert (home / f"cluster.db.schema-{version}.bak").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_newer_schema_is_not_touched(store: Store) -> None:
+    store.db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(Conflict, match="newer vctl"):
+        Store.open(store.home)
+
+
+def test_no_migration_under_a_running_scheduler(store: Store) -> None:
+    lock = locks.SchedulerLock(store.home)
+    assert lock.acquire()
+    store.db.execute("PRAGMA user_version = -1")
+    try:
+        with pytest.raises(Conflict, match="an older scheduler is running"):
+            Store.open(store.home)
+    finally:
+        lock.release()
+
+
+def test_a_script_is_split_where_statements_end() -> None:
+    script = "CREATE TABLE a (b);\nINSERT INTO a VALUES (';');CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; END;\n"
+    assert [part.split()[0] for part in database._statements(script)] == ["CREATE", "INSERT", "CREATE"]
+
+
+def test_the_views_for_people(store: Store) -> None:
+    for view in ("v_jobs", "v_nodes", "v_clusters", "v_vnodes", "v_events"):
+        assert store.rows(f"SELECT * FROM {view}") == []
+
+
+def test_commands_are_named(tmp_path: Path) -> None:
+    assert "python" in database.command_name(os.getpid())
+    assert database.command_name(2**22 + 1) == "gone"
+
+
+def test_the_feed(store: Store) -> None:
+    assert jobs.last_event(store) == 0
+    for number in range(5):
+        with store.transaction():
+            store.event("job.x", "job", f"j{number}", job_id=number, data={"n": number})
+    assert [row["object_id"] for row in jobs.events_after(store, 2)] == ["j2", "j3", "j4"]
+    assert [row["object_id"] for row in jobs.events_after(store, 2, 1)] == ["j2"]
+    assert [row["object_id"] for row in jobs.events(store, "1", [], 2)] == ["j3", "j4"]
+    with store.transaction():
+        assert jobs.delete_events_before(store, store.clock() + 1) == 4  # the newest stays: it counts on
+    with store.transaction():
+        store.event("job.x", "job", "j5")
+    assert jobs.last_event(store) == 6
