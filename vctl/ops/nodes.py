@@ -35,14 +35,17 @@ def author() -> str:
 
 
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
-    """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's."""
+    """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's.
+
+    One that was declared dead stays so until it is removed or the machine restarts.
+    """
     known = table.local(store)
     boot_id = Path(BOOT_ID).read_text().strip()
     current = [row for row in known if row["boot_id"] == boot_id]
     if len(current) == len(known) and (current or not wanted):
         return
     machine = None
-    if wanted and not current:
+    if wanted and not table.is_registered(store, boot_id):
         from vctl.runtime.detect import detect
 
         machine = detect()
@@ -50,7 +53,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
         for row in table.local(store):
             if row["boot_id"] != boot_id:
                 table.set_state(store, row["node_id"], nd.DEAD, reason="the machine restarted", author="vctl")
-        if machine is None or any(row["boot_id"] == boot_id for row in table.local(store)):
+        if machine is None or table.is_registered(store, boot_id):
             return
         amounts = {CPU: machine.cpus, MEMORY: machine.memory_bytes * SCALE}
         if machine.gpus:

@@ -111,6 +111,12 @@ def local(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM nodes WHERE source = ? AND state <> ?", LOCAL, DEAD)
 
 
+def is_registered(store: Store, boot_id: str) -> bool:
+    """Whether this machine has a row since it started, in whatever state."""
+    found = store.row("SELECT 1 FROM nodes WHERE source = ? AND boot_id = ?", LOCAL, boot_id)
+    return found is not None
+
+
 def samples(store: Store, per_class: int) -> list[Row]:
     """Alive or draining nodes that no logical cluster owns whole, at most ``per_class`` of each distinct kind.
 
