@@ -9,13 +9,14 @@ import platform
 import sys
 from collections.abc import Callable
 
-from tests.benchmarks import latency, scale, startup, throughput
+from tests.benchmarks import latency, management, scale, startup, throughput
 from tests.benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "startup": startup.run,
     "latency": latency.run,
     "scale": scale.run,
+    "management": management.run,
     "throughput": throughput.run,
 }
 

@@ -1,0 +1,74 @@
+"""The published OpenAPI is true: generated requests find no 5xx and no answer that it does not describe."""
+
+from __future__ import annotations
+
+import contextlib
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.http.conftest import TOKEN, Running, Start
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 8
+STREAMS = ("/api/v1/events/stream", "/api/v1/jobs/{job}/logs", "/api/v1/tasks/{task}/logs")
+"""Do not end by themselves; test_streams has them."""
+
+
+@pytest.fixture
+def populated(start: Start) -> Running:
+    """Something of everything, so that generated ids may hit."""
+    server = start()
+    server.nodes(3, "t")
+    server.http.post(
+        "/virtual_clusters", json={"virtualClusterId": "0", "divisible": True, "replicaSets": {"t": 1}}
+    )
+    server.http.post("/api/v1/jobs", json={"entrypoint": ["true"], "submission_id": "0"})
+    return server
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+def test_generated_requests(populated: Running, mode: GenerationMode):
+    schema = schemathesis.openapi.from_url(f"{populated.address}/openapi.json")
+    seen = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path in STREAMS:
+            continue
+        seen += 1
+
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        @hypothesis.settings(
+            max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
+        def probe(case: schemathesis.Case) -> None:
+            if "timeout_s" in (case.query or {}):
+                case.query["timeout_s"] = 0
+            case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"}, checks=CHECKS, timeout=20)
+
+        with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # nothing of it could be invalid
+            probe()
+    assert seen > 40
+    assert populated.http.get("/healthz").json()["ok"]
+
+
+def test_every_operation_is_described(populated: Running):
+    document = populated.http.get("/openapi.json").json()
+    text = str(document)
+    assert "HTTPValidationError" not in text
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description"), (method, path)
+            assert "422" not in operation["responses"], (method, path)
+            if path.startswith("/api/v1"):
+                assert operation["security"] == [{"token": []}]
+                assert {"400", "401", "404"} <= set(operation["responses"])
