@@ -67,7 +67,8 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "a label value that is too long": (
         gang('{"CPU": 1}, "labels": {"a": "' + "x" * 64 + '"}'), 2, f"{ENTRY}.labels.a"),
     "a minimum above the maximum": (
-        spec('{"flexible_resource_min": {"CPU": 3}, "flexible_resource_max": {"CPU": 2}}'), 2, "flexible_resource_max.CPU"),
+        spec('{"flexible_resource_min": {"CPU": 3}, "flexible_resource_max": {"CPU": 2}}'), 2,
+        "flexible_resource_max.CPU"),
     "a minimum that is a list": (spec('{"flexible_resource_min": []}'), 2, "flexible_resource_min"),
     "a negative count": (spec('{"replica_sets": {"4c8g": -1}}'), 2, "replica_sets.4c8g"),
     "half a node": (spec('{"replica_sets": {"4c8g": 1.5}}'), 2, "replica_sets.4c8g"),

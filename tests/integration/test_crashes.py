@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,11 @@ sys.exit(int(sys.argv[1]))
 
 KEEPER = """
 import os, random, signal, subprocess, sys, time
-kills, seed = int(sys.argv[1]), int(sys.argv[2])
+kills, seed, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 chance = random.Random(seed)
 for turn in range(kills + 1):
-    daemon = subprocess.Popen([sys.executable, "-m", "vctl", "daemon"], stderr=open("daemon.log", "ab"))
+    argv = words if turn < kills else ["daemon"]
+    daemon = subprocess.Popen([sys.executable, "-m", "vctl", *argv], stderr=open("daemon.log", "ab"))
     if turn == kills:
         print(daemon.pid, flush=True)
         daemon.wait()
@@ -59,10 +61,10 @@ def submit_in_process(place: Place, numbers: range, seed: int) -> None:
 
 
 @contextmanager
-def keeper(place: Place, kills: int, seed: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that starts daemons and kills them."""
+def keeper(place: Place, kills: int, seed: int, words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that starts schedulers and kills them; the last one is a daemon that stays."""
     process = subprocess.Popen(
-        [sys.executable, "-c", KEEPER, str(kills), str(seed)], env=place.environment({}), cwd=place.folder,
+        [sys.executable, "-c", KEEPER, str(kills), str(seed), *words], env=place.environment({}), cwd=place.folder,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0,
     )  # fmt: skip
     try:
@@ -73,16 +75,23 @@ def keeper(place: Place, kills: int, seed: int) -> Iterator[subprocess.Popen[byt
         process.communicate(timeout=PATIENCE_S)
 
 
-def flow(place: Place, *, jobs: int, kills: int, seed: int, within_s: float) -> None:
-    place.add_nodes(3)
-    with keeper(place, kills, seed) as process:
+def flown(place: Place) -> dict[str, dict[str, Any]]:
+    return {name: job for name, job in place.jobs().items() if name != "anchor"}
+
+
+def flow(
+    place: Place, *, jobs: int, kills: int, seed: int, within_s: float, words: Sequence[str] = ("daemon",)
+) -> None:
+    if not place.home.exists():
+        place.add_nodes(3)
+    with keeper(place, kills, seed, words) as process:
         submit_in_process(place, range(jobs), seed)
         assert process.stdout is not None
-        eventually(lambda: all(job["ended_at"] for job in place.jobs().values()), "the jobs to end", within_s)
+        eventually(lambda: all(job["ended_at"] for job in flown(place).values()), "the jobs to end", within_s)
         last = int(process.stdout.readline())  # all kills have happened
         os.kill(last, signal.SIGTERM)
         process.wait(PATIENCE_S)
-        found = place.jobs()
+        found = flown(place)
         assert len(found) == jobs
         expected = {f"j{number}": number % 100 for number in range(jobs)}
         assert {name: job["exit_code"] for name, job in found.items()} == expected
@@ -110,6 +119,19 @@ def flow(place: Place, *, jobs: int, kills: int, seed: int, within_s: float) -> 
 
 def test_jobs_survive_kills_of_the_daemon(place: Place) -> None:
     flow(place, jobs=60, kills=10, seed=int(os.environ.get("SEED", "7")), within_s=60)
+
+
+def test_jobs_survive_kills_of_commands_that_wait(place: Place) -> None:
+    """Without a daemon: who waits schedules, and is killed; a job outlives each of them."""
+    place.add_nodes(3)
+    place.submit("--submission-id", "anchor", "--entrypoint-num-cpus", "0", "--", "true")
+    with place.sql() as db:  # one that nobody starts, so that waiting for it lasts
+        db.execute("UPDATE jobs SET held = 1 WHERE submission_id = 'anchor'")
+    waiter = ("job", "wait", "anchor")
+    try:
+        flow(place, jobs=40, kills=8, seed=11, within_s=60, words=waiter)
+    finally:
+        place.ok("job", "stop", "anchor")
 
 
 @pytest.mark.soak

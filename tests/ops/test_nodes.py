@@ -114,10 +114,11 @@ def test_this_machine_is_registered_once_a_boot(
     nodes.ensure_local(ground.store)
     assert sorted(state for _, state in local()) == [ALIVE, DEAD]
     nodes.kill(ground.store, next(node_id for node_id, state in local() if state == ALIVE))
-    nodes.ensure_local(
-        ground.store
-    )  # declared dead by hand: the machine comes back as a node of another name
-    assert [state for _, state in local()].count(ALIVE) <= 1
+    nodes.ensure_local(ground.store)  # declared dead by hand: it stays so until it is removed
+    assert [state for _, state in local()] == [DEAD, DEAD]
+    nodes.remove(ground.store, next(node_id for node_id, _ in local() if node_id != first))
+    nodes.ensure_local(ground.store)
+    assert sorted(state for _, state in local()) == [ALIVE, DEAD]
 
 
 def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
