@@ -138,9 +138,10 @@ class Room:
 
     def whole_units(self, name: str) -> int:
         """How many whole units of a resource one flexible part could take here."""
+        free = max(self.free.get(name, 0), 0) // SCALE
         if name in self.instances:
-            return sum(1 for share in self.instances[name].values() if share == SCALE)
-        return max(self.free.get(name, 0), 0) // SCALE
+            return min(free, sum(1 for share in self.instances[name].values() if share == SCALE))
+        return free
 
     def take(self, request: Amounts) -> Holding:
         """Take a request that fits; returns exactly what was taken."""

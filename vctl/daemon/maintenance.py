@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import FLEXIBLE, JOB
+from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
 from vctl.daemon.mirror import Mirror
 from vctl.ops.clusters import sweep_removing
+from vctl.ops.growth import settle_leases
 from vctl.ops.nodes import settle_drained
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole, whole_chain
 from vctl.scheduler.reseating import reseat_slices
-from vctl.store import clusters, jobs, nodes, tasks, upkeep
+from vctl.store import clusters, jobs, nodes, upkeep
 from vctl.store.store import Store
 
 Stop = Callable[[Run, str, float], None]
@@ -159,17 +160,10 @@ class Maintenance:
             done += more
         for change in done:
             upkeep.move_vnode(self.store, change.before, change.after)
-            if change.before.kind == FLEXIBLE:
-                self._end_leases(mirror, change.before.vnode_id)
         for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
+            mirror.put_leases(cluster_id, settle_leases(self.store, mirror.ledger, cluster_id))
             self._tell(mirror, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
         return bool(done)
-
-    def _end_leases(self, mirror: Mirror, vnode_id: str) -> None:
-        """What was borrowed on a dead node is lost."""
-        for lease in [lease for lease in mirror.leases.values() if lease.vnode_id == vnode_id]:
-            tasks.end_lease(self.store, lease, {})
-            del mirror.leases[lease.lease_id]
 
     def _tell(self, mirror: Mirror, cluster_id: str, changes: list[Replaced]) -> None:
         """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""

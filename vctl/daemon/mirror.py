@@ -33,6 +33,8 @@ class Mirror:
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
+        self.edited: set[int] = set()
+        """Running jobs of which something was changed."""
         self.nodes_changed: set[str] = set()
         self.tasks: dict[str, TaskQueue] = {}
         """cluster id -> its tasks that wait for a place."""
@@ -92,7 +94,7 @@ class Mirror:
         if tree_changed:
             self._reload_tree(store)
         for job_id in touched:
-            self._reload_job(store, job_id)
+            self.reload_job(store, job_id)
         for task_id in changed_tasks:
             self._reload_task(store, task_id)
 
@@ -119,8 +121,13 @@ class Mirror:
         """A job's cluster is destroyed."""
         if cluster_id in self.ledger.clusters:
             self.ledger.remove_cluster(cluster_id)
-        for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == cluster_id]:
+        self.put_leases(cluster_id, ())
+
+    def put_leases(self, borrower_id: str, leases: Iterable[Lease]) -> None:
+        """The leases that a cluster has from now on."""
+        for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == borrower_id]:
             del self.leases[lease_id]
+        self.leases.update((lease.lease_id, lease) for lease in leases)
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""
@@ -174,14 +181,17 @@ class Mirror:
         self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
         self.parent_of[job.job_id] = job.parent_id
 
-    def _reload_job(self, store: Store, job_id: int) -> None:
+    def reload_job(self, store: Store, job_id: int) -> None:
+        """Take over the row of a job: whether it is queued, whether it is to be stopped."""
         row = jobs.get(store, job_id)
-        if row is None or row["status"] != jb.PENDING:
-            self.dequeue(job_id)
-            if row is not None and row["status"] == jb.RUNNING and row["stop_requested_at"] is not None:
-                self.stops.add(job_id)
-        else:
+        if row is not None and row["status"] == jb.PENDING and jobs.is_queued(row):
             self._enqueue(row)
+            return
+        self.dequeue(job_id)
+        if row is not None and row["status"] == jb.RUNNING:
+            self.edited.add(job_id)
+            if row["stop_requested_at"] is not None:
+                self.stops.add(job_id)
 
     def _reload_node(self, store: Store, node_id: str) -> None:
         row = nodes.get(store, node_id)

@@ -15,7 +15,7 @@ from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
-from vctl.ops.growth import write_all
+from vctl.ops.growth import settle_leases, write_all
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
@@ -235,6 +235,8 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     for vnode_id, vnode in after.items():
         if before.get(vnode_id) != vnode:
             table.insert_vnode(store, vnode)
+    if not of_whole_nodes(cluster.spec):
+        settle_leases(store, ledger, cluster.cluster_id)
 
 
 def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.leasing import above_minimum
-from vctl.store import clusters, tasks
+from vctl.scheduler.leasing import above_minimum, settle
+from vctl.store import clusters, rows, tasks
 from vctl.store.store import Store
 
 
@@ -37,3 +38,26 @@ def write_all(store: Store, ledger: Ledger, steps: Sequence[Grow]) -> None:
     """Several steps of one change; the ledger has them all. Asked from the top level down."""
     for step in steps:
         write_growth(store, ledger, step)
+
+
+def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> list[Lease]:
+    """Write what a new minimum or other virtual nodes of a cluster mean for its leases; returns those it has now."""
+    cluster = ledger.clusters[cluster_id]
+    assert cluster.parent_id is not None
+    found = [rows.lease(row) for row in tasks.lease_rows(store) if row["borrower_id"] == cluster_id]
+    settled = settle(ledger, cluster_id, found, tasks.flexible_entry(store, cluster_id))
+    left = {lease.lease_id: lease for lease in found}
+    for lease, amounts in settled.cut:
+        tasks.end_lease(store, lease, amounts)
+        left[lease.lease_id] = replace(lease, amounts=amounts)
+    fresh = [
+        tasks.insert_lease(
+            store,
+            Lease(
+                0, cluster_id, cluster.parent_id, vnode.vnode_id, vnode.node_id, lent, store.clock(),
+                job_id=None if cluster.job is None else int(cluster.job),
+            ),
+        )
+        for vnode, lent in settled.fresh
+    ]  # fmt: skip
+    return [*(lease for lease in left.values() if lease.amounts), *fresh]

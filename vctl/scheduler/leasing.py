@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Holding, difference, merged
+from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, difference, merged
 from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts
 
@@ -23,6 +23,43 @@ def above_minimum(ledger: Ledger, step: Grow) -> dict[str, int]:
         if over > 0:
             lent[name] = over
     return lent
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Leases of which less is left (nothing: they are over), and what on virtual nodes is a lease from now on."""
+
+    cut: tuple[tuple[Lease, Mapping[str, int]], ...]
+    fresh: tuple[tuple[VNode, Mapping[str, int]], ...]
+
+
+def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amounts) -> Settled:
+    """After a cluster's minimum or virtual nodes were changed: leased is again what lies above the minimum.
+
+    Older leases stay first. ``leases`` are those of the cluster; ``own`` is what its entrypoint holds of the
+    flexible part, which came with the gang and is no lease.
+    """
+    parts = flexible_parts(ledger, cluster_id)
+    least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
+    over = {n: a - least.get(n, 0) for n, a in rs.total(part.holding.amounts for part in parts).items()}
+    there = {part.vnode_id: dict(part.holding.amounts) for part in parts}
+
+    def some_of(wanted: Mapping[str, int], vnode_id: str) -> dict[str, int]:
+        place = there.get(vnode_id, {})
+        taken = {n: min(a, over.get(n, 0), place.get(n, 0)) for n, a in wanted.items()}
+        taken = {n: a for n, a in taken.items() if a > 0}
+        for name, amount in taken.items():
+            over[name] -= amount
+            place[name] -= amount
+        return taken
+
+    cut: list[tuple[Lease, Mapping[str, int]]] = []
+    for lease in sorted(leases, key=lambda lease: (lease.since, lease.lease_id)):
+        left = some_of(lease.amounts, lease.vnode_id)
+        if left != dict(lease.amounts):
+            cut.append((lease, left))
+    fresh = [(part, some_of(there[part.vnode_id], part.vnode_id)) for part in reversed(parts)]
+    return Settled(tuple(cut), tuple((part, lent) for part, lent in fresh if lent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,12 +128,7 @@ class Terrain:
         trait_id = self._trait_ids.setdefault(trait, len(self.traits))
         if trait_id == len(self.traits):
             self.traits.append(trait)
-        levels = tuple(
-            [
-                tuple(sorted([x for x in instances[n].values() if x > 0])) if n in instances else ()
-                for n in names
-            ]
-        )
+        levels = tuple([_levels(room, name) if name in instances else () for name in names])
         free = tuple([max(room.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
@@ -198,6 +193,15 @@ class Terrain:
             else:
                 most.append(slot.levels[r].count(SCALE) * SCALE)
         return tuple(most)
+
+
+def _levels(room: Room, name: str) -> Vector:
+    """What is free of each instance, in order; on a node that shrank no more of them than its free amount."""
+    levels = sorted([share for share in room.instances[name].values() if share > 0])
+    free = room.free.get(name, 0)
+    while levels and sum(levels) > free:
+        del levels[0]
+    return tuple(levels)
 
 
 def sums(vectors: Iterator[Vector]) -> Vector:

@@ -205,3 +205,15 @@ def end_lease(store: Store, lease: Lease, left: Mapping[str, int]) -> None:
 def lease_rows(store: Store) -> list[Row]:
     """All leases, oldest first."""
     return store.rows("SELECT * FROM leases ORDER BY lease_id")
+
+
+def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
+    """What the entrypoint of a job cluster holds of the cluster's flexible part."""
+    row = store.row(
+        "SELECT r.amounts FROM runs r JOIN vnodes v USING (vnode_id) JOIN clusters c ON c.cluster_id = v.cluster_id"
+        " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL"
+        " AND r.state <> 'ENDED'",
+        cluster_id,
+    )
+    found: dict[str, int] = {} if row is None else rows.loads(row["amounts"])
+    return found
