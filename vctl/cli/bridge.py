@@ -62,6 +62,8 @@ def _mistake(error: Any, name: str, example: str) -> BadSpec:
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
     if guesses:
         return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
+    if "unexpected extra" in message and "}" in message:
+        return BadSpec(message, fix="put JSON in single quotes, or the shell splits it")
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")
     return BadSpec(message, fix=f"see `{name} --help`")

@@ -36,6 +36,7 @@ SAFETY_MS = 1000
 LEFT = "left"
 """Made and removed in the exits directory by a scheduler that leaves, to wake those who wait for its lock."""
 INTERRUPTED = 130
+SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
 
 
 class Waiter:
@@ -215,6 +216,8 @@ def _follow(waiter: Waiter, submission_id: str) -> int | None:
     row = table.get(store, number)
     if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
         tell(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}")
+        if row["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(row["entrypoint"])):
+            tell(f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}")
     return _code(store, number)
 
 
@@ -231,6 +234,16 @@ def _copy_log(waiter: Waiter, name: str, is_over: Callable[[], bool]) -> bool:
             return over
 
         return waiter.until(done)
+
+
+def _shell_line(entrypoint: str) -> str | None:
+    """The command quoted for ``sh -c``, when its first word is a whole line or a word of the shell's own."""
+    from shlex import quote, split
+
+    words = split(entrypoint)
+    if len(words) == 1 and len(words[0].split()) > 1:
+        return quote(words[0])
+    return quote(" ".join(words)) if words[0] in SHELL_WORDS else None
 
 
 class Tail:
