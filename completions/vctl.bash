@@ -20,7 +20,7 @@ _vctl_offer() {
 _vctl_words() {
     case "$1" in
         "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary demand events daemon serve replay doctor backup restore prune" ;;
-        "job") echo "submit list status logs stop delete wait" ;;
+        "job") echo "submit list status logs stop delete wait hold release edit" ;;
         "vc") echo "create update stop resume delete list get tree plan apply export" ;;
         "task") echo "run list status logs cancel wait" ;;
         "node") echo "add list get drain undrain update remove kill heartbeat" ;;
@@ -38,13 +38,16 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --signal --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --filter --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
         "job delete") echo "--output --color --home --help" ;;
         "job wait") echo "--timeout --output --color --home --help" ;;
+        "job hold") echo "--output --color --home --help" ;;
+        "job release") echo "--output --color --home --help" ;;
+        "job edit") echo "--priority --name --time-limit --output --color --home --help" ;;
         "vc create") echo "--divisible --indivisible --replica-sets --spec --parent --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
         "vc update") echo "--divisible --indivisible --replica-sets --spec --revision --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
         "vc stop") echo "--message --output --color --home --help" ;;
@@ -119,6 +122,8 @@ _vctl_value() {
         *" --metadata-json") echo "any" ;;
         *" --runtime-env-json") echo "any" ;;
         *" --grace") echo "any" ;;
+        *" --begin") echo "any" ;;
+        *" --signal") echo "any" ;;
         *" -o") echo "choice table json jsonl yaml csv name" ;;
         *" --output") echo "choice table json jsonl yaml csv name" ;;
         *" --color") echo "choice auto always never" ;;
@@ -173,6 +178,9 @@ _vctl_argument() {
         "job stop "*) echo "live jobs" ;;
         "job delete "*) echo "live jobs" ;;
         "job wait "*) echo "live jobs" ;;
+        "job hold "*) echo "live jobs" ;;
+        "job release "*) echo "live jobs" ;;
+        "job edit "*) echo "live jobs" ;;
         "vc update "0) echo "live clusters" ;;
         "vc stop "0) echo "live clusters" ;;
         "vc resume "0) echo "live clusters" ;;

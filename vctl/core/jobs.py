@@ -24,9 +24,13 @@ PENDING_EVALUATION = "PendingEvaluation"
 INSUFFICIENT = "InsufficientResources"
 HEAD_OF_LINE = "HeadOfLine"
 CAP_REACHED = "CapReached"
+USER_LIMIT = "UserLimit"
 HELD = "Held"
 BEGIN_TIME = "BeginTime"
 CLUSTER_STOPPED = "ClusterStopped"
+DEPENDENCY = "Dependency"
+ARRAY_LIMIT = "ArrayLimit"
+BACKOFF = "Backoff"
 # reason tokens of a job that ended, or that is waiting again after a setback
 INFEASIBLE = "Infeasible"
 STOPPED_BY_USER = "StoppedByUser"
@@ -37,6 +41,7 @@ NODE_FAILED = "NodeFailed"
 PROCESS_LOST = "ProcessLost"
 OUT_OF_MEMORY = "OutOfMemory"
 NON_ZERO_EXIT = "NonZeroExit"
+DEPENDENCY_FAILED = "DependencyFailed"
 
 EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 
@@ -59,6 +64,35 @@ class PendingJob:
     begin_at_ns: int | None = None
     shares_parent: bool = False
     """True in an indivisible cluster: the job runs in the parent itself and gets no cluster of its own."""
+    per_node: bool = False
+    """True when the command is started in every virtual node, not only in the first."""
+    user: str = ""
+    submitted_at_ns: int = 0
+    time_limit_ns: int | None = None
+
+    def may_start(self, now_ns: int) -> bool:
+        """Whether neither a hold nor a begin time keeps it back."""
+        return not self.held and (self.begin_at_ns is None or self.begin_at_ns <= now_ns)
+
+    def waited_ns(self, now_ns: int) -> int:
+        """How long it has waited since it could have started."""
+        return now_ns - max(self.submitted_at_ns, self.begin_at_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that runs, as far as deciding about others needs it.
+
+    ``cluster_id`` is its own cluster or, when it shares the parent, the parent's; ``run_id`` is its first process.
+    """
+
+    job_id: int
+    parent_id: str
+    cluster_id: str
+    run_id: str
+    user: str
+    ends_at_ns: int | None
+    """When its time limit ends it; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ between any two steps is harmless: the next scheduler continues from the tables.
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import os
 import sys
 import time
@@ -15,8 +14,10 @@ import time
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon import commit, endings
+from vctl.daemon.beginnings import begin_due
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
+from vctl.daemon.limits import TimeLimits
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.provider import Provider, ProviderSpec
@@ -53,6 +54,7 @@ class Scheduler:
         self.returns = Returns(store, terms or LeaseTerms())
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
+        self.limits = TimeLimits(store)
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -62,8 +64,6 @@ class Scheduler:
         self.mirror: Mirror | None = None
         self._awaited: set[str] = set()
         """Runs that were launched and of which no start has been seen yet."""
-        self._deadlines: list[tuple[int, str]] = []
-        self._limits: dict[int, float | None] = {}
         self._last_sweep = 0.0
         self._over: list[str] = []
         """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
@@ -94,8 +94,7 @@ class Scheduler:
         self.mirror = Mirror.load(self.store)
         self.mirror.lease_s = self.returns.terms.duration_s
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
-        self._deadlines.clear()
-        self._limits.clear()
+        self.limits.clear()
         self.maintenance.end_lost_work(
             self.mirror, self._stop_run
         )  # first, so that it is known why they ended
@@ -128,7 +127,8 @@ class Scheduler:
         mirror.follow(self.store)
         self.maintenance.turn(mirror, self._stop_run)
         self._carry_out_stops(mirror)
-        self._enforce_limits(mirror)
+        self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
+        begin_due(self.store, mirror)
         self.returns.turn(mirror)
         while self._round(mirror):
             names, _ = self._changes()
@@ -191,7 +191,7 @@ class Scheduler:
                     self._awaited.discard(run_id)
                     if run.state == jb.ASSIGNED:
                         started.append((run, seen.start))
-                    self._note_deadline(run, seen.start.started_at)
+                    self.limits.note(run, seen.start.started_at)
                 case RunState.EXITED:
                     if seen.start is not None and run.state == jb.ASSIGNED:
                         started.append((run, seen.start))
@@ -202,7 +202,7 @@ class Scheduler:
             endings.observed(self.store, mirror, started, ended)
             for end in ended:
                 self._awaited.discard(end.run.run_id)
-                self._limits.pop(end.run.job_id, None)
+                self.limits.forget(end.run.run_id)
             self._over += [end.run.run_id for end in ended]
 
     def _sweep(self, mirror: Mirror, *, relaunch: bool = False) -> None:
@@ -262,29 +262,12 @@ class Scheduler:
                 self._stop_run(run, reason, grace)
         mirror.run_stops.clear()
 
-    def _note_deadline(self, run: Run, started_at: int) -> None:
-        if run.job_id not in self._limits:
-            job = jobs.get(self.store, run.job_id)
-            self._limits[run.job_id] = None if job is None else job["time_limit_s"]
-            limit = self._limits[run.job_id]
-            if limit is not None:
-                heapq.heappush(self._deadlines, (started_at + int(limit * 1e9), run.run_id))
-
-    def _enforce_limits(self, mirror: Mirror) -> None:
-        now = self.store.clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, run_id = heapq.heappop(self._deadlines)
-            run = mirror.runs.get(run_id)
-            if run is not None:
-                job = jobs.get(self.store, run.job_id)
-                self._stop_run(run, jb.TIME_LIMIT, 3.0 if job is None else job["grace_s"])
-
     # ---- waiting ----
 
     def sleep_s(self) -> float:
         """How long nothing will be due, at most ``SAFETY_S``."""
         now = self.store.clock()
-        due = [self._deadlines[0][0]] if self._deadlines else []
+        due = [] if (at := self.limits.nearest_ns()) is None else [at]
         if self.mirror is not None:
             due += [
                 job.begin_at_ns

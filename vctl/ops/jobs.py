@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound
-from vctl.ops import forms
+from vctl.ops import forms, gates
 from vctl.ops.filters import parse_filters
 from vctl.store import clusters, nodes, rows
 from vctl.store import jobs as table
@@ -57,15 +57,13 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     if not known:
         _check_feasible(store, parent_id, spec, entry)
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
-    columns = {
+    columns: dict[str, object] = {
         "submission_id": submission_id,
         "name": request.name or None,
         "parent_cluster_id": parent_id,
         "cluster_id": parent_id if shares_parent else f"{parent_id}##{submission_id}",
         "shares_parent": shares_parent,
         "status": jb.PENDING,
-        "state_reason": jb.HELD if request.hold else None,
-        "message": "held until `vctl job release`" if request.hold else None,
         "held": request.hold,
         "begin_at": None if request.begin_at is None else int(request.begin_at * 1e9),
         "priority": request.priority,
@@ -78,6 +76,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "time_limit_s": request.time_limit_s,
         "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         "resources": rows.dumps(asked(spec, entry)),
+        "rules": rows.dumps(_rules(request)),
     }
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
     launch = {
@@ -97,9 +96,25 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             raise _no_cluster(store, parent_id)
         columns["submitted_at"] = store.clock()  # stamped inside the transaction
         job_id = table.insert(store, columns, launch)
+        gates.refresh(store, job_id)
         if not known:
             table.set_feasible(store, parent_id, shape, capacity)
     return get_job(store, job_id)
+
+
+def _rules(request: JobRequest) -> dict[str, object]:
+    """What happens to a job besides its start; only what was asked for."""
+    rules: dict[str, object] = {}
+    if request.signal is not None:
+        signal = request.signal
+        rules["signal"] = {"name": signal.name, "number": signal.number, "before_s": signal.before_s}
+    if request.max_retries:
+        rules |= {
+            "max_retries": request.max_retries,
+            "retry_on": list(request.retry_on),
+            "backoff_s": request.backoff_s,
+        }
+    return rules
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:

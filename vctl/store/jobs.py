@@ -88,11 +88,16 @@ def last_number(store: Store) -> int | None:
 
 
 def pending_rows(store: Store) -> list[Row]:
-    """The queue."""
+    """The queue: what waits for nothing but its turn, its resources or its time."""
     return store.rows(
-        "SELECT job_id, submission_id, parent_cluster_id, shape, spec, entry, priority, held, begin_at, shares_parent"
-        " FROM jobs WHERE status = 'PENDING'"
+        "SELECT job_id, submission_id, parent_cluster_id, shape, spec, entry, priority, held, begin_at, shares_parent,"
+        " per_node FROM jobs WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
     )
+
+
+def is_queued(row: Row) -> bool:
+    """Whether a pending job is in the queue, not put back by a hold, a dependency or its array's limit."""
+    return not (row["held"] or row["waits_for"] or row["closed"])
 
 
 def get(store: Store, job_id: int) -> Row | None:
@@ -179,6 +184,18 @@ def mark_ended(
     store.event("job.ended", "job", submission_id, cluster_id=cluster_id, job_id=job_id, data=data)
 
 
+def tell(store: Store, row: Row, kind: str, data: Mapping[str, object] | None = None) -> None:
+    """An event about a job."""
+    store.event(
+        kind,
+        "job",
+        row["submission_id"],
+        cluster_id=row["parent_cluster_id"],
+        job_id=row["job_id"],
+        data=data,
+    )
+
+
 def set_outcome(store: Store, job_id: int, outcome: str) -> None:
     """Keep how the entrypoint ended while what it started is still being ended."""
     store.db.execute("UPDATE jobs SET outcome = ? WHERE job_id = ?", (outcome, job_id))
@@ -251,6 +268,17 @@ def mark_stopping(store: Store, run_id: str, reason: str) -> None:
     store.db.execute(
         "UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?", (reason, run_id)
     )
+
+
+def warned_for(store: Store, run_id: str) -> int | None:
+    """The end for which a process got its warning signal."""
+    found: int | None = store.value("SELECT warned_for FROM runs WHERE run_id = ?", run_id)
+    return found
+
+
+def mark_warned(store: Store, run_id: str, end_ns: int) -> None:
+    """The warning of this end was sent; another end is warned of anew."""
+    store.db.execute("UPDATE runs SET warned_for = ? WHERE run_id = ?", (end_ns, run_id))
 
 
 def end_run(store: Store, run_id: str, *, exit_code: int | None, message: str | None) -> None:

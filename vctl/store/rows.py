@@ -126,6 +126,7 @@ def pending(row: Row) -> PendingJob:
     return PendingJob(
         row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
         loads(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
+        bool(row["per_node"]),
     )  # fmt: skip
 
 

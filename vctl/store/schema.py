@@ -41,7 +41,9 @@ CREATE TABLE jobs (
     held INTEGER NOT NULL DEFAULT 0, begin_at INTEGER, time_limit_s REAL, grace_s REAL NOT NULL,
     stop_requested_at INTEGER, stop_reason TEXT, stop_grace_s REAL,
     submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER,
-    resources TEXT, node_ids TEXT, outcome TEXT
+    resources TEXT, node_ids TEXT, outcome TEXT, rules TEXT NOT NULL DEFAULT '{}',
+    waits_for INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, array_id TEXT, array_index INTEGER,
+    per_node INTEGER NOT NULL DEFAULT 0, master_port INTEGER
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
 CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
@@ -50,12 +52,22 @@ CREATE TABLE job_launches (
     job_id INTEGER PRIMARY KEY REFERENCES jobs (job_id) ON DELETE CASCADE,
     argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL, options TEXT NOT NULL DEFAULT '{}'
 );
+CREATE TABLE arrays (
+    array_id TEXT PRIMARY KEY, first_job_id INTEGER NOT NULL, last_job_id INTEGER NOT NULL, range TEXT NOT NULL,
+    count INTEGER NOT NULL, at_once INTEGER, argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL,
+    options TEXT NOT NULL DEFAULT '{}'
+) WITHOUT ROWID;
+CREATE TABLE dependencies (
+    job_id INTEGER NOT NULL REFERENCES jobs (job_id) ON DELETE CASCADE, condition TEXT NOT NULL, awaited TEXT NOT NULL,
+    PRIMARY KEY (job_id, awaited, condition)
+) WITHOUT ROWID;
+CREATE INDEX dependencies_by_awaited ON dependencies (awaited);
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL, task_id TEXT, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
     cluster_id TEXT NOT NULL, vnode_id TEXT NOT NULL, node_id TEXT NOT NULL, state TEXT NOT NULL,
     amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL,
     pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT, exit_code INTEGER, message TEXT,
-    assigned_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER
+    assigned_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, warned_for INTEGER
 );
 CREATE INDEX runs_live ON runs (run_id) WHERE state <> 'ENDED';
 CREATE INDEX runs_by_job ON runs (job_id);

@@ -1,17 +1,17 @@
 """``vctl job``: submit, watch and stop jobs."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
-if TYPE_CHECKING:
-    from vctl.core.clusters import ClusterSpec
-
 JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
+JobRefs = Annotated[
+    list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
+]
 Grace = Annotated[
     str | None,
     Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
@@ -103,6 +103,14 @@ def submit(
         Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used."),
     ] = None,
     grace: Grace = None,
+    hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False,
+    begin: Annotated[
+        str | None, Opt("--begin", metavar="TIME", help="Not before 2030-01-31T08:00, or 1h from now.")
+    ] = None,
+    signal: Annotated[
+        str | None,
+        Opt("--signal", metavar="SIG@TIME", help="Send a signal that long before the time limit: USR1@60."),
+    ] = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
     stop_on_interrupt: Annotated[
         bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
@@ -113,16 +121,17 @@ def submit(
     The job waits until everything it asks for is free at the same time, however long that takes. Its output
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
+    from vctl.cli import submission
     from vctl.ops import jobs
     from vctl.spec.job_request import JobRequest, entry_request
     from vctl.spec.quantities import parse_duration
 
     units = call.config.get("unit_resources")
-    variables, directory = _surroundings(call, env, env_file, working_dir, runtime_env_json)
+    variables, directory = submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
     request = JobRequest(
         argv=tuple(words),
         cluster=cluster or call.config.get("cluster"),
-        spec=_reservation(virtual_cluster, num_cpus, num_gpus, memory, nodes, units),
+        spec=submission.reservation(virtual_cluster, num_cpus, num_gpus, memory, nodes, units),
         entry=entry_request(
             entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
         ),
@@ -135,8 +144,11 @@ def submit(
         env=variables,
         clean_env=clean_env,
         cwd=directory,
-        metadata=_metadata(metadata, metadata_json),
+        metadata=submission.metadata(metadata, metadata_json),
         grace_s=call.config.get("kill_grace") if grace is None else parse_duration(grace, "--grace"),
+        hold=hold,
+        begin_at=submission.begin_at(begin),
+        signal=submission.warning(signal),
     )
     job = jobs.submit(call.store, request)
     if no_wait:
@@ -156,69 +168,6 @@ def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answe
         )
     code = waiting.wait_for_jobs(call.store, call.config, [submission_id], timeout_s=None)
     return single(jobs.get_job(call.store, submission_id), submission_id, code=code)
-
-
-def _reservation(
-    document: str | None, num_cpus: Any, num_gpus: Any, memory: Any, nodes: int | None, units: frozenset[str]
-) -> "ClusterSpec | None":
-    from vctl.spec.job_request import shortcut_spec
-
-    short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=document is not None)
-    if document is None:
-        return short
-    from vctl.spec.cluster_spec import parse_cluster_spec
-    from vctl.spec.source import read_document
-
-    return parse_cluster_spec(read_document(document, "a cluster spec", "--virtual-cluster"), units=units)
-
-
-def _surroundings(
-    call: Call, env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: str | None
-) -> tuple[dict[str, str], str | None]:
-    """The variables and the directory of the job; what is given by its own option is stronger."""
-    import os
-
-    variables: dict[str, str] = {}
-    if runtime_env is not None:
-        from vctl.cli.runtime_env import read
-
-        variables, directory = read(runtime_env, call.note)
-        working_dir = working_dir or directory
-    if env_file or env:
-        from vctl.spec.options import parse_env, read_env_file
-
-        if env_file:
-            variables.update(read_env_file(env_file))
-        variables.update(parse_env(env or (), inherited=os.environ))
-    if working_dir is None:
-        return variables, None
-    path = os.path.abspath(os.path.expanduser(working_dir))
-    if not os.path.isdir(path):
-        from vctl.errors import BadSpec
-
-        raise BadSpec(f"--working-dir: {path} is not a directory", fix="name a directory that exists")
-    return variables, path
-
-
-def _metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    if document is not None:
-        from vctl.spec.fields import as_mapping, as_text, child
-        from vctl.spec.source import read_document
-
-        given = as_mapping(
-            read_document(document, "a map", "--metadata-json"),
-            "--metadata-json",
-            "metadata",
-            '{"owner": "ana"}',
-        )
-        for key, value in given.items():
-            found[key] = as_text(value, child("--metadata-json", key), "a value")
-    if pairs:
-        from vctl.spec.options import parse_pairs
-
-        found.update(parse_pairs(pairs, "--metadata"))
-    return found
 
 
 @command("job list", "vctl job list", "vctl job list -a --filter status=FAILED -o json", common=LISTS)
@@ -279,9 +228,7 @@ def logs(
 @command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
 def stop(
     call: Call,
-    jobs_: Annotated[
-        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
-    ],
+    jobs_: JobRefs,
     grace: Grace = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes are gone.")] = False,
 ) -> Answer:
@@ -301,7 +248,7 @@ def stop(
         stopped = [jobs.get_job(call.store, job["submission_id"]) for job in stopped]
     elif running:
         call.warn_if_nothing_schedules()
-    return _each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
+    return each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
 
 
 def _now(job: dict[str, Any]) -> str:
@@ -311,17 +258,15 @@ def _now(job: dict[str, Any]) -> str:
 @command("job delete", "vctl job delete train-1", common=CHANGES)
 def delete(
     call: Call,
-    jobs_: Annotated[
-        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
-    ],
+    jobs_: JobRefs,
 ) -> Answer:
     """Forget jobs that are over, with their logs."""
     from vctl.ops import jobs
 
-    return _each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
+    return each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
-def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
+def each(items: list[dict[str, Any]], sentence: Any) -> Answer:
     """One job: itself. Several: a list."""
     if len(items) == 1:
         return done(items[0], items[0]["submission_id"], sentence(items[0]))
@@ -333,9 +278,7 @@ def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
 @command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
 def wait(
     call: Call,
-    jobs_: Annotated[
-        list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
-    ],
+    jobs_: JobRefs,
     timeout: Annotated[
         str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
     ] = None,
@@ -349,7 +292,7 @@ def wait(
     code = waiting.wait_for_jobs(call.store, call.config, jobs_, timeout_s=timeout_s)
     if call.asked_output is None:
         return code
-    answer = _each(
+    answer = each(
         [jobs.get_job(call.store, ref) for ref in jobs_], lambda job: f"{job['submission_id']} {_now(job)}"
     )
     answer.code = code

@@ -1,0 +1,94 @@
+"""The words of ``job submit`` as values: what to reserve, the environment, the directory, the metadata."""
+
+from typing import TYPE_CHECKING, Any
+
+from vctl.cli.call import Call
+
+if TYPE_CHECKING:
+    from vctl.core.clusters import ClusterSpec
+    from vctl.spec.options import WarningSignal
+
+
+def reservation(
+    document: str | None, num_cpus: Any, num_gpus: Any, memory: Any, nodes: int | None, units: frozenset[str]
+) -> "ClusterSpec | None":
+    """What to reserve: the document, or the short options, or nothing."""
+    from vctl.spec.job_request import shortcut_spec
+
+    short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=document is not None)
+    if document is None:
+        return short
+    from vctl.spec.cluster_spec import parse_cluster_spec
+    from vctl.spec.source import read_document
+
+    return parse_cluster_spec(read_document(document, "a cluster spec", "--virtual-cluster"), units=units)
+
+
+def surroundings(
+    call: Call, env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: str | None
+) -> tuple[dict[str, str], str | None]:
+    """The variables and the directory of the job; what is given by its own option is stronger."""
+    import os
+
+    variables: dict[str, str] = {}
+    if runtime_env is not None:
+        from vctl.cli.runtime_env import read
+
+        variables, directory = read(runtime_env, call.note)
+        working_dir = working_dir or directory
+    if env_file or env:
+        from vctl.spec.options import parse_env, read_env_file
+
+        if env_file:
+            variables.update(read_env_file(env_file))
+        variables.update(parse_env(env or (), inherited=os.environ))
+    if working_dir is None:
+        return variables, None
+    path = os.path.abspath(os.path.expanduser(working_dir))
+    if not os.path.isdir(path):
+        from vctl.errors import BadSpec
+
+        raise BadSpec(f"--working-dir: {path} is not a directory", fix="name a directory that exists")
+    return variables, path
+
+
+def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
+    """The pairs and the document as one map; pairs are stronger."""
+    found: dict[str, str] = {}
+    if document is not None:
+        from vctl.spec.fields import as_mapping, as_text, child
+        from vctl.spec.source import read_document
+
+        given = as_mapping(
+            read_document(document, "a map", "--metadata-json"),
+            "--metadata-json",
+            "metadata",
+            '{"owner": "ana"}',
+        )
+        for key, value in given.items():
+            found[key] = as_text(value, child("--metadata-json", key), "a value")
+    if pairs:
+        from vctl.spec.options import parse_pairs
+
+        found.update(parse_pairs(pairs, "--metadata"))
+    return found
+
+
+def begin_at(text: str | None) -> float | None:
+    """``--begin`` in seconds since the epoch."""
+    if text is None:
+        return None
+    import time
+
+    from vctl.spec.options import parse_begin
+
+    return parse_begin(text, time.time())
+
+
+def warning(text: str | None) -> "WarningSignal | None":
+    """``--signal``: what to send before the time limit."""
+    if text is None:
+        return None
+    from vctl.spec.options import parse_warning_signal
+
+    return parse_warning_signal(text)

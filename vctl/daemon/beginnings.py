@@ -1,0 +1,26 @@
+"""Jobs whose begin time has come, and retries whose backoff is over: from then on they wait as others do."""
+
+from __future__ import annotations
+
+from vctl.daemon.mirror import Mirror
+from vctl.ops import gates
+from vctl.store.store import Store
+
+
+def begin_due(store: Store, mirror: Mirror) -> None:
+    """Take the begin time off every queued job for which it is over, in one transaction."""
+    now = store.clock()
+    due = [
+        job.job_id
+        for queue in mirror.queues.values()
+        for job in queue.delayed()
+        if job.begin_at_ns is not None and job.begin_at_ns <= now
+    ]
+    if not due:
+        return
+    with store.transaction():
+        mirror.follow(store)
+        for job_id in sorted(due):
+            gates.refresh(store, job_id)
+            mirror.reload_job(store, job_id)
+        mirror.caught_up(store)

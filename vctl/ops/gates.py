@@ -1,0 +1,48 @@
+"""Why a pending job is not in the queue yet: hold, dependency, begin time, the limit of its array.
+
+``jobs.state_reason`` of a pending job says exactly this, and is null when the job only waits for its turn. Whoever
+changes one of the causes calls ``refresh`` in the same transaction.
+"""
+
+from __future__ import annotations
+
+from vctl.core import jobs as jb
+from vctl.ops.forms import timestamp
+from vctl.store import gating, jobs
+from vctl.store.store import Row, Store
+
+NAMED = 5
+"""So many of the jobs that are waited for are named."""
+
+
+def refresh(store: Store, job_id: int) -> None:
+    """Write the present reason of a pending job. A begin time that is over is taken away."""
+    row = jobs.get(store, job_id)
+    if row is None or row["status"] != jb.PENDING:
+        return
+    reason, message = gate(store, row)
+    begin_at = row["begin_at"] if (row["begin_at"] or 0) > store.clock() else None
+    gating.set_gate(store, job_id, reason, message, begin_at)
+
+
+def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
+    """Reason and words for what holds a pending job back, (None, None) when nothing does."""
+    if row["held"]:
+        return jb.HELD, "held until `vctl job release`"
+    if row["waits_for"]:
+        return jb.DEPENDENCY, _awaited(store, row["job_id"])
+    if row["begin_at"] is not None and row["begin_at"] > store.clock():
+        at = timestamp(row["begin_at"])
+        if row["attempt"]:
+            kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
+            return jb.BACKOFF, kept or f"tried again at {at}"
+        return jb.BEGIN_TIME, f"begins at {at}"
+    if row["closed"]:
+        return jb.ARRAY_LIMIT, "as many members of its array run as may run at once"
+    return None, None
+
+
+def _awaited(store: Store, job_id: int) -> str:
+    found = gating.awaited(store, job_id, NAMED + 1)
+    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
+    return f"waits for {names}{' …' if len(found) > NAMED else ''}"
