@@ -175,6 +175,7 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "an unknown command of a group": (["job", "sumbit"], 2, "vctl job submit"),
     "an unknown filter": (["list", "jobs", "--filter", "stat=x"], 2, "--filter"),
     "an unknown form": (["status", "--output", "xml"], 2, "--output"),
+    "JSON that the shell split": (["vc", "create", "x", "--replica-sets", "{8c16g:", "2}"], 2, "single quotes"),
     "prune without an age": (["prune"], 2, "--older-than"),
     "restore what is not there": (["restore", "no-such"], 4, "no-such"),
     "restore what is no backup": (["restore", "/etc/passwd"], 1, "/etc/passwd"),

@@ -87,6 +87,15 @@ def test_the_exit_code_travels(
     one.assert_sound()
 
 
+@pytest.mark.parametrize(
+    ("argv", "line"), [(["echo hi; exit 3"], "'echo hi; exit 3'"), (["cd", "/tmp"], "'cd /tmp'")]
+)
+def test_a_shell_line_is_recognised(one: Place, argv: list[str], line: str) -> None:
+    ran = one.run("job", "submit", "--", *argv)
+    assert ran.code == 127
+    assert f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}\n" in ran.err
+
+
 def test_a_directory_that_went_away_is_126(one: Place) -> None:
     gone = one.folder / "gone"
     gone.mkdir()
