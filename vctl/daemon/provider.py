@@ -6,8 +6,10 @@ input: ``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: ids are mad
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,6 @@ from typing import Any
 from vctl.core.nodes import Node
 from vctl.core.resources import whole_node
 from vctl.daemon.mirror import Mirror
-from vctl.errors import BadSpec
 from vctl.ops.jobs import TEMPLATES
 from vctl.ops.nodes import NODE_ID
 from vctl.scheduler.provisioning import Template, wanted_nodes
@@ -31,6 +32,7 @@ MADE_BY = "vctl.io/provider"
 """Label of a node that the provider made, and may take away."""
 COMMAND_TIMEOUT_S = 60.0
 RETRY_S = 10.0
+CLOSE_S = 2.0
 KINDS = ("none", "simulated", "command")
 
 
@@ -108,6 +110,8 @@ class Provider:
     spec: ProviderSpec
     booting: list[_Boot] = field(default_factory=list)
     _idle_since: dict[str, float] = field(default_factory=dict)
+    _ending: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Scale-down commands that have not been seen to end."""
     _made: int = 0
     _retry_at: float = 0.0
     _due: float | None = None
@@ -131,10 +135,29 @@ class Provider:
         if self.spec.kind == "none":
             return
         self._due = None
+        self._reap()
         self._join(mirror)
         if time.monotonic() >= self._retry_at:
             self._scale_up(mirror)
         self._scale_down(mirror)
+
+    def _reap(self) -> None:
+        for process in [one for one in self._ending if one.poll() is not None]:
+            _close(process)
+            self._ending.remove(process)
+        if self._ending:
+            self._wake_in(1.0)
+
+    def close(self) -> None:
+        """Wait for commands that are still at work, within their time, so that none is left behind."""
+        for process in [*self._ending, *(boot.process for boot in self.booting if boot.process)]:
+            try:
+                process.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _close(process)
+        self._ending.clear()
 
     def _present(self, mirror: Mirror) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -162,6 +185,10 @@ class Provider:
         if self.spec.kind == "command":
             ask = {"action": "up", "template": template.name, "count": count}
             process = _call(self.spec.up, ask)
+            if process is None:
+                self._retry_at = time.monotonic() + RETRY_S
+                self._wake_in(RETRY_S)
+                return
             ready = time.monotonic() + COMMAND_TIMEOUT_S
         self.booting.append(_Boot(template, count, ready, process))
 
@@ -230,7 +257,8 @@ class Provider:
             nodes.delete(self.store, node_id)
         self._idle_since.pop(node_id, None)
         if self.spec.kind == "command":
-            _call(self.spec.down, {"action": "down", "nodes": [node_id]})
+            process = _call(self.spec.down, {"action": "down", "nodes": [node_id]})
+            self._ending += [] if process is None else [process]
         mirror.follow(self.store)
 
     def _wake_in(self, seconds: float) -> None:
@@ -238,18 +266,24 @@ class Provider:
         self._due = at if self._due is None else min(self._due, at)
 
 
-def _call(command: Sequence[str], ask: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the user's executable with a question on its standard input."""
+def _call(command: Sequence[str], ask: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
+    """Start the user's executable with a question on its standard input; None when it cannot be started."""
     try:
         process = subprocess.Popen(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
         )
     except OSError as error:
-        raise BadSpec(f"provider: cannot run {command[0]}: {error.strerror}", fix="check the path") from None
+        sys.stderr.write(f"provider: cannot run {command[0]}: {error.strerror}\n")
+        return None
     assert process.stdin is not None
-    process.stdin.write(json.dumps(ask).encode() + b"\n")
-    process.stdin.close()
+    with contextlib.suppress(BrokenPipeError), process.stdin as question:  # it need not listen
+        question.write(json.dumps(ask).encode() + b"\n")
     return process
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _answer(process: subprocess.Popen[bytes], count: int) -> Sequence[str | None] | None:
@@ -257,10 +291,9 @@ def _answer(process: subprocess.Popen[bytes], count: int) -> Sequence[str | None
     if process.poll() is None:
         process.kill()
         process.wait()
-        return None
     assert process.stdout is not None
-    output = process.stdout.read()
-    process.stdout.close()
+    with process.stdout as answer:
+        output = answer.read()
     if process.returncode != 0:
         return None
     try:
