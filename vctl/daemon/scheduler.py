@@ -85,6 +85,7 @@ class Scheduler:
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
         self._forget_runs()
+        self.provider.close()
         self.watch.close()
         self.runtime.close()
         if orderly:
