@@ -48,6 +48,18 @@ class SlotIndex:
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
 
+    def copy(self) -> SlotIndex:
+        """An independent copy, for a look at another state."""
+        twin = SlotIndex()
+        twin.classes = {
+            key: SlotClass(group.labels, group.template_id, group.room, group.untouched, list(group.ids))
+            for key, group in self.classes.items()
+        }
+        twin._on_node = {node_id: set(here) for node_id, here in self._on_node.items()}
+        twin.crowded = {node_id: twin._on_node[node_id] for node_id in self.crowded}
+        twin._key_of, twin._order = dict(self._key_of), dict(self._order)
+        return twin
+
     def class_of(self, vnode_id: str) -> SlotClass | None:
         """The class a virtual node is filed under; None when it takes no work."""
         key = self._key_of.get(vnode_id)
@@ -115,6 +127,8 @@ class Ledger:
         """vnode id -> how many processes live there, those without a request of their own included."""
         self.grown: dict[str, set[str]] = {}
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
+        self.may_gain_nodes = False
+        """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
@@ -251,7 +265,7 @@ class Ledger:
         if index is None:
             index = self._indexes[cluster_id] = SlotIndex()
             for vnode_id in self.members.get(cluster_id, ()):
-                self._file(index, vnode_id)
+                self.file(index, vnode_id, self.rooms[vnode_id])
         return index
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
@@ -295,9 +309,10 @@ class Ledger:
 
     def _refile(self, vnode_id: str) -> None:
         if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
-            self._file(index, vnode_id)
+            self.file(index, vnode_id, self.rooms[vnode_id])
 
-    def _file(self, index: SlotIndex, vnode_id: str) -> None:
+    def file(self, index: SlotIndex, vnode_id: str, room: Room) -> None:
+        """Put a virtual node into an index as if this were its room."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
         if not node.schedulable:
@@ -306,7 +321,7 @@ class Ledger:
         own = {k: v for k, v in vnode.labels.items() if k != lb.VNODE_ID}
         static = (tuple(sorted(own.items())), node.template_id if vnode.whole else "", vnode.cluster_id)
         template_id = node.template_id if vnode.whole else ""
-        index.put(vnode_id, vnode.node_id, vnode.labels, static, template_id, self.rooms[vnode_id])
+        index.put(vnode_id, vnode.node_id, vnode.labels, static, template_id, room)
 
 
 def primary_labels(node: Node) -> dict[str, str]:

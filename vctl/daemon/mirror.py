@@ -203,7 +203,8 @@ class Mirror:
 
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
-        self.ledger = clusters.load_ledger(store)
+        may_gain_nodes, self.ledger = self.ledger.may_gain_nodes, clusters.load_ledger(store)
+        self.ledger.may_gain_nodes = may_gain_nodes
         self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         for queue in self.queues.values():
             queue.forget_verdicts()

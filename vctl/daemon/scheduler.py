@@ -127,6 +127,7 @@ class Scheduler:
             self._sweep(mirror)
         mirror.follow(self.store)
         self.maintenance.turn(mirror, self._stop_run)
+        mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._carry_out_stops(mirror)
         self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
         begin_due(self.store, mirror)

@@ -121,7 +121,8 @@ def _verdict(ledger: Ledger, job: PendingJob, shape: Shape, found: Unplaced) -> 
     if shape.never is None or shape.never[0] != version:
         never = ever(ledger, job.parent_id, job.spec, job.entry)
         shape.never = (version, None if never is None else never.message)
-    if shape.never[1] is not None and not ledger.clusters[job.parent_id].spec.flexible:
+    can_gain = ledger.may_gain_nodes or ledger.clusters[job.parent_id].spec.flexible
+    if shape.never[1] is not None and not can_gain:
         return jb.INFEASIBLE, shape.never[1]
     return jb.INSUFFICIENT, found.message
 
