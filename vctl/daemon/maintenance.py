@@ -158,8 +158,9 @@ class Maintenance:
             if not more:
                 break
             done += more
-        for change in done:
-            upkeep.move_vnode(self.store, change.before, change.after)
+        moved = [vnode for change in done for vnode in (change.before, change.after) if vnode is not None]
+        for vnode_id in dict.fromkeys(vnode.vnode_id for vnode in moved):
+            upkeep.write_vnode(self.store, vnode_id, mirror.ledger.vnodes.get(vnode_id))
         for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
             mirror.put_leases(cluster_id, settle_leases(self.store, mirror.ledger, cluster_id))
             self._tell(mirror, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])

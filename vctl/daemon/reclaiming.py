@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -54,8 +55,8 @@ class Reclaims:
                 self._call_in(mirror, next(newest_first(loans)), tell)
         now = time.monotonic()
         for lease_id, deadline in sorted(self._deadline.items()):
-            if deadline <= now:
-                self._end_use(mirror, mirror.leases[lease_id], stop)
+            if deadline <= now and (due := mirror.leases.get(lease_id)) is not None:
+                self._end_use(mirror, due, stop)
 
     def _is_sibling_loan(self, mirror: Mirror, lease: Lease) -> bool:
         borrower = mirror.ledger.clusters.get(lease.borrower_id)
@@ -70,7 +71,10 @@ class Reclaims:
         ends = self.store.clock() + int(self.grace_s * 1e9)
         with self.store.transaction():
             mirror.follow(self.store)
-            tasks.call_in(self.store, lease, ends)
+            if mirror.leases.get(lease.lease_id) != lease:
+                return  # given back or changed meanwhile
+            ends_at = tasks.call_in(self.store, lease, ends)
+            mirror.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
             mirror.caught_up(self.store)
         for job_id in sorted({run.job_id for run in users_of(mirror, lease)}):
             self._tell(mirror, job_id, lease, ends, tell)

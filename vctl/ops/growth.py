@@ -21,17 +21,24 @@ def write_growth(
         clusters.insert_vnode(store, step.after)
     else:
         clusters.update_vnode(store, step.after)
-    lent = above_minimum(ledger, step)
+    over = above_minimum(ledger, step)
     cluster = ledger.clusters[step.after.cluster_id]
-    if not lent or cluster.parent_id is None:
+    if not over or cluster.parent_id is None:
         return []
     now = store.clock()
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
-    lender_id = step.lender_id or cluster.parent_id
-    lease = Lease(
-        0, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now, expires_at, job_id
-    )  # fmt: skip
-    return [tasks.insert_lease(store, lease)]
+    loan = {n: min(a, step.lent.get(n, 0)) for n, a in over.items() if step.lent.get(n, 0)}
+    rest = {n: a - loan.get(n, 0) for n, a in over.items() if a > loan.get(n, 0)}
+    return [
+        tasks.insert_lease(
+            store,
+            Lease(
+                0, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now, expires_at, job_id
+            ),
+        )
+        for lender_id, lent in ((step.lender_id, loan), (cluster.parent_id, rest))
+        if lender_id is not None and lent
+    ]  # fmt: skip
 
 
 def write_all(store: Store, ledger: Ledger, steps: Sequence[Grow]) -> None:

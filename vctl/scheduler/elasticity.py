@@ -7,7 +7,7 @@ one where it has none, and else asks its parent to grow first, up to the root. W
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -17,19 +17,23 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, difference, merged, total, within
 
 MOST_DEPTH = 64
+_Loan = tuple[str | None, Mapping[str, int]]
+"""Which sibling lends, and how much."""
+NO_LOAN: _Loan = (None, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
     """One virtual node made (``before`` None) or resized in place.
 
-    ``lender_id`` is the sibling that lends what is gained here; its own virtual node has become smaller in the
-    step before. None: the parent gives.
+    ``lender_id`` is the sibling that lends ``lent`` of what is gained here; its own virtual node has become smaller
+    by that in the step before. All else, and with None everything, comes from the parent.
     """
 
     before: VNode | None
     after: VNode
     lender_id: str | None = None
+    lent: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def gained(self) -> dict[str, int]:
@@ -195,6 +199,9 @@ def lend(
 
     ``fresh``: a new virtual node will do where the cluster has none to enlarge.
     """
+    has = total(part.holding.amounts for part in flexible_parts(ledger, cluster.cluster_id))
+    if any(has.get(name, 0) < cluster.spec.flexible_min.get(name, 0) for name in wish.request):
+        return None  # it calls back what it lent itself
     for lender in _lenders(ledger, cluster):
         for theirs in flexible_parts(ledger, lender.cluster_id):
             mine = next((vnode for vnode in own if vnode.parent_id == theirs.parent_id), None)
@@ -212,9 +219,10 @@ def lend(
             slot = ledger.vnodes[theirs.parent_id or ""]
             if not ledger.rooms[slot.vnode_id].fits(need):
                 return None
+            loan = (lender.cluster_id, given)
             if mine is None:
-                return _make(ledger, cluster.cluster_id, slot, need, done, lender.cluster_id)
-            return _enlarge(ledger, mine, need, done, lender.cluster_id)
+                return _make(ledger, cluster.cluster_id, slot, need, done, loan)
+            return _enlarge(ledger, mine, need, done, loan)
     return None
 
 
@@ -239,7 +247,9 @@ def _lendable(
         short = amount - max(above.free.get(name, 0), 0)
         if short <= 0:
             continue
-        lent = max(0, lender.spec.flexible_min.get(name, 0) - has.get(name, 0))
+        lent = lender.spec.flexible_min.get(name, 0) - has.get(name, 0)
+        if lent < 0:
+            return None  # it borrows itself
         if name in room.instances:
             short = -(-short // SCALE) * SCALE  # whole instances change hands
             free = room.whole_units(name) * SCALE
@@ -290,11 +300,11 @@ def _slot_for(ledger: Ledger, cluster: Cluster, wish: _Wish) -> VNode | None:
 
 
 def _enlarge(
-    ledger: Ledger, vnode: VNode, more: Mapping[str, int], done: list[Grow], lender_id: str | None = None
+    ledger: Ledger, vnode: VNode, more: Mapping[str, int], done: list[Grow], loan: _Loan = NO_LOAN
 ) -> str:
     trial = ledger.rooms[vnode.parent_id or ""].copy()
     after = replace(vnode, holding=merged(vnode.holding, trial.take(more)))
-    step = Grow(vnode, after, lender_id)
+    step = Grow(vnode, after, *loan)
     apply_growth(ledger, step)
     done.append(step)
     return vnode.vnode_id
@@ -306,7 +316,7 @@ def _make(
     slot: VNode,
     request: Mapping[str, int],
     done: list[Grow],
-    lender_id: str | None = None,
+    loan: _Loan = NO_LOAN,
 ) -> str:
     rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
     vnode_id = f"{cluster_id}/{rank}"
@@ -315,7 +325,7 @@ def _make(
     step = Grow(
         None,
         VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, holding, labels, rank=rank),
-        lender_id,
+        *loan,
     )
     apply_growth(ledger, step)
     done.append(step)

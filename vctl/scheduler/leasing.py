@@ -128,19 +128,29 @@ def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
 
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
-    """What a sibling lent goes straight back to it: its virtual node grows again; applied to the ledger.
+    """What a sibling lent goes straight back to it, up to its minimum: its virtual node grows; applied to the ledger.
 
-    None when the parent was the lender, or the lender has no flexible virtual node there any more.
+    None when the parent was the lender, or the lender lacks nothing or has no flexible virtual node there any more.
     """
     borrower = ledger.clusters.get(lease.borrower_id)
-    if borrower is None or lease.lender_id == borrower.parent_id or lease.lender_id not in ledger.clusters:
+    lender = ledger.clusters.get(lease.lender_id)
+    if borrower is None or lender is None or lender.cluster_id == borrower.parent_id:
         return None
-    theirs = [v for v in flexible_parts(ledger, lease.lender_id) if v.parent_id == done.before.parent_id]
-    if not theirs:
+    parts = flexible_parts(ledger, lender.cluster_id)
+    theirs = next((part for part in parts if part.parent_id == done.before.parent_id), None)
+    if theirs is None:
         return None
     after = EMPTY if done.after is None else done.after.holding
-    back = difference(done.before.holding, after)
-    step = Grow(theirs[0], replace(theirs[0], holding=merged(theirs[0].holding, back)))
+    has = rs.total(part.holding.amounts for part in parts)
+    room = ledger.rooms[theirs.parent_id or ""]
+    back: dict[str, int] = {}
+    for name, gone in difference(done.before.holding, after).amounts.items():
+        amount = min(gone, lender.spec.flexible_min.get(name, 0) - has.get(name, 0))
+        if amount > 0 and room.fits({name: amount}):
+            back[name] = amount
+    if not back:
+        return None
+    step = Grow(theirs, replace(theirs, holding=merged(theirs.holding, room.copy().take(back))))
     apply_growth(ledger, step)
     return step
 

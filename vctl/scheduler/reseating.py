@@ -12,6 +12,7 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding, merged
+from vctl.scheduler.joining import place_more
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Piece, Placed, place
 from vctl.scheduler.replacement import Replaced, below, inherit, short, wanted_by
@@ -96,8 +97,7 @@ def _flexible(ledger: Ledger, vnode: VNode) -> list[Replaced]:
         return [Replaced(vnode, None)]
     if cluster.kind == JOB or cluster.state == "REMOVING":
         return []
-    assert cluster.parent_id is not None
-    placed = place(ledger, cluster.parent_id, ClusterSpec(flexible_min=missing), {})
+    placed = place_more(ledger, cluster.cluster_id, ClusterSpec(flexible_min=missing))
     if not isinstance(placed, Placed):
         return []
     ledger.release(vnode.vnode_id)

@@ -11,9 +11,10 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.gang_growth import grow_for_gang
+from vctl.scheduler.joining import cannot_join, place_more
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.pieces import vnodes_of
-from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.placement import Placed, Unplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ def reshape(
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
     extra = ClusterSpec(flexible_min=missing, groups=wanted, flexible=bool(missing))
     if extra.has_gang:
-        placed = place(ledger, parent_id, extra, {})
+        placed = place_more(ledger, cluster_id, extra)
         if not isinstance(placed, Placed):
             grown = None
             if ledger.clusters[parent_id].spec.flexible:
                 grown = grow_for_gang(ledger, parent_id, extra, {})
-            if grown is None:
+            if grown is None or cannot_join(ledger, cluster_id, grown[1]):
                 return placed
             growth += grown[0]
             placed = grown[1]
@@ -93,8 +94,12 @@ def _shrink(ledger: Ledger, vnode: VNode, surplus: dict[str, int]) -> None:
     if not any(amounts.values()) and is_undivided(ledger, vnode):
         ledger.release(vnode.vnode_id)
     elif amounts != dict(vnode.holding.amounts):
-        cores = _cores(vnode, room.cores, amounts)
-        ledger.resize(replace(vnode, holding=Holding(amounts, instances, cores)))
+        left = Holding(
+            {n: a for n, a in amounts.items() if a},
+            {n: shares for n, shares in instances.items() if shares},
+            _cores(vnode, room.cores, amounts),
+        )
+        ledger.resize(replace(vnode, holding=left))
 
 
 def _drop_instances(shares: dict[int, int], free: Mapping[int, int], most: int) -> int:

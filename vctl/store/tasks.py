@@ -176,16 +176,15 @@ def insert_lease(store: Store, lease: Lease) -> Lease:
     )  # fmt: skip
 
 
-def call_in(store: Store, lease: Lease, ends_at: int) -> None:
-    """A lender wants a lease back: it ends then, at the latest."""
-    store.db.execute(
-        "UPDATE leases SET expires_at = min(coalesce(expires_at, ?1), ?1) WHERE lease_id = ?2",
-        (ends_at, lease.lease_id),
-    )
+def call_in(store: Store, lease: Lease, ends_at: int) -> int:
+    """A lender wants a lease back: it ends then, at the latest; returns when."""
+    ends_at = min(ends_at, lease.expires_at or ends_at)
+    store.db.execute("UPDATE leases SET expires_at = ? WHERE lease_id = ?", (ends_at, lease.lease_id))
     store.event(
         "lease.called_in", "lease", str(lease.lease_id), cluster_id=lease.borrower_id, job_id=lease.job_id,
         data={"lender": lease.lender_id, "ends_at": ends_at},
     )  # fmt: skip
+    return ends_at
 
 
 def end_lease(store: Store, lease: Lease, left: Mapping[str, int]) -> None:

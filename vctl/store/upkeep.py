@@ -20,13 +20,11 @@ def heartbeats(store: Store) -> list[Row]:
     )
 
 
-def move_vnode(store: Store, before: VNode | None, after: VNode | None) -> None:
-    """Write a virtual node at its new place, or remove it; the event is its cluster's."""
-    if before is not None:
-        clusters.delete_vnode(store, before.vnode_id)
-    if after is not None:
-        clusters.delete_vnode(store, after.vnode_id)
-        clusters.insert_vnode(store, after)
+def write_vnode(store: Store, vnode_id: str, vnode: VNode | None) -> None:
+    """Write a virtual node where and as it is now (None: it is gone); the event is its cluster's."""
+    clusters.delete_vnode(store, vnode_id)
+    if vnode is not None:
+        clusters.insert_vnode(store, vnode)
 
 
 def nodes_replaced(

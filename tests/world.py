@@ -1,0 +1,328 @@
+"""A cluster on a hand-cranked clock: the real scheduler, tables and rules; only processes and time are stood in for.
+
+``World`` turns the scheduler until it rests and then checks everything that must always hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vctl.core import resources as rs
+from vctl.core.ledger import Ledger
+from vctl.core.tasks import Lease
+from vctl.daemon.provider import ProviderSpec
+from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.scheduler import Scheduler
+from vctl.ops.prove import prove
+from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+from vctl.store import clusters, rows
+from vctl.store.store import Store
+
+ON_THE_CLOCK = ("scheduler", "maintenance", "returning", "reclaiming", "provider")
+"""Modules of ``vctl.daemon`` that read ``time.monotonic``."""
+MOST_TURNS = 40
+"""A scheduler that still finds something to do after that many turns never comes to rest."""
+
+
+class Killed(BaseException):
+    """The scheduler is gone, as after kill -9."""
+
+
+class Processes:
+    """The machine: what was started, what runs. It outlives schedulers, and starts nothing twice."""
+
+    def __init__(self, exits: Path) -> None:
+        self.exits = exits
+        self.runs: dict[str, Seen] = {}
+        self.starts: dict[str, int] = {}
+        self.told_to_stop: set[str] = set()
+        self.kill_before_launch = False
+
+    # ---- what the scheduler calls ----
+
+    def prepare(self) -> None:
+        return
+
+    def launch(self, request: LaunchRequest) -> None:
+        if self.kill_before_launch:
+            raise Killed
+        if request.run_id not in self.runs:
+            self.starts[request.run_id] = self.starts.get(request.run_id, 0) + 1
+            start = StartRecord(1000 + len(self.starts), 1, 1, 1, "boot", 1_000 + len(self.starts))
+            self.runs[request.run_id] = Seen(RunState.RUNNING, start)
+
+    def observe(self, run_id: str) -> Seen:
+        return self.runs.get(run_id, Seen(RunState.NEVER_STARTED))
+
+    def known_runs(self) -> list[str]:
+        return list(self.runs)
+
+    def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
+        if self.observe(run_id).state is RunState.NEVER_STARTED:
+            self.end(run_id, 143, stopped=True)
+        else:
+            self.told_to_stop.add(run_id)
+
+    def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
+        return run_id in self.runs
+
+    def clear_lost(self, run_id: str) -> tuple[int, ...]:
+        return ()
+
+    def forget(self, run_id: str) -> None:
+        assert self.observe(run_id).state is not RunState.RUNNING
+        self.runs.pop(run_id, None)
+        self.told_to_stop.discard(run_id)
+
+    def close(self) -> None:
+        return
+
+    # ---- what processes do ----
+
+    def end(self, run_id: str, code: int, *, stopped: bool = False) -> None:
+        """A process exits by itself, or because it was told to."""
+        end = ExitRecord(code, 15 if stopped else None, None, "", stopped, 1, 0, 0, 0)
+        self.runs[run_id] = Seen(RunState.EXITED, self.observe(run_id).start, end)
+
+    def lose(self, run_id: str) -> None:
+        """Its supervisor was killed: how it ended is not known."""
+        self.runs[run_id] = Seen(RunState.LOST, self.runs[run_id].start)
+
+    def obey(self) -> None:
+        """All that were told to stop are gone."""
+        for run_id in sorted(self.told_to_stop):
+            if self.observe(run_id).state is RunState.RUNNING:
+                self.end(run_id, 143, stopped=True)
+        self.told_to_stop.clear()
+
+    def running(self) -> list[str]:
+        return sorted(run_id for run_id, seen in self.runs.items() if seen.state is RunState.RUNNING)
+
+
+class MortalStore(Store):
+    """The scheduler's own connection. ``dies_at`` counts commits: it dies before that one, or right after it."""
+
+    dies_at: int | None = None
+    after_it = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with super().transaction():
+            yield
+            if self.dies_at == 0 and not self.after_it:
+                raise Killed
+        if self.dies_at == 0:
+            raise Killed
+        if self.dies_at is not None:
+            self.dies_at -= 1
+
+
+class World:
+    """A state directory, its processes, and while it lives its scheduler."""
+
+    def __init__(
+        self, home: Path, *, terms: LeaseTerms | None = None, provider: ProviderSpec | None = None
+    ) -> None:
+        self.home = home
+        self.terms = terms or LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5)
+        self.provider = provider
+        self.elapsed_s = 1_000.0
+        self.store = self._open(Store)
+        self.processes = Processes(home / "exits")
+        self.scheduler: Scheduler | None = None
+
+    def _open(self, kind: type[Store]) -> Any:
+        store = kind.open(self.home)
+        store.db.execute("PRAGMA synchronous = OFF")  # no machine dies here
+        store.clock = self.now
+        return store
+
+    # ---- time ----
+
+    def now(self) -> int:
+        return int(self.elapsed_s * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.elapsed_s += seconds
+
+    # ---- the scheduler ----
+
+    def start(self) -> Scheduler:
+        scheduler = Scheduler(
+            self._open(MortalStore), kind="daemon", local_node=False, terms=self.terms, provider=self.provider
+        )
+        scheduler.runtime = self.processes  # type: ignore[assignment]
+        self.scheduler = scheduler
+        scheduler.start()
+        return scheduler
+
+    def die(self) -> None:
+        """The daemon is gone; nothing is written any more."""
+        if self.scheduler is not None:
+            scheduler, self.scheduler = self.scheduler, None
+            scheduler.close(orderly=False)
+            scheduler.store.close()
+
+    def turn(self) -> None:
+        """Let the scheduler work until it rests, then check everything."""
+        scheduler = self.scheduler or self.start()
+        for _ in range(MOST_TURNS):
+            before = self._moved()
+            scheduler._last_sweep = float(
+                "-inf"
+            )  # look at every process: nobody writes into the watched directory
+            scheduler.turn()
+            if self._moved() == before:
+                self.check()
+                return
+        raise AssertionError("the scheduler does not come to rest")
+
+    def _moved(self) -> object:
+        last = self.store.value("SELECT max(seq) FROM events")
+        return last, sorted((r, s.state) for r, s in self.processes.runs.items())
+
+    # ---- what must always hold ----
+
+    def check(self) -> None:
+        """The rules from the raw tables; and what the scheduler has in memory is what the tables say."""
+        problems = prove(self.store)
+        assert problems == [], problems
+        assert self.scheduler is not None
+        mirror = self.scheduler.mirror
+        assert mirror is not None
+        problems = differences(mirror.ledger, clusters.load_ledger(self.store))
+        assert problems == [], problems
+        leases = {row["lease_id"]: rows.lease(row) for row in self.store.rows("SELECT * FROM leases")}
+        assert mirror.leases == leases
+        problems = astray(mirror.ledger, list(leases.values()), self._entries())
+        assert problems == [], problems
+        live = {row[0] for row in self.store.rows("SELECT run_id FROM runs WHERE state <> 'ENDED'")}
+        assert set(mirror.runs) == live
+        assert set(self.processes.running()) <= live
+        assert all(count == 1 for count in self.processes.starts.values())
+        pending = {row[0] for row in self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")}
+        assert set(mirror.parent_of) == pending
+        waiting = self.store.rows(
+            "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
+        )
+        assert set(mirror.task_cluster) == {row[0] for row in waiting}
+
+    def _entries(self) -> dict[str, Mapping[str, int]]:
+        """What came with a job's gang for its entrypoint: no lease, though it may be above the minimum."""
+        return {row[0]: rows.loads(row[1]) for row in self.store.rows("SELECT cluster_id, entry FROM jobs")}
+
+    def close(self) -> None:
+        self.die()
+        self.store.close()
+
+
+def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
+    """All that a ledger says, comparable; a resource of which there is nothing is as one never heard of."""
+    found: dict[tuple[str, str], object] = {
+        ("room", vnode_id): (
+            {name: amount for name, amount in room.free.items() if amount},
+            {n: {i: s for i, s in shares.items() if s} for n, shares in room.instances.items() if any(shares.values())},
+            room.cores,
+            room.gone,
+        )
+        for vnode_id, room in ledger.rooms.items()
+    }  # fmt: skip
+    tables: Mapping[str, Mapping[str, object]] = {
+        "node": ledger.nodes,
+        "cluster": ledger.clusters,
+        "vnode": ledger.vnodes,
+        "charge": ledger.charges,
+        "home": ledger.homes,
+    }
+    for kind, rows_ in tables.items():
+        found.update(((kind, key), value) for key, value in rows_.items())
+    return found
+
+
+def differences(one: Ledger, other: Ledger) -> list[str]:
+    """Where two ledgers say different things."""
+    left, right = picture(one), picture(other)
+    return [
+        f"{key}: {left.get(key)} is not {right.get(key)}"
+        for key in sorted({*left, *right})
+        if left.get(key) != right.get(key)
+    ]
+
+
+def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Where leases are not what a cluster has above its minimum, but for what came with its entrypoint."""
+    found = []
+    for cluster in ledger.clusters.values():
+        parts = [v for v in ledger.slots(cluster.cluster_id) if v.kind == "flexible"]
+        has = rs.total(part.holding.amounts for part in parts)
+        leased = rs.total(lease.amounts for lease in leases if lease.borrower_id == cluster.cluster_id)
+        for name in {*has, *leased}:
+            over = max(0, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
+            own = entries.get(cluster.cluster_id, {}).get(name, 0)
+            if not over - own <= leased.get(name, 0) <= over:
+                found.append(
+                    f"{cluster.cluster_id}: {over} {name} above the minimum, {leased.get(name, 0)} leased"
+                )
+    return found
+
+
+def unbalanced(ledger: Ledger) -> list[str]:
+    """Where total is not free plus held: recomputed from virtual nodes and charges, by other means than rooms use."""
+    found = []
+    for slot_id, slot in ledger.vnodes.items():
+        inside = [v.holding for v in ledger.vnodes.values() if v.parent_id == slot_id]
+        inside += [holding for where, holding in ledger.charges.values() if where == slot_id]
+        held = rs.total(holding.amounts for holding in inside)
+        room = ledger.rooms[slot_id]
+        for name in {*slot.holding.amounts, *held, *room.free}:
+            total, free, used = (m.get(name, 0) for m in (slot.holding.amounts, room.free, held))
+            if total != free + used or free < 0:
+                found.append(f"{slot_id}: {total} {name} is not {free} free + {used} held")
+        for name, whole in slot.holding.instances.items():
+            if sum(whole.values()) != slot.holding.amounts.get(name, 0):
+                found.append(f"{slot_id}: the shares of {name} are not its amount")
+            for index, share in whole.items():
+                used = sum(h.instances.get(name, {}).get(index, 0) for h in inside)
+                if share != room.instances[name].get(index, 0) + used:
+                    found.append(f"{slot_id}: {name} {index} does not add up")
+        cores = [core for holding in inside for core in holding.cores]
+        if len(cores) != len(set(cores)) or set(slot.holding.cores) != room.cores | set(cores):
+            found.append(f"{slot_id}: cores {sorted(cores)} held, {sorted(room.cores)} free")
+        if slot.parent_id is not None:
+            above = ledger.vnodes[slot.parent_id]
+            parent = ledger.clusters[slot.cluster_id].parent_id
+            if (above.node_id, above.cluster_id) != (slot.node_id, parent):
+                found.append(f"{slot_id} does not lie in its parent cluster on its node")
+    places = [(v.cluster_id, v.node_id) for v in ledger.vnodes.values() if v.kind == "flexible"]
+    if len(places) != len(set(places)):
+        found.append("two flexible virtual nodes of one cluster on one node")
+    return found
+
+
+@contextmanager
+def hand_cranked(monkeypatch: pytest.MonkeyPatch, make: Callable[[], World]) -> Iterator[World]:
+    """A world whose clock is the only one that its scheduler reads."""
+    world = make()
+    clock = SimpleNamespace(
+        monotonic=lambda: world.elapsed_s, perf_counter=lambda: world.elapsed_s, time_ns=world.now
+    )
+    with monkeypatch.context() as patch:
+        for name in ON_THE_CLOCK:
+            patch.setattr(importlib.import_module(f"vctl.daemon.{name}"), "time", clock)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def amounts(cpus: float = 0, gpus: float = 0) -> Mapping[str, int]:
+    """CPUs and GPUs in internal units."""
+    found = {rs.CPU: round(cpus * rs.SCALE), rs.GPU: round(gpus * rs.SCALE)}
+    return {name: amount for name, amount in found.items() if amount}

@@ -1,0 +1,52 @@
+"""Placing more for a cluster that has flexible virtual nodes already: at most one of them on each physical node."""
+
+from __future__ import annotations
+
+from vctl.core.clusters import FLEXIBLE, ClusterSpec
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Holding
+from vctl.scheduler.elasticity import flexible_parts
+from vctl.scheduler.placement import Placed, Unplaced, place
+
+
+def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
+    """Place pieces so that a flexible one can join what the cluster has on that node, or there is none yet.
+
+    A parent may have several virtual nodes on one physical node; then the others of them will not do.
+    """
+    parent_id = ledger.clusters[cluster_id].parent_id
+    assert parent_id is not None
+    barred: list[str] = []
+    try:
+        while True:
+            placed = place(ledger, parent_id, spec, {})
+            if isinstance(placed, Unplaced):
+                return placed
+            apart = cannot_join(ledger, cluster_id, placed)
+            if not apart:
+                return placed
+            for slot_id in apart:
+                barred.append(f"barred:{slot_id}")
+                ledger.charge(barred[-1], slot_id, _all_free(ledger, slot_id))
+    finally:
+        for run_id in barred:
+            ledger.discharge(run_id)
+
+
+def cannot_join(ledger: Ledger, cluster_id: str, placed: Placed) -> list[str]:
+    """Slots of flexible pieces on nodes where the cluster has a flexible virtual node in another slot."""
+    there = {part.node_id: part.parent_id for part in flexible_parts(ledger, cluster_id)}
+    return [
+        piece.parent_vnode_id
+        for piece in placed.pieces
+        if piece.kind == FLEXIBLE and there.get(piece.node_id, piece.parent_vnode_id) != piece.parent_vnode_id
+    ]
+
+
+def _all_free(ledger: Ledger, slot_id: str) -> Holding:
+    room = ledger.rooms[slot_id]
+    return Holding(
+        {name: amount for name, amount in room.free.items() if amount > 0},
+        {n: {i: s for i, s in shares.items() if s > 0} for n, shares in room.instances.items()},
+        tuple(sorted(room.cores)),
+    )
