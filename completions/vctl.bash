@@ -21,7 +21,7 @@ _vctl_words() {
     case "$1" in
         "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary demand events daemon serve replay doctor backup restore prune" ;;
         "job") echo "submit list status logs stop delete wait hold release edit" ;;
-        "vc") echo "create update stop resume delete list get tree plan apply export" ;;
+        "vc") echo "create update stop resume delete remove-nodes list get tree plan apply export" ;;
         "task") echo "run list status logs cancel wait" ;;
         "node") echo "add list get drain undrain update remove kill heartbeat" ;;
         "lease") echo "list" ;;
@@ -53,6 +53,7 @@ _vctl_options() {
         "vc stop") echo "--message --output --color --home --help" ;;
         "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
+        "vc remove-nodes") echo "--output --color --home --help" ;;
         "vc list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "vc get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "vc tree") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
@@ -185,6 +186,8 @@ _vctl_argument() {
         "vc stop "0) echo "live clusters" ;;
         "vc resume "0) echo "live clusters" ;;
         "vc delete "0) echo "live clusters" ;;
+        "vc remove-nodes "0) echo "live clusters" ;;
+        "vc remove-nodes "*) echo "live nodes" ;;
         "vc get "0) echo "live clusters" ;;
         "vc tree "0) echo "live clusters" ;;
         "vc export "0) echo "live clusters" ;;

@@ -82,7 +82,9 @@ class Server:
 @contextmanager
 def serving(place: Bed) -> Iterator[Server]:
     """A server on a free port."""
-    process = subprocess.Popen([VCTL, "serve", "--port", "0"], env=place.env, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [VCTL, "serve", "--port", "0"], env=place.env, stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     try:
         address = process.stderr.readline().partition(" answers at ")[2].strip()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vctl.config import Config
     from vctl.store.store import Store
 
 MOST = 500
@@ -30,7 +31,10 @@ def _ids(kind: str) -> list[str]:
     from vctl.config import load
     from vctl.store.database import database_path
 
-    home = load().home()
+    config = load()
+    if config.get("address"):
+        return _of_server(kind, config)
+    home = config.home()
     if not database_path(home).exists():
         return []
     from vctl.store.store import Store
@@ -38,6 +42,18 @@ def _ids(kind: str) -> list[str]:
     with Store.open(home, create=False) as store:
         found: list[str] = OFFERS[kind](store)
         return found
+
+
+def _of_server(kind: str, config: "Config") -> list[str]:
+    from vctl.client.connection import connect
+    from vctl.client.remote import take_over
+
+    give_back = take_over()
+    try:
+        found: list[str] = OFFERS[kind](connect(config))
+        return found
+    finally:
+        give_back()
 
 
 def _jobs(store: "Store") -> list[str]:

@@ -1,4 +1,4 @@
-"""Jobs of a server: the functions of ``vctl.ops.jobs``."""
+"""Jobs of a server: the functions of ``vctl.ops.jobs`` and ``job_edits``."""
 
 from __future__ import annotations
 
@@ -102,6 +102,24 @@ def stop(
 ) -> Form:
     """End a job."""
     job: Form = server.post(at("jobs", str(ref), "stop"), {"grace_s": grace_s, "reason": reason})
+    return job
+
+
+def hold(server: Connection, ref: str | int) -> Form:
+    """Keep a pending job from starting."""
+    job: Form = server.post(at("jobs", str(ref), "hold"))
+    return job
+
+
+def release(server: Connection, ref: str | int) -> Form:
+    """Let a held job go back to its place in the queue."""
+    job: Form = server.post(at("jobs", str(ref), "release"))
+    return job
+
+
+def edit(server: Connection, ref: str | int, changes: Mapping[str, object]) -> Form:
+    """Change a job that is not over."""
+    job: Form = server.patch(at("jobs", str(ref)), changes)
     return job
 
 

@@ -17,6 +17,7 @@ STANDINS = {
     "vctl.ops.cluster_views": "clusters",
     "vctl.ops.clusters": "clusters",
     "vctl.ops.health": "upkeep",
+    "vctl.ops.job_edits": "jobs",
     "vctl.ops.jobs": "jobs",
     "vctl.ops.leases": "views",
     "vctl.ops.membership": "clusters",

@@ -114,6 +114,14 @@ class Stop(Body):
     reason: Annotated[StrictStr, Field(max_length=64)] | None = None
 
 
+class JobChange(Body):
+    """What is to change of a job; a time limit of null is none."""
+
+    priority: StrictInt | None = None
+    name: Text | None = None
+    time_limit_s: Seconds | None = None
+
+
 class JobNames(Body):
     """Several jobs, all of them or none."""
 

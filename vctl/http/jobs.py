@@ -99,6 +99,33 @@ def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
         return jobs.stop(store, job, grace_s=given.grace_s, reason=given.reason or STOPPED_BY_USER)
 
 
+@router.post("/{job}/hold", responses=good(documents.Job), response_model=None)
+def hold(request: Request, job: str) -> Any:
+    """Keep a pending job from starting."""
+    from vctl.ops import job_edits
+
+    with state(request) as store:
+        return job_edits.hold(store, job)
+
+
+@router.post("/{job}/release", responses=good(documents.Job), response_model=None)
+def release(request: Request, job: str) -> Any:
+    """Let a held job go back to its place in the queue."""
+    from vctl.ops import job_edits
+
+    with state(request) as store:
+        return job_edits.release(store, job)
+
+
+@router.patch("/{job}", responses=good(documents.Job), response_model=None)
+def edit(request: Request, job: str, body: bodies.JobChange) -> Any:
+    """Change a pending job, or the time limit of a running one; only the fields that are sent."""
+    from vctl.ops import job_edits
+
+    with state(request) as store:
+        return job_edits.edit(store, job, body.model_dump(include=body.model_fields_set))
+
+
 @router.get("/{job}/wait", responses=good(documents.Watched), response_model=None)
 async def wait(
     request: Request,

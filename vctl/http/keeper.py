@@ -13,6 +13,8 @@ from vctl.store.locks import scheduler_is_running
 
 LOOK_EVERY_S = 0.5
 LEAVE_S = 5.0
+LONGEST_PAUSE = 6
+"""Doublings of the pause after children that left while their job went on: something is wrong here."""
 _NOT_FOR_CHILDREN = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE")
 
 
@@ -44,13 +46,16 @@ class Keeper:
         await self._dismiss()
 
     async def _tend(self) -> None:
-        idle = 0
+        idle = in_vain = 0
+        hired_for: int | None = None
         while idle < 4:  # another request may come at once
             idle = 0 if self._waiting else idle + 1
             alone = self._child is None or self._child.returncode is not None
             if self._waiting and alone and not scheduler_is_running(self.home):
-                self._child = await self._hire(self._waiting[0])
-            await asyncio.sleep(LOOK_EVERY_S)
+                in_vain = in_vain + 1 if hired_for in self._waiting else 0
+                hired_for = self._waiting[0]
+                self._child = await self._hire(hired_for)
+            await asyncio.sleep(LOOK_EVERY_S * 2 ** min(in_vain, LONGEST_PAUSE))
         await self._dismiss()
 
     async def _hire(self, job_id: int) -> asyncio.subprocess.Process:
@@ -58,7 +63,7 @@ class Keeper:
         nothing = asyncio.subprocess.DEVNULL
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "vctl", "job", "wait", str(job_id),
-            env={**kept, "VCTL_HOME": str(self.home)}, stdin=nothing, stdout=nothing, stderr=nothing,
+            env={**kept, "VCTL_HOME": str(self.home)}, stdin=nothing, stdout=nothing,
             start_new_session=True,
         )  # fmt: skip
 

@@ -220,6 +220,27 @@ def _removed(call: Call, cluster_id: str) -> bool:
 
 
 @command(
+    "vc remove-nodes",
+    "vctl vc remove-nodes team-a 8c16g-00",
+    "vctl vc remove-nodes team-a n1 n2",
+    common=CHANGES,
+)
+def remove_nodes(
+    call: Call,
+    cluster_id: Id,
+    nodes: Annotated[list[str], Arg("NODE", help="Ids of nodes that it has.", complete="nodes")],
+) -> Answer:
+    """Give idle nodes of a virtual cluster back to its parent, all or none."""
+    from vctl.ops import membership
+
+    data = membership.remove_nodes(call.store, cluster_id, nodes)
+    counted = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    return done(
+        data, cluster_id, f"{counted} removed from virtual cluster {cluster_id}, revision {data['revision']}"
+    )
+
+
+@command(
     "vc list",
     "vctl vc list",
     "vctl vc list --filter kind=logical -o json",
