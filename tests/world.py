@@ -214,6 +214,21 @@ class World:
         )
         assert set(mirror.task_cluster) == {row[0] for row in waiting}
 
+        assert self._orphans() == []
+
+    def _orphans(self) -> list[Any]:
+        """Tasks whose owner is over, that were not detached, and that nobody has told to end."""
+        return [
+            tuple(row)
+            for row in self.store.rows(
+                "SELECT t.task_id, t.state, t.owner_id FROM tasks t LEFT JOIN runs r"
+                " ON r.task_id = t.task_id AND r.state <> 'ENDED' WHERE t.ended_at IS NULL AND NOT t.detached"
+                " AND r.stop_reason IS NULL AND (EXISTS (SELECT 1 FROM tasks o WHERE o.task_id = t.owner_id AND"
+                " o.ended_at IS NOT NULL) OR EXISTS (SELECT 1 FROM jobs j WHERE j.submission_id = t.owner_id AND"
+                " (j.outcome IS NOT NULL OR j.status <> 'RUNNING')))"
+            )
+        ]
+
     def _entries(self) -> dict[str, Mapping[str, int]]:
         """What came with a job's gang for its entrypoint: no lease, though it may be above the minimum."""
         return {row[0]: rows.loads(row[1]) for row in self.store.rows("SELECT cluster_id, entry FROM jobs")}

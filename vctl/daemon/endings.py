@@ -122,6 +122,13 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
     for row in tasks.owned_by(store, owner_id):
         if row["state"] == tk.RUNNING:
             mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
+            for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
+                jobs.mark_stopping(
+                    store, run.run_id, tk.OWNER_ENDED
+                )  # a scheduler that dies now is not missed
+                mirror.runs[run.run_id] = dataclasses.replace(
+                    run, stop_reason=run.stop_reason or tk.OWNER_ENDED
+                )
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(

@@ -61,6 +61,11 @@ class Mirror:
                 mirror.put_task(rows.task(row))
             for row in tasks.stop_requests(store):
                 mirror.stop_task(row["task_id"], row["grace_s"])
+            for run in mirror.runs.values():
+                if (
+                    run.stop_reason is not None
+                ):  # asked again: the scheduler that meant it may not have come to it
+                    mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
             mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
         return mirror
@@ -210,3 +215,11 @@ class Mirror:
             queue.forget_verdicts()
         for waiting in self.tasks.values():
             waiting.blocked.clear()
+
+
+def _grace_s(store: Store, run: Run) -> float:
+    """What a process that is being stopped gets before it is killed; on a dead node nothing."""
+    if run.stop_reason == jb.NODE_FAILED:
+        return 0.0
+    row = jobs.get(store, run.job_id) if run.task_id is None else tasks.get(store, run.task_id)
+    return 0.0 if row is None else float(row["grace_s"])

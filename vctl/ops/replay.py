@@ -144,13 +144,19 @@ def _clusters(
     store: Store, done: Replayed, reader: _Reader, step: int, found: list[Row], vnodes: dict[str, list[Row]]
 ) -> None:
     actions = done.steps[step]
+    gone: set[str] = set()
     for row in found:
         cluster = reader.read("clusters", row, rows.cluster, actions)
         if cluster is None:
             for vnode_row in vnodes.get(row["cluster_id"], []):
                 repair.set_aside(store, "vnodes", vnode_row, "its cluster cannot be read")
             continue
+        if cluster.cluster_id in gone:
+            continue
         if cluster.kind == JOB and not _is_needed(store, cluster):
+            for below in reversed(clusters.subtree(store, cluster.cluster_id)):
+                clusters.delete(store, below)
+                gone.add(below)
             clusters.delete(store, cluster.cluster_id)
             actions.append(f"removed {cluster.cluster_id}: its job is over")
             continue
