@@ -6,7 +6,7 @@ from vctl.cli.call import Call
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.options import WarningSignal
+    from vctl.spec.options import Dependency, WarningSignal
 
 
 def reservation(
@@ -92,3 +92,19 @@ def warning(text: str | None) -> "WarningSignal | None":
     from vctl.spec.options import parse_warning_signal
 
     return parse_warning_signal(text)
+
+
+def dependencies(words: list[str] | None) -> "tuple[Dependency, ...]":
+    """``--after``: what a job waits for."""
+    if not words:
+        return ()
+    from vctl.spec.options import parse_dependency
+
+    return tuple(parse_dependency(word) for word in words)
+
+
+def causes(text: str | None) -> tuple[str, ...]:
+    """``--retry-on``: the failures that are tried again."""
+    if text is None:
+        return ("NodeFailed",)
+    return tuple(word.strip() for word in text.split(",") if word.strip())

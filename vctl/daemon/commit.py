@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
+from vctl.daemon import gangs
 from vctl.daemon.mirror import Mirror
 from vctl.ops.growth import write_growth
 from vctl.scheduler import plan as pl
@@ -34,7 +35,10 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
             if not pl.still_fits(mirror.ledger, start):
                 queue.forget_verdicts()
                 continue
-            started.append(_start(store, mirror, start))
+            run = _start(store, mirror, start)
+            started.append(run)
+            if start.job.per_node:
+                started += gangs.start_members(store, mirror, run)
         for task in plan.task_starts:
             if task.task.task_id not in mirror.task_cluster:
                 continue  # cancelled meanwhile

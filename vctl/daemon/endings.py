@@ -11,6 +11,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINING
+from vctl.daemon import retrying
 from vctl.daemon.mirror import Mirror
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
@@ -53,7 +54,7 @@ def observed(
                 started_at=start.started_at,
             )  # fmt: skip
         touched: set[str] = set()
-        for end in ended:
+        for end in sorted(ended, key=_ended_at):
             _end(store, mirror, end)
             touched.add(end.run.node_id)
         for node_id in touched:
@@ -62,6 +63,10 @@ def observed(
                 settle_drained(store, node_id)
         if not any(mirror.ledger.nodes[n].state == DRAINING for n in touched if n in mirror.ledger.nodes):
             mirror.caught_up(store)
+
+
+def _ended_at(end: Ended) -> tuple[int, str]:
+    return (0 if end.record is None else end.record.ended_at, end.run.run_id)
 
 
 def _end(store: Store, mirror: Mirror, end: Ended) -> None:
@@ -147,16 +152,29 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
     if job is None:
         return
     if job["status"] == jb.RUNNING:
+        if job["outcome"] is not None:
+            outcome = Outcome(*rows.loads(job["outcome"]))  # what ended it first
         if outcome is None:
-            if job["outcome"] is None:
-                return  # the entrypoint goes on
-            outcome = Outcome(*rows.loads(job["outcome"]))
+            return  # the entrypoint goes on
+        if mirror.members_of(job_id):
+            if outcome.status == jb.SUCCEEDED:
+                return  # the other members of the gang go on
+            mirror.stop_members(job)
         if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
             cancel_owned(store, mirror, job["submission_id"])
         if any(is_attached(store, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ())):
             jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
             return  # told to end; the last one of them ends the job
         mirror.stops.discard(job_id)
+        if retrying.is_wanted(job, outcome):
+            retrying.end_detached(store, mirror, job_id)
+            if mirror.runs_of_job.get(job_id):
+                jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
+                return
+            _destroy(store, mirror, job["cluster_id"])
+            retrying.requeue(store, mirror, job, outcome)
+            return
+        mirror.note_end(job)
         jobs.mark_ended(
             store, job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
             message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],

@@ -10,6 +10,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Holding
+from vctl.daemon import gangs
 from vctl.ops.forms import amounts
 from vctl.ops.jobs import log_of
 from vctl.runtime.environment import job_environment
@@ -26,7 +27,10 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
     if job is None or launch is None:
         return None
     sees_all = run.task_id is None and loads(launch["options"]).get("sees_all")
+    in_gang = run.task_id is None and job["per_node"]
     sees = visible(ledger, run) if sees_all else run.holding
+    if in_gang:
+        sees = ledger.vnodes[run.vnode_id].holding
     local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
     cpus = sees.amounts.get(CPU, 0)
     pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
@@ -45,6 +49,8 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
+    if in_gang:
+        own.update(gangs.environment(store, ledger, run, job["master_port"] or 0))
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,

@@ -14,6 +14,9 @@ from vctl.scheduler.tasking import TaskQueue
 from vctl.store import clusters, jobs, nodes, rows, tasks
 from vctl.store.store import Row, Store
 
+GANG_ENDED = "GangEnded"
+"""Why a member of a gang is stopped when another one ended badly."""
+
 
 class Unreadable(Exception):
     """A row that somebody changed cannot be taken over; a replay sets it aside."""
@@ -33,6 +36,8 @@ class Mirror:
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
+        self.ended: set[str] = set()
+        """Jobs and arrays of which something ended, by id: somebody may wait for them."""
         self.edited: set[int] = set()
         """Running jobs of which something was changed."""
         self.nodes_changed: set[str] = set()
@@ -57,6 +62,8 @@ class Mirror:
             for row in jobs.running_rows(store):
                 if row["stop_requested_at"] is not None:
                     mirror.stops.add(row["job_id"])
+                if row["outcome"] is not None:
+                    mirror.stop_members(row)  # it was ending already
             for row in tasks.waiting_rows(store):
                 mirror.put_task(rows.task(row))
             for row in tasks.stop_requests(store):
@@ -140,6 +147,22 @@ class Mirror:
         if parent_id is not None:
             self.queues[parent_id].drop(job_id)
 
+    def members_of(self, job_id: int) -> list[str]:
+        """The main processes of a job that are not over: several for ``--per-node``."""
+        return [run_id for run_id in self.runs_of_job.get(job_id, ()) if self.runs[run_id].task_id is None]
+
+    def stop_members(self, job: Row) -> None:
+        """One of a job's main processes ended badly: the others end with it."""
+        grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
+        for run_id in self.members_of(job["job_id"]):
+            self.run_stops.setdefault(run_id, (GANG_ENDED, grace))
+
+    def note_end(self, row: Row) -> None:
+        """A job is over."""
+        self.ended.add(row["submission_id"])
+        if row["array_id"] is not None:
+            self.ended.add(row["array_id"])
+
     def runs_on(self, node_id: str) -> Iterator[Run]:
         """Processes on a physical node."""
         return (run for run in list(self.runs.values()) if run.node_id == node_id)
@@ -193,7 +216,9 @@ class Mirror:
             self._enqueue(row)
             return
         self.dequeue(job_id)
-        if row is not None and row["status"] == jb.RUNNING:
+        if row is not None and row["status"] in jb.FINAL:
+            self.note_end(row)
+        elif row is not None and row["status"] == jb.RUNNING:
             self.edited.add(job_id)
             if row["stop_requested_at"] is not None:
                 self.stops.add(job_id)

@@ -13,8 +13,9 @@ import time
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon import commit, endings
+from vctl.daemon import commit, endings, gangs
 from vctl.daemon.beginnings import begin_due
+from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.limits import TimeLimits
@@ -55,6 +56,7 @@ class Scheduler:
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
         self.limits = TimeLimits(store)
+        self.dependencies = Dependencies(store)
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -96,6 +98,7 @@ class Scheduler:
         self.mirror.lease_s = self.returns.terms.duration_s
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
         self.limits.clear()
+        self.dependencies.clear()
         self.maintenance.end_lost_work(
             self.mirror, self._stop_run
         )  # first, so that it is known why they ended
@@ -129,6 +132,7 @@ class Scheduler:
         self.maintenance.turn(mirror, self._stop_run)
         mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._carry_out_stops(mirror)
+        self.dependencies.turn(mirror)
         self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
         begin_due(self.store, mirror)
         self.returns.turn(mirror)
@@ -151,7 +155,8 @@ class Scheduler:
         for run in started:
             self._launch(mirror, run)
         proposed = len(plan.starts) + len(plan.task_starts)
-        return proposed >= MOST_STARTS or len(started) < proposed
+        done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
+        return proposed >= MOST_STARTS or done < proposed
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:
@@ -203,9 +208,15 @@ class Scheduler:
         if started or ended:
             endings.observed(self.store, mirror, started, ended)
             for end in ended:
-                self._awaited.discard(end.run.run_id)
-                self.limits.forget(end.run.run_id)
-            self._over += [end.run.run_id for end in ended]
+                self._let_go(mirror, end.run)
+
+    def _let_go(self, mirror: Mirror, run: Run) -> None:
+        """A process is over."""
+        self._awaited.discard(run.run_id)
+        self.limits.forget(run.run_id)
+        self._over.append(run.run_id)
+        if run.job_id not in mirror.runs_of_job:
+            gangs.forget(self.store.home, run)
 
     def _sweep(self, mirror: Mirror, *, relaunch: bool = False) -> None:
         """Look at every process: after a start, a lost wake-up, and now and then."""
@@ -271,6 +282,8 @@ class Scheduler:
         now = self.store.clock()
         due = [] if (at := self.limits.nearest_ns()) is None else [at]
         if self.mirror is not None:
+            if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
+                return 0.0  # found out at the end of the turn
             due += [
                 job.begin_at_ns
                 for queue in self.mirror.queues.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound
-from vctl.ops import forms, gates
+from vctl.ops import dependencies, forms, gates
 from vctl.ops.filters import parse_filters
 from vctl.store import clusters, nodes, rows
 from vctl.store import jobs as table
@@ -22,6 +23,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.options import Dependency
 
 DEFAULT_GRACE_S = 3.0
 UNREAD_NS = 60 * 10**9
@@ -50,6 +52,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
 
     around = os.environ if environment is None else environment
     parent_id, shares_parent = _target(store, request, around)
+    _check_per_node(request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
     shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
@@ -77,6 +80,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         "resources": rows.dumps(asked(spec, entry)),
         "rules": rows.dumps(_rules(request)),
+        "per_node": request.per_node,
     }
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
     launch = {
@@ -95,11 +99,39 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         if parent_id != PRIMARY and clusters.get(store, parent_id) is None:
             raise _no_cluster(store, parent_id)
         columns["submitted_at"] = store.clock()  # stamped inside the transaction
+        after = resolved(store, request.after)  # first, so that nothing waits for itself
         job_id = table.insert(store, columns, launch)
+        if after:
+            dependencies.attach(store, [job_id], after)
         gates.refresh(store, job_id)
         if not known:
             table.set_feasible(store, parent_id, shape, capacity)
     return get_job(store, job_id)
+
+
+def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
+    """Dependencies with the full ids of jobs that exist. Raises NotFound."""
+    found = []
+    for one in after:
+        row = table.get(store, resolve(store, one.job))
+        assert row is not None
+        found.append(replace(one, job=row["submission_id"]))
+    return found
+
+
+def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
+    if not request.per_node:
+        return
+    if shares_parent:
+        raise BadSpec(
+            f"--per-node: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
+            fix="submit to a divisible cluster",
+        )
+    if request.entry is not None:
+        raise BadSpec(
+            "--per-node: each member gets the whole of its virtual node, --entrypoint-* does not apply",
+            fix="leave out --entrypoint-*; what each node has is said by the spec or --num-cpus",
+        )
 
 
 def _rules(request: JobRequest) -> dict[str, object]:

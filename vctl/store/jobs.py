@@ -91,7 +91,8 @@ def pending_rows(store: Store) -> list[Row]:
     """The queue: what waits for nothing but its turn, its resources or its time."""
     return store.rows(
         "SELECT job_id, submission_id, parent_cluster_id, shape, spec, entry, priority, held, begin_at, shares_parent,"
-        " per_node FROM jobs WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
+        " per_node, user, submitted_at, time_limit_s FROM jobs"
+        " WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
     )
 
 
@@ -194,6 +195,31 @@ def tell(store: Store, row: Row, kind: str, data: Mapping[str, object] | None = 
         job_id=row["job_id"],
         data=data,
     )
+
+
+def mark_requeued(
+    store: Store, row: Row, *, reason: str | None, message: str | None, begin_at: int | None,
+    data: Mapping[str, object],
+) -> None:  # fmt: skip
+    """A running job waits again, for another attempt."""
+    store.db.execute(
+        "UPDATE jobs SET status = ?, state_reason = ?, message = ?, begin_at = ?, outcome = NULL, started_at = NULL,"
+        " node_ids = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL, master_port = NULL"
+        " WHERE job_id = ?",
+        (jb.PENDING, reason, message, begin_at, row["job_id"]),
+    )
+    tell(store, row, "job.requeued", data)
+
+
+def master_ports(store: Store) -> set[int]:
+    """The meeting points of gangs that run."""
+    found = store.rows("SELECT master_port FROM jobs WHERE status = 'RUNNING' AND master_port IS NOT NULL")
+    return {row[0] for row in found}
+
+
+def set_master_port(store: Store, job_id: int, port: int) -> None:
+    """Where the members of a gang meet in this attempt."""
+    store.db.execute("UPDATE jobs SET master_port = ? WHERE job_id = ?", (port, job_id))
 
 
 def set_outcome(store: Store, job_id: int, outcome: str) -> None:

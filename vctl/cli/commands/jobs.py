@@ -107,6 +107,29 @@ def submit(
     begin: Annotated[
         str | None, Opt("--begin", metavar="TIME", help="Not before 2030-01-31T08:00, or 1h from now.")
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        Opt(
+            "--after",
+            metavar="ok:ID|any:ID|notok:ID",
+            help="Start only after that job ended well, anyhow or badly; repeatable.",
+        ),
+    ] = None,
+    per_node: Annotated[
+        bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
+    ] = False,
+    max_retries: Annotated[int, Opt("--max-retries", help="Try so often again after a failure (0).")] = 0,
+    retry_on: Annotated[
+        str | None,
+        Opt(
+            "--retry-on",
+            metavar="CAUSE,…",
+            help="Failures to try again after: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
+        ),
+    ] = None,
+    backoff: Annotated[
+        str, Opt("--backoff", metavar="TIME", help="Wait before the first retry, doubled each time (1s).")
+    ] = "1s",
     signal: Annotated[
         str | None,
         Opt("--signal", metavar="SIG@TIME", help="Send a signal that long before the time limit: USR1@60."),
@@ -149,6 +172,11 @@ def submit(
         hold=hold,
         begin_at=submission.begin_at(begin),
         signal=submission.warning(signal),
+        after=submission.dependencies(after),
+        per_node=per_node,
+        max_retries=max_retries,
+        retry_on=submission.causes(retry_on),
+        backoff_s=parse_duration(backoff, "--backoff"),
     )
     job = jobs.submit(call.store, request)
     if no_wait:

@@ -1,0 +1,115 @@
+"""``--per-node``: the command once in every virtual node, as one gang; what its members are told about each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from vctl.core.clusters import VNode
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import LOCAL, SIMULATED
+from vctl.core.resources import EMPTY
+from vctl.daemon.mirror import Mirror
+from vctl.store import jobs
+from vctl.store.store import Store
+
+FOLDER = "gangs"
+HERE = "127.0.0.1"
+
+
+def start_members(store: Store, mirror: Mirror, first: Run) -> list[Run]:
+    """The other members of a gang whose first one was just charged: one in each other virtual node."""
+    members = _vnodes(mirror.ledger, first.cluster_id)
+    port = free_port(jobs.master_ports(store))
+    jobs.set_master_port(store, first.job_id, port)
+    more = []
+    for rank, vnode in enumerate(members):
+        if vnode.vnode_id == first.vnode_id:
+            continue
+        run = dataclasses.replace(
+            first,
+            run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
+            rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
+        )  # fmt: skip
+        mirror.ledger.charge(run.run_id, run.vnode_id, run.holding)
+        jobs.insert_run(store, run)
+        mirror.add_run(run)
+        more.append(run)
+    return more
+
+
+def rank_of(ledger: Ledger, cluster_id: str, vnode_id: str) -> int:
+    """The place of a virtual node in its gang."""
+    return [vnode.vnode_id for vnode in _vnodes(ledger, cluster_id)].index(vnode_id)
+
+
+def _vnodes(ledger: Ledger, cluster_id: str) -> list[VNode]:
+    found = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ())]
+    return sorted(found, key=lambda vnode: (vnode.rank, vnode.vnode_id))
+
+
+def free_port(taken: set[int]) -> int:
+    """A port that nothing listens on and no other gang was given."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HERE, 0))
+            port: int = probe.getsockname()[1]
+        if port not in taken:
+            return port
+
+
+# ---- what a member is told ----
+
+
+def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[str, str]:
+    """Rank, world and meeting point, by the names that torchrun and others use."""
+    vnodes = _vnodes(ledger, run.cluster_id)
+    node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
+    rank = rank_of(ledger, run.cluster_id, run.vnode_id)
+    beside = [index for index, vnode in enumerate(vnodes) if vnode.node_id == run.node_id]
+    hosts = write_host_files(
+        store.home, f"{run.job_id}.{run.attempt}", [_address(ledger, v.node_id) for v in vnodes]
+    )
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(beside.index(rank)),
+        "WORLD_SIZE": str(len(vnodes)),
+        "LOCAL_WORLD_SIZE": str(len(beside)),
+        "NODE_RANK": str(node_ids.index(run.node_id)),
+        "MASTER_ADDR": _address(ledger, vnodes[0].node_id),
+        "MASTER_PORT": str(port),
+        "VCTL_HOSTFILE": str(hosts),
+        "VCTL_NODEFILE": str(hosts.with_suffix(".nodes")),
+    }
+
+
+def _address(ledger: Ledger, node_id: str) -> str:
+    """How members reach a node: simulated ones are on this machine."""
+    node = ledger.nodes.get(node_id)
+    return node.hostname if node is not None and node.source not in (LOCAL, SIMULATED) else HERE
+
+
+def write_host_files(home: Path, name: str, addresses: list[str]) -> Path:
+    """``ADDRESS slots=N`` as mpirun reads it, and beside it one address per member; the path of the first."""
+    folder = home / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    slots = {address: addresses.count(address) for address in dict.fromkeys(addresses)}
+    texts = {
+        ".hosts": "".join(f"{address} slots={count}\n" for address, count in slots.items()),
+        ".nodes": "".join(f"{address}\n" for address in addresses),
+    }
+    for suffix, text in texts.items():
+        path, staged = folder / f"{name}{suffix}", folder / f".{name}{suffix}.{os.getpid()}"
+        staged.write_text(text)
+        staged.rename(path)
+    return folder / f"{name}.hosts"
+
+
+def forget(home: Path, run: Run) -> None:
+    """Remove the host files of an attempt that is over."""
+    for suffix in (".hosts", ".nodes"):
+        (home / FOLDER / f"{run.job_id}.{run.attempt}{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,66 @@
+"""Another attempt for a job that ended badly, when its rule says so: RUNNING -> PENDING, after a backoff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.daemon.mirror import Mirror
+from vctl.ops.forms import timestamp
+from vctl.store import jobs, rows, tasks
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.daemon.endings import Outcome
+
+CAUSES = {
+    jb.NODE_FAILED: "NodeFailed",
+    jb.LAUNCH_FAILED: "LaunchFailed",
+    jb.OUT_OF_MEMORY: "OutOfMemory",
+    jb.NON_ZERO_EXIT: "ExitCode",
+}
+"""Reason of an ending -> what ``--retry-on`` calls it. A stop and a time limit are never tried again."""
+LONGEST_BACKOFF_S = 24 * 3600.0
+
+
+def is_wanted(job: Row, outcome: Outcome) -> bool:
+    """Whether a running job that ended like this is to be tried again."""
+    if outcome.status != jb.FAILED or job["stop_requested_at"] is not None or job["rules"] == "{}":
+        return False
+    rules = rows.loads(job["rules"])
+    cause = CAUSES.get(outcome.reason or "")
+    return job["attempt"] <= rules.get("max_retries", 0) and cause in rules["retry_on"]
+
+
+def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
+    """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
+    for row in tasks.unfinished_of_job(store, job_id):
+        if row["state"] == tk.RUNNING:
+            mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
+        else:
+            mirror.drop_task(row["task_id"])
+            tasks.mark_ended(
+                store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
+                message="the attempt that started it is over", exit_code=None,
+            )  # fmt: skip
+
+
+def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+    """Queue the job again at its old place; its cluster is gone already."""
+    rules = rows.loads(job["rules"])
+    attempt = job["attempt"]
+    backoff_s = min(rules["backoff_s"] * 2.0 ** min(attempt - 1, 60), LONGEST_BACKOFF_S)
+    begin_at = store.clock() + int(backoff_s * 1e9) if backoff_s > 0 else None
+    reason = message = None
+    if begin_at is not None:
+        reason = jb.BACKOFF
+        message = (
+            f"attempt {attempt} of {rules['max_retries'] + 1}: {outcome.message};"
+            f" tried again at {timestamp(begin_at)}"
+        )
+    jobs.mark_requeued(
+        store, job, reason=reason, message=message, begin_at=begin_at,
+        data={"attempt": attempt, "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s},
+    )  # fmt: skip
+    mirror.reload_job(store, job["job_id"])
