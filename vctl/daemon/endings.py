@@ -128,12 +128,9 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
         if row["state"] == tk.RUNNING:
             mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
             for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
-                jobs.mark_stopping(
-                    store, run.run_id, tk.OWNER_ENDED
-                )  # a scheduler that dies now is not missed
-                mirror.runs[run.run_id] = dataclasses.replace(
-                    run, stop_reason=run.stop_reason or tk.OWNER_ENDED
-                )
+                reason = run.stop_reason or tk.OWNER_ENDED
+                jobs.mark_stopping(store, run.run_id, reason)  # the next scheduler sees it too
+                mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(

@@ -69,9 +69,7 @@ class Mirror:
             for row in tasks.stop_requests(store):
                 mirror.stop_task(row["task_id"], row["grace_s"])
             for run in mirror.runs.values():
-                if (
-                    run.stop_reason is not None
-                ):  # asked again: the scheduler that meant it may not have come to it
+                if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
                     mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
             mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
