@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels, Selector
-from vctl.core.queue_policy import QueuePolicy
+from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Amounts, Holding
 
 PRIMARY = "kPrimaryClusterID"
@@ -94,5 +94,5 @@ class Cluster:
     """How much it may have above its minimum; a name missing is not limited, None limits nothing."""
     lending_limit: Mapping[str, int] = field(default_factory=dict)
     """How much of its minimum it may lend while it does not use it; nothing by default."""
-    queue: QueuePolicy = QueuePolicy()
+    queue: QueuePolicy = DEFAULT
     """How the jobs sent to it are served, and its weight among its siblings."""

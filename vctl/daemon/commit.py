@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.daemon import gangs
 from vctl.daemon.mirror import Mirror
 from vctl.ops.growth import write_growth
@@ -84,6 +84,8 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
     mirror.dequeue(job.job_id)
     mirror.add_run(run)
+    ends_at = None if job.time_limit_ns is None else store.clock() + job.time_limit_ns
+    mirror.running.put(RunningJob(job.job_id, job.parent_id, start.cluster_id, run.run_id, job.user, ends_at))
     return run
 
 

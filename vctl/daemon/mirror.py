@@ -9,7 +9,9 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import CANCELLED, PENDING_NODE, Lease, PendingTask
 from vctl.ops import replay
+from vctl.scheduler.fairness import Usage
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import TaskQueue
 from vctl.store import clusters, jobs, nodes, rows, tasks
 from vctl.store.store import Row, Store
@@ -31,6 +33,9 @@ class Mirror:
         self.runs_of_job: dict[int, set[str]] = {}
         for run in runs.values():
             self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        self.running = Running()
+        """Running jobs, as far as queues ask: limits, reserved starts, shares."""
+        self.usage = Usage()
         self.queues: dict[str, Queue] = {}
         self.parent_of: dict[int, str] = {}
         self.seen = seen
@@ -60,6 +65,7 @@ class Mirror:
             for row in jobs.pending_rows(store):
                 mirror._enqueue(row)
             for row in jobs.running_rows(store):
+                mirror.note_running(row)
                 if row["stop_requested_at"] is not None:
                     mirror.stops.add(row["job_id"])
                 if row["outcome"] is not None:
@@ -125,6 +131,7 @@ class Mirror:
             siblings.discard(run.run_id)
             if not siblings:
                 del self.runs_of_job[run.job_id]
+                self.running.drop(run.job_id)
         self.ledger.discharge(run.run_id)
 
     def drop_cluster(self, cluster_id: str) -> None:
@@ -138,6 +145,11 @@ class Mirror:
         for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == borrower_id]:
             del self.leases[lease_id]
         self.leases.update((lease.lease_id, lease) for lease in leases)
+
+    def note_running(self, row: Row) -> None:
+        """A job of which a process runs: when it will end, whose it is."""
+        if run_ids := self.runs_of_job.get(row["job_id"]):
+            self.running.put(rows.running(row, min(run_ids)))
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""
@@ -218,6 +230,7 @@ class Mirror:
             self.note_end(row)
         elif row is not None and row["status"] == jb.RUNNING:
             self.edited.add(job_id)
+            self.note_running(row)
             if row["stop_requested_at"] is not None:
                 self.stops.add(job_id)
 

@@ -146,7 +146,10 @@ class Scheduler:
     def _round(self, mirror: Mirror) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
         began = time.perf_counter()
-        plan = decide(mirror.ledger, mirror.queues, mirror.tasks, now_ns=self.store.clock())
+        plan = decide(
+            mirror.ledger, mirror.queues, mirror.tasks,
+            now_ns=self.store.clock(), running=mirror.running, usage=mirror.usage,
+        )  # fmt: skip
         if plan.is_empty:
             return False
         started = commit.commit(self.store, mirror, plan)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
-from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.scheduler.feasibility import ever
-from vctl.scheduler.gang_growth import grow_for_gang
-from vctl.scheduler.placement import Placed, Unplaced, place
-from vctl.scheduler.plan import Plan, Start, Wait, revert, start_of, take
+from vctl.scheduler.fairness import Shares, Usage, is_fair
+from vctl.scheduler.plan import Plan, Start, Wait, revert
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait, decide_tasks, revert_task
-from vctl.scheduler.queueing import Queue, Shape, by_priority
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import TaskQueue, ancestors
+from vctl.scheduler.turns import Turn
 
 MOST_STARTS = 256
 """Starts in one round: what is committed together, so that a burst still becomes visible step by step."""
 
 
 def decide(
-    ledger: Ledger, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue] | None = None, *, now_ns: int
+    ledger: Ledger,
+    queues: Mapping[str, Queue],
+    tasks: Mapping[str, TaskQueue] | None = None,
+    *,
+    now_ns: int,
+    running: Running | None = None,
+    usage: Usage | None = None,
 ) -> Plan:
-    """Plan one round over all queues: tasks of running jobs first, then jobs.
+    """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
-    Best-effort discipline: in order of priority and arrival, later jobs may pass one that does not fit.
-    A shape that does not fit is judged once; all its jobs share the verdict.
+    A shape that does not fit is judged once; all its jobs share the verdict. ``running`` are the jobs that run,
+    ``usage`` what fair shares remember of the past.
     """
+    running = Running() if running is None else running
     starts: list[Start] = []
     waits: list[Wait] = []
     task_starts: list[TaskStart] = []
@@ -36,12 +42,23 @@ def decide(
     try:
         if tasks:
             task_starts, task_waits = decide_tasks(ledger, tasks, set(grown), MOST_STARTS)
+        open_queues = []
         for parent_id in sorted(queues):
             _reconsider(ledger, queues[parent_id], grown)
-            _decide_queue(ledger, queues[parent_id], starts, waits, now_ns)
+            if _admits(ledger, queues[parent_id], waits):
+                open_queues.append(queues[parent_id])
+        turns = _turns(ledger, open_queues, running, usage, grown, now_ns)
+        for start in _in_turn(turns):
+            starts.append(start)
+            if len(starts) >= MOST_STARTS:
+                break
+        for turn in turns:
+            turn.finish()
+            waits += turn.waits
     finally:
         for start in reversed(starts):
             revert(ledger, start)
+            running.drop(start.job.job_id)
         for task in reversed(task_starts):
             revert_task(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone
@@ -52,82 +69,59 @@ def decide(
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
     """Look again at what the growth since the last round could help: in the parent, or above it if it can grow."""
     parent = ledger.clusters.get(queue.parent_id)
+    if parent is not None:
+        queue.arrange(parent.queue)
     if parent is not None and parent.spec.flexible and len(grown) > 0:
         if not set(grown).isdisjoint(ancestors(ledger, queue.parent_id)[1:]):
             queue.forget_verdicts()
     queue.reconsider(ledger, grown.get(queue.parent_id, ()))
 
 
-def _decide_queue(ledger: Ledger, queue: Queue, starts: list[Start], waits: list[Wait], now_ns: int) -> None:
+def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
+    """Whether jobs of a queue may start at all; if not, they are told why."""
     parent = ledger.clusters.get(queue.parent_id)
     if parent is None:
-        return
-    if parent.state != "ACTIVE":
-        for name, shape in queue.shapes.items():
-            _block(queue, name, shape, jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs", waits)
-        return
-    heads: list[tuple[tuple[int, int], str, Iterator[PendingJob], PendingJob]] = []
-    for name, shape in queue.shapes.items():
-        if shape.blocked is None:
-            _push_next(heads, name, queue.candidates(shape, now_ns), push=False)
-    heapify(heads)
-    while heads and len(starts) < MOST_STARTS:
-        _, name, rest, job = heappop(heads)
-        if queue.is_hopeless(ledger, queue.shapes[name]):
-            continue
-        start, found = _try(ledger, job)
-        if start is not None:
-            starts.append(start)
-            _push_next(heads, name, rest)
-        elif found is not None:
-            reason, message = _verdict(ledger, job, queue.shapes[name], found)
-            queue.shapes[name].exhausted = found.exhausted
-            _block(queue, name, queue.shapes[name], reason, message, waits)
+        return False
+    if parent.state == "ACTIVE":
+        return bool(queue.shapes)
+    told = (jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs")
+    for shape in queue.shapes.values():
+        shape.blocked, shape.before = told, None
+        for lane in shape.lanes.values():
+            if queue.told.get(key := queue.wait_key(lane)) != told:
+                queue.told[key] = told
+                waits.append(Wait(queue.parent_id, key, *told))
+    return False
 
 
-def _try(ledger: Ledger, job: PendingJob) -> tuple[Start | None, Unplaced | None]:
-    """Place a job, letting its parent grow when it has no room; what is started is applied to the ledger."""
-    found = place(ledger, job.parent_id, job.spec, job.entry)
-    if isinstance(found, Placed):
-        start = start_of(ledger, job, found)
-        take(ledger, start, start.run_id)
-        return start, None
-    can_grow = ledger.clusters[job.parent_id].spec.flexible
-    grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry) if can_grow else None
-    if grown is None:
-        return None, found
-    steps, placed = grown
-    start = start_of(ledger, job, placed, steps)
-    take(ledger, start, start.run_id)
-    return start, None
+def _turns(
+    ledger: Ledger,
+    queues: Iterable[Queue],
+    running: Running,
+    usage: Usage | None,
+    grown: Mapping[str, set[str]],
+    now_ns: int,
+) -> list[Turn]:
+    shares: Shares | None = None
+    if any(is_fair(ledger, queue.parent_id) for queue in queues):
+        if usage is not None:
+            usage.advance(ledger, now_ns)
+        shares = Shares(ledger, running, usage)
+    return [
+        Turn(ledger, queue, running, shares, now_ns=now_ns, stale=queue.parent_id in grown)
+        for queue in queues
+    ]
 
 
-def _push_next(
-    heads: list[tuple[tuple[int, int], str, Iterator[PendingJob], PendingJob]],
-    name: str,
-    rest: Iterator[PendingJob],
-    *,
-    push: bool = True,
-) -> None:
-    job = next(rest, None)
-    if job is not None:
-        entry = (by_priority(job), name, rest, job)
-        heappush(heads, entry) if push else heads.append(entry)
-
-
-def _verdict(ledger: Ledger, job: PendingJob, shape: Shape, found: Unplaced) -> tuple[str, str]:
-    """Reason and message; whether it could ever run depends only on what the parent has, so it is asked once."""
-    version = ledger.versions.get(job.parent_id, 0)
-    if shape.never is None or shape.never[0] != version:
-        never = ever(ledger, job.parent_id, job.spec, job.entry)
-        shape.never = (version, None if never is None else never.message)
-    can_gain = ledger.may_gain_nodes or ledger.clusters[job.parent_id].spec.flexible
-    if shape.never[1] is not None and not can_gain:
-        return jb.INFEASIBLE, shape.never[1]
-    return jb.INSUFFICIENT, found.message
-
-
-def _block(queue: Queue, name: str, shape: Shape, reason: str, message: str, waits: list[Wait]) -> None:
-    if (shape.blocked or shape.before) != (reason, message):
-        waits.append(Wait(queue.parent_id, name, reason, message))
-    shape.blocked, shape.before = (reason, message), None
+def _in_turn(turns: list[Turn]) -> Iterator[Start]:
+    """Let the queues take turns: the one whose clusters have the least share, else one after the other."""
+    order = [(turn.rank(), turn.queue.parent_id, turn) for turn in turns if not turn.is_over]
+    heapify(order)
+    while order:
+        rank, name, turn = order[0]
+        if turn.is_over:
+            heappop(order)
+        elif (now := turn.rank()) != rank:
+            heapreplace(order, (now, name, turn))
+        elif (start := turn.step()) is not None:
+            yield start

@@ -14,7 +14,7 @@ OrderKey = tuple[int, int]
 """Smaller comes first; the last part is the job's number, so equals keep their arrival order."""
 
 
-def fifo(job: PendingJob, policy: QueuePolicy) -> OrderKey:
+def fifo(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
     """By arrival."""
     return (0, job.job_id)
 

@@ -8,7 +8,7 @@ from sqlite3 import Row
 from typing import Any
 
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
-from vctl.core.jobs import PendingJob, Run
+from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
 from vctl.core.resources import Holding
@@ -121,12 +121,26 @@ def vnode(row: Row) -> VNode:
     )  # fmt: skip
 
 
+def in_ns(seconds: float | None) -> int | None:
+    """A duration of a column in nanoseconds."""
+    return None if seconds is None else int(seconds * 1e9)
+
+
+def running(row: Row, run_id: str) -> RunningJob:
+    """A running row of ``jobs`` with its first process; its time counts from its start."""
+    limit_ns = in_ns(row["time_limit_s"])
+    ends_at = None if limit_ns is None or row["started_at"] is None else row["started_at"] + limit_ns
+    return RunningJob(
+        row["job_id"], row["parent_cluster_id"], row["cluster_id"], run_id, row["user"], ends_at
+    )  # fmt: skip
+
+
 def pending(row: Row) -> PendingJob:
     """A queued row of ``jobs``."""
     return PendingJob(
         row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
         loads(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
-        bool(row["per_node"]),
+        bool(row["per_node"]), row["user"], row["submitted_at"], in_ns(row["time_limit_s"]),
     )  # fmt: skip
 
 
