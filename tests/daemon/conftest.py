@@ -16,6 +16,7 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -183,6 +184,8 @@ class Life:
         """End every process that a test started."""
         for row in self.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
             job_ops.stop(self.store, row[0], grace_s=0)
+        for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
+            task_ops.cancel(self.store, row[0], grace_s=0)  # detached ones too
         if self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"):
             self.until(lambda: not self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"))
         if self.scheduler is not None:

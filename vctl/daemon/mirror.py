@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -135,10 +136,13 @@ class Mirror:
         self.ledger.discharge(run.run_id)
 
     def drop_cluster(self, cluster_id: str) -> None:
-        """A job's cluster is destroyed."""
-        if cluster_id in self.ledger.clusters:
-            self.ledger.remove_cluster(cluster_id)
+        """A cluster is destroyed; what it lent to siblings is lent by their parent now."""
         self.put_leases(cluster_id, ())
+        if cluster_id in self.ledger.clusters:
+            parent_id = self.ledger.clusters[cluster_id].parent_id or ""
+            for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
+                self.leases[lease.lease_id] = replace(lease, lender_id=parent_id)
+            self.ledger.remove_cluster(cluster_id)
 
     def put_leases(self, borrower_id: str, leases: Iterable[Lease]) -> None:
         """The leases that a cluster has from now on."""

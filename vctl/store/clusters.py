@@ -51,8 +51,12 @@ def set_detached(store: Store, cluster_id: str) -> None:
 
 
 def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
-    """Remove a cluster with its virtual nodes and leases."""
+    """Remove a cluster with its virtual nodes and leases; what it lent to siblings is lent by their parent now."""
     store.db.execute("DELETE FROM leases WHERE borrower_id = ?", (cluster_id,))
+    store.db.execute(
+        "UPDATE leases SET lender_id = (SELECT parent_id FROM clusters WHERE cluster_id = ?1) WHERE lender_id = ?1",
+        (cluster_id,),
+    )
     store.db.execute("DELETE FROM vnodes WHERE cluster_id = ?", (cluster_id,))
     store.db.execute("DELETE FROM clusters WHERE cluster_id = ?", (cluster_id,))
     if not quiet:

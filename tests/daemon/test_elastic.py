@@ -1,0 +1,394 @@
+"""Growing and giving back, with real processes: the walk-through, five levels in one transaction, tasks and owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import SLEEP, Life, cpu
+from vctl.core.resources import SCALE
+from vctl.daemon.provider import ProviderSpec
+from vctl.daemon.returning import LeaseTerms
+from vctl.ops import clusters, jobs, leases, nodes, tasks
+from vctl.scheduler.provisioning import Template
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.task_request import TaskRequest
+
+IDLE_S = 0.3
+GANG = {"flexible_resource_min": {"CPU": 1}}
+TWO_CPUS = Template("2c", {"CPU": 2 * SCALE}, most=2)
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+class Elastic:
+    """What the tests ask of a life: tasks by name, totals, leases."""
+
+    def __init__(self, life: Life, *, idle_s: float = IDLE_S, provider: ProviderSpec | None = None) -> None:
+        self.life, self.store = life, life.store
+        self.idle_s, self.provider = idle_s, provider
+        self.start()
+
+    def start(self) -> None:
+        scheduler = self.life.start()
+        scheduler.returns.terms = LeaseTerms(idle_s=self.idle_s, cooldown_s=0.0)
+        if self.provider is not None:
+            scheduler.provider.spec = self.provider
+            scheduler.provider.announce()
+
+    def die_and_start(self) -> None:
+        """kill -9, and another scheduler."""
+        self.life.die()
+        self.start()
+
+    def task(
+        self,
+        job: str,
+        cpus: float = 1,
+        *,
+        argv: tuple[str, ...] = SLEEP,
+        inside: Mapping[str, str] | None = None,
+        running: bool = True,
+        **more: Any,
+    ) -> str:
+        request = TaskRequest(argv=argv, job=job, request=cpu(cpus), grace_s=0.1, **more)
+        around = {**PATH, "VCTL_SUBMISSION_ID": job, **(inside or {})}
+        task_id = str(tasks.run(self.store, request, environment=around)["task_id"])
+        if running:
+            self.life.until(lambda: self.has_started(task_id))
+        return task_id
+
+    def has_started(self, task_id: str) -> bool:
+        sql = "SELECT count(*) FROM runs WHERE task_id = ? AND state = 'RUNNING'"
+        return bool(self.store.value(sql, task_id))
+
+    def state(self, task_id: str) -> str:
+        return str(tasks.get_task(self.store, task_id)["state"])
+
+    def reason(self, task_id: str) -> str | None:
+        found: str | None = tasks.get_task(self.store, task_id)["state_reason"]
+        return found
+
+    def cancel(self, *task_ids: str) -> None:
+        for task_id in task_ids:
+            tasks.cancel(self.store, task_id, grace_s=0)
+        self.life.until(lambda: all(self.state(one) in ("FINISHED", "FAILED") for one in task_ids))
+
+    def cluster(self, cluster_id: str) -> tuple[float, float]:
+        """CPUs in total and free."""
+        form = clusters.get_cluster(self.store, cluster_id)
+        return form["total_resources"].get("CPU", 0), form["available_resources"].get("CPU", 0)
+
+    def exists(self, cluster_id: str) -> bool:
+        return bool(self.store.value("SELECT 1 FROM clusters WHERE cluster_id = ?", cluster_id))
+
+    def node(self, node_id: str) -> tuple[float, float]:
+        form = nodes.get_node(self.store, node_id)
+        return form["resources"]["CPU"], form["available"]["CPU"]
+
+    def node_ids(self) -> list[str]:
+        return [form["node_id"] for form in nodes.list_nodes(self.store)]
+
+    def leases(self) -> list[tuple[str, str, float]]:
+        """(borrower, lender, CPUs)."""
+        return [
+            (x["borrower_id"], x["lender_id"], x["resources"]["CPU"]) for x in leases.list_leases(self.store)
+        ]
+
+    def transactions(self, kind: str) -> int:
+        """How many transactions wrote events of a kind: those of one transaction follow each other in the feed."""
+        seqs = [row[0] for row in self.store.rows("SELECT seq FROM events WHERE kind = ? ORDER BY seq", kind)]
+        return sum(1 for before, seq in zip([-1, *seqs], seqs, strict=False) if seq != before + 1)
+
+
+@pytest.fixture
+def elastic(life: Life) -> Elastic:
+    return Elastic(life)
+
+
+# ---- the walk-through of the issue ----
+
+
+def test_the_elastic_walk_through(life: Life) -> None:
+    elastic = Elastic(life, provider=ProviderSpec("simulated", (TWO_CPUS,), idle_s=IDLE_S))
+    life.node("n0", "2c", cpus=2)
+    job = "kPrimaryClusterID##walk"
+
+    life.submit("walk", spec=GANG, entry={})
+    life.until(lambda: life.job("walk")["status"] == "RUNNING")
+    assert elastic.cluster(job) == (1, 1)  # a virtual node of 1
+    assert elastic.node("n0") == (2, 1)
+
+    first = elastic.task("walk")
+    assert elastic.cluster(job) == (1, 0)
+    assert elastic.leases() == []
+
+    second = elastic.task("walk")
+    assert elastic.cluster(job) == (2, 0)
+    assert [row["node_id"] for row in life.store.rows("SELECT node_id FROM vnodes")] == ["n0"]  # the same one
+    assert elastic.node("n0") == (2, 0)
+    assert elastic.leases() == [(job, "kPrimaryClusterID", 1)]
+
+    third = elastic.task("walk")
+    added = next(node_id for node_id in elastic.node_ids() if node_id != "n0")
+    assert elastic.node(added) == (2, 1)
+    assert elastic.cluster(job) == (3, 0)
+    assert [vnode["node_id"] for vnode in clusters_vnodes(life, job)] == ["n0", added]
+    assert elastic.leases() == [(job, "kPrimaryClusterID", 1), (job, "kPrimaryClusterID", 1)]
+
+    life.end("walk")
+    assert [elastic.state(task) for task in (first, second, third)] == ["FAILED"] * 3
+    assert not elastic.exists(job)
+    assert elastic.leases() == []
+    assert elastic.node("n0") == (2, 2)
+    if added in elastic.node_ids():
+        assert elastic.node(added) == (2, 2)
+    life.until(lambda: elastic.node_ids() == ["n0"])  # after its idle time
+
+
+def clusters_vnodes(life: Life, cluster_id: str) -> list[Any]:
+    return life.store.rows("SELECT * FROM vnodes WHERE cluster_id = ? ORDER BY rank", cluster_id)
+
+
+def test_a_provider_node_stays_while_it_is_used_and_a_lease_on_it_returns_first(life: Life) -> None:
+    elastic = Elastic(life, provider=ProviderSpec("simulated", (TWO_CPUS,), idle_s=IDLE_S))
+    life.node("n0", "1c", cpus=1)
+    life.run("j", spec=GANG)
+    task = elastic.task("j", 2)
+    added = next(node_id for node_id in elastic.node_ids() if node_id != "n0")
+    elastic.cancel(task)
+    life.until(lambda: elastic.leases() == [])
+    life.until(lambda: elastic.node_ids() == ["n0"])
+    assert life.job("j")["status"] == "RUNNING"
+    assert "node.removed" in [
+        row[0] for row in life.store.rows("SELECT kind FROM events WHERE object_id = ?", added)
+    ]
+
+
+def test_a_provider_makes_no_more_than_its_maximum(life: Life) -> None:
+    elastic = Elastic(life, provider=ProviderSpec("simulated", (TWO_CPUS,), idle_s=60))
+    life.node("n0", "1c", cpus=1)
+    life.run("j", spec=GANG)
+    made = [elastic.task("j", 2), elastic.task("j", 2)]
+    third = elastic.task("j", 2, running=False)
+    life.until(lambda: elastic.reason(third) == "InsufficientResources")
+    assert len(elastic.node_ids()) == 3
+    elastic.cancel(made[0])
+    life.until(lambda: elastic.state(third) == "RUNNING")
+
+
+# ---- five levels ----
+
+LEVELS = ("org", "team", "team##job", "team##job##sub")
+
+
+@pytest.fixture
+def levels(elastic: Elastic) -> Elastic:
+    """root > org > team > job > sub, each with a minimum of 1 CPU, the inner ones inside it; 8 CPUs below."""
+    life = elastic.life
+    life.node("n0", "8c", cpus=8)
+    life.logical("org", divisible=True, spec=GANG)
+    life.logical("team", divisible=True, spec=GANG, parent="org")
+    life.submit("job", cluster="team", spec=GANG, entry={})
+    life.until(lambda: life.job("job")["status"] == "RUNNING")
+    clusters.create(life.store, "sub", spec=parse_cluster_spec(GANG), parent_id="team##job")
+    assert [elastic.cluster(level)[0] for level in LEVELS] == [1, 1, 1, 1]
+    return elastic
+
+
+def in_sub(elastic: Elastic, cpus: float = 1) -> str:
+    inside = {"VCTL_CLUSTER_ID": "team##job##sub"}
+    return elastic.task("job", cpus, inside=inside)
+
+
+def test_a_request_at_the_bottom_borrows_through_all_hops_in_one_transaction(levels: Elastic) -> None:
+    before = levels.store.value("SELECT max(seq) FROM events")
+    task = in_sub(levels, 3)
+    assert levels.leases() == [
+        ("org", "kPrimaryClusterID", 2),
+        ("team", "org", 2),
+        ("team##job", "team", 2),
+        ("team##job##sub", "team##job", 2),
+    ]
+    assert [levels.cluster(level) for level in LEVELS] == [(3, 0)] * 4
+    kinds = levels.store.rows("SELECT seq, kind FROM events WHERE seq > ? ORDER BY seq", before)
+    told = [(row[0] - kinds[0][0], row[1]) for row in kinds][:6]
+    granted = [(number, "lease.granted") for number in range(1, 5)]
+    assert told == [
+        (0, "task.submitted"),
+        *granted,
+        (5, "task.started"),
+    ]  # nothing in between: one transaction
+    assert tasks.get_task(levels.store, task)["cluster_id"] == "team##job##sub"
+
+
+def test_idle_it_returns_through_every_level_in_one_transaction(levels: Elastic) -> None:
+    levels.cancel(in_sub(levels, 3))
+    levels.life.until(lambda: levels.leases() == [])
+    assert [levels.cluster(level)[0] for level in LEVELS] == [1, 1, 1, 1]
+    assert levels.node("n0") == (8, 7)
+    assert levels.transactions("lease.returned") == 1
+    assert levels.store.value("SELECT count(*) FROM events WHERE kind = 'lease.returned'") == 4
+
+
+def test_only_what_nobody_uses_returns(levels: Elastic) -> None:
+    short, long = in_sub(levels, 3), in_sub(levels, 2)
+    assert [levels.cluster(level)[0] for level in LEVELS] == [5] * 4
+    levels.cancel(short)
+    levels.life.until(lambda: levels.cluster("org")[0] == 2)
+    assert [levels.cluster(level) for level in LEVELS] == [(2, 0)] * 4
+    levels.cancel(long)
+    levels.life.until(lambda: levels.leases() == [])
+
+
+def test_the_maximum_of_a_level_above_holds(levels: Elastic) -> None:
+    clusters.update(
+        levels.store,
+        "org",
+        spec=parse_cluster_spec(
+            {"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 2}}, logical=True
+        ),
+    )
+    request = TaskRequest(argv=SLEEP, job="job", request=cpu(3))
+    task = str(
+        tasks.run(levels.store, request, environment={**PATH, "VCTL_CLUSTER_ID": "team##job##sub"})["task_id"]
+    )
+    levels.life.until(lambda: levels.reason(task) == "InsufficientResources")
+    assert levels.leases() == []
+    clusters.update(levels.store, "org", spec=parse_cluster_spec(GANG, logical=True))
+    levels.life.until(lambda: levels.state(task) == "RUNNING")
+
+
+def test_a_scheduler_that_is_killed_loses_no_lease_and_no_task(levels: Elastic) -> None:
+    task = in_sub(levels, 3)
+    held = levels.leases()
+    levels.die_and_start()
+    levels.life.turn()
+    assert levels.leases() == held
+    assert levels.state(task) == "RUNNING"
+    assert levels.store.value("SELECT count(*) FROM runs WHERE task_id = ?", task) == 1
+    levels.cancel(task)
+    levels.life.until(lambda: levels.leases() == [])
+
+
+# ---- tasks ----
+
+FINISH = ("/bin/true",)
+FAIL = ("/bin/false",)
+
+
+@pytest.fixture
+def work(elastic: Elastic) -> Elastic:
+    """One node of 4 CPUs, and a job that reserved one of them and runs."""
+    elastic.life.node("n0", "4c", cpus=4)
+    elastic.life.run("j", spec=GANG)
+    return elastic
+
+
+def until_over(elastic: Elastic, *task_ids: str) -> list[tuple[str, str | None, int | None]]:
+    elastic.life.until(lambda: all(elastic.state(one) in ("FINISHED", "FAILED") for one in task_ids))
+    found = [tasks.get_task(elastic.store, one) for one in task_ids]
+    return [(one["state"], one["state_reason"], one["exit_code"]) for one in found]
+
+
+def test_a_task_ends_with_its_exit_code(work: Elastic) -> None:
+    well, badly = work.task("j", argv=FINISH, running=False), work.task("j", argv=FAIL, running=False)
+    assert until_over(work, well, badly) == [("FINISHED", None, 0), ("FAILED", "NonZeroExit", 1)]
+    assert work.life.job("j")["status"] == "RUNNING"
+
+
+def test_what_cannot_be_started_fails_its_task_only(work: Elastic) -> None:
+    task = work.task("j", argv=("/no/such/program",), running=False)
+    assert until_over(work, task) == [("FAILED", "LaunchFailed", 127)]
+    assert work.life.job("j")["status"] == "RUNNING"
+
+
+def test_a_failing_task_is_tried_again_as_often_as_it_asked(work: Elastic) -> None:
+    task = work.task("j", argv=FAIL, max_retries=2, running=False)
+    assert until_over(work, task) == [("FAILED", "NonZeroExit", 1)]
+    assert tasks.get_task(work.store, task)["attempt"] == 3
+    assert len(work.life.events("task.retried")) == 2
+
+
+def test_a_cancelled_task_is_not_tried_again(work: Elastic) -> None:
+    task = work.task("j", max_retries=5)
+    work.cancel(task)
+    assert until_over(work, task) == [("FAILED", "Cancelled", 143)]
+    assert tasks.get_task(work.store, task)["attempt"] == 1
+
+
+def test_a_waiting_task_is_cancelled_at_once(work: Elastic) -> None:
+    task = work.task("j", 99, running=False)
+    work.life.until(lambda: work.reason(task) == "InsufficientResources")
+    tasks.cancel(work.store, task)
+    assert (work.state(task), work.reason(task)) == ("FAILED", "Cancelled")
+    work.life.turn()
+
+
+def test_what_a_task_started_ends_with_it_but_for_what_is_detached(work: Elastic) -> None:
+    owner = work.task("j")
+    inside = {"VCTL_TASK_ID": owner}
+    child, waiting = work.task("j", inside=inside), work.task("j", 99, inside=inside, running=False)
+    grandchild = work.task("j", inside={"VCTL_TASK_ID": child})
+    detached = work.task("j", inside=inside, detach=True)
+    work.cancel(owner)
+    ended = until_over(work, child, waiting, grandchild)
+    assert [(state, reason) for state, reason, _ in ended] == [("FAILED", "OwnerEnded")] * 3
+    assert work.state(detached) == "RUNNING"
+    assert work.life.job("j")["status"] == "RUNNING"
+
+
+def test_owned_tasks_end_even_if_the_scheduler_dies_when_their_owner_has(work: Elastic) -> None:
+    owner = work.task("j", argv=("/bin/sleep", "0.4"))
+    child = work.task("j", inside={"VCTL_TASK_ID": owner})
+    scheduler = work.life.scheduler
+    assert scheduler is not None
+    scheduler._carry_out_stops = lambda _: None  # type: ignore[method-assign]  # it dies before it comes to it
+    work.life.until(lambda: work.state(owner) == "FINISHED")
+    work.die_and_start()
+    assert until_over(work, child) == [("FAILED", "OwnerEnded", 143)]
+
+
+def test_stopping_a_job_ends_its_tasks_waiting_and_running(work: Elastic) -> None:
+    running, waiting = work.task("j", 2), work.task("j", 99, running=False)
+    work.life.end("j")
+    assert [state for state, _, _ in until_over(work, running, waiting)] == ["FAILED", "FAILED"]
+    assert not work.exists("kPrimaryClusterID##j")
+    assert work.leases() == []
+    assert work.node("n0") == (4, 4)
+
+
+def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(work: Elastic) -> None:
+    detached, attached = work.task("j", 2, detach=True), work.task("j")
+    work.life.end("j")
+    assert [one[0] for one in until_over(work, attached)] == ["FAILED"]
+    assert work.state(detached) == "RUNNING"
+    assert work.exists("kPrimaryClusterID##j")
+    work.die_and_start()
+    work.life.turn()
+    assert work.state(detached) == "RUNNING"
+    work.cancel(detached)
+    work.life.until(lambda: not work.exists("kPrimaryClusterID##j"))
+    assert (work.leases(), work.node("n0")) == ([], (4, 4))
+
+
+def test_a_task_waits_for_room_and_starts_when_another_ends(work: Elastic) -> None:
+    tasks_ = [work.task("j", 2), work.task("j", 2)]
+    third = work.task("j", 2, running=False)
+    work.life.until(lambda: work.reason(third) == "InsufficientResources")
+    assert work.cluster("kPrimaryClusterID##j") == (4, 0)
+    work.cancel(tasks_[0])
+    work.life.until(lambda: work.state(third) == "RUNNING")
+
+
+def test_nothing_runs_twice_or_is_lost_over_restarts_of_the_scheduler(work: Elastic) -> None:
+    running = work.task("j", 2)
+    queued = [work.task("j", 1, argv=FINISH, running=False) for _ in range(3)]
+    work.die_and_start()
+    assert [one[0] for one in until_over(work, *queued)] == ["FINISHED"] * 3
+    work.die_and_start()
+    work.life.turn()
+    assert work.state(running) == "RUNNING"
+    assert {row[0] for row in work.store.rows("SELECT count(*) FROM runs GROUP BY task_id")} == {1}
+    assert jobs.get_job(work.store, "j")["status"] == "RUNNING"
