@@ -1,3 +1,77 @@
 """Virtual clusters on one machine or a Ray cluster: named, nested, elastic parts with gang-scheduled jobs."""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # what typing.TYPE_CHECKING is to a type checker, without importing it
+if TYPE_CHECKING:
+    from vctl.client.api import (
+        Client,
+        available_resources,
+        cluster_resources,
+        connect,
+        get_runtime_context,
+        list_clusters,
+        list_events,
+        list_jobs,
+        list_leases,
+        list_nodes,
+        list_objects,
+        list_tasks,
+        list_vnodes,
+        nodes,
+        summarize_jobs,
+        summarize_objects,
+        summarize_tasks,
+    )
+    from vctl.client.context import RuntimeContext, VirtualClusterInfo, VirtualNodeInfo
+    from vctl.client.handles import Job, Task
+    from vctl.client.specs import (
+        PACK,
+        SPREAD,
+        STRICT_PACK,
+        STRICT_SPREAD,
+        DoesNotExist,
+        Exists,
+        FixedSizeNode,
+        FixedSizeNodes,
+        In,
+        NotIn,
+    )
+    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.errors import VctlError
+
+__all__ = [
+    "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "Client", "DoesNotExist", "Exists", "FixedSizeNode",
+    "FixedSizeNodes", "In", "Job", "NotIn", "RuntimeContext", "Task", "VctlError", "VirtualCluster",
+    "VirtualClusterInfo", "VirtualNodeInfo", "available_resources", "cluster_resources", "connect",
+    "get_runtime_context", "list_clusters", "list_events", "list_jobs", "list_leases", "list_nodes",
+    "list_objects", "list_tasks", "list_vnodes", "nodes", "summarize_jobs", "summarize_objects",
+    "summarize_tasks",
+]  # fmt: skip
+
+_ROOMS = {
+    "vctl.client.virtual_cluster": ("VirtualCluster",),
+    "vctl.client.context": ("RuntimeContext", "VirtualClusterInfo", "VirtualNodeInfo"),
+    "vctl.client.handles": ("Job", "Task"),
+    "vctl.client.specs": (
+        "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "DoesNotExist", "Exists", "FixedSizeNode",
+        "FixedSizeNodes", "In", "NotIn",
+    ),
+    "vctl.errors": ("VctlError",),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """The Python API, imported on first use: ``import vctl`` costs nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    room = next((room for room, names in _ROOMS.items() if name in names), "vctl.client.api")
+    found: object = getattr(import_module(room), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

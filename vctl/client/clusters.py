@@ -25,9 +25,10 @@ def create(
     parent_id: str | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
+    queue: Mapping[str, object] | None = None,
 ) -> Form:
     """Make a logical cluster."""
-    wanted = {"cluster_id": cluster_id, "divisible": divisible, "parent_id": parent_id}
+    wanted = {"cluster_id": cluster_id, "divisible": divisible, "parent_id": parent_id, "queue": queue}
     made: Form = server.post(
         "/clusters", {**wanted, **_contents(spec, replica_sets, borrow_limit, lending_limit)}
     )
@@ -44,10 +45,12 @@ def update(
     revision: int | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
+    queue: Mapping[str, object] | None = None,
 ) -> Form:
     """Bring a cluster to a wanted state."""
-    _check(cluster_id)
-    wanted = {"divisible": divisible, "revision": revision}
+    if queue is None:
+        _check(cluster_id)
+    wanted = {"divisible": divisible, "revision": revision, "queue": queue}
     changed: Form = server.patch(
         at("clusters", cluster_id), {**wanted, **_contents(spec, replica_sets, borrow_limit, lending_limit)}
     )
@@ -56,9 +59,12 @@ def update(
 
 def _check(cluster_id: str, action: str = "created or updated") -> None:
     """An id is part of the path: what cannot be one is refused here, in the same words."""
-    from vctl.spec.ids import check_new_cluster_id
+    from vctl.spec.ids import JOB_MARK, check_new_cluster_id, resolve_cluster_id
 
-    check_new_cluster_id(cluster_id, action=action)
+    if JOB_MARK in cluster_id:
+        resolve_cluster_id(cluster_id, "virtual cluster id")
+    else:
+        check_new_cluster_id(cluster_id, action=action)
 
 
 def _contents(

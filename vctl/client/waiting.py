@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ def submit_and_follow(
         error.fix = f"job {submission_id} goes on; follow it with: vctl job logs --follow {submission_id}"
         raise
     stop(server, submission_id)
-    return _code(_over(server, "jobs", submission_id))
+    return exit_code(_over(server, "jobs", submission_id))
 
 
 def follow_log(server: Connection, config: Config, ref: str) -> int:  # noqa: ARG001  # as in vctl.daemon.waiting
@@ -81,7 +81,7 @@ def follow_task(server: Connection, config: Config, ref: str) -> int:  # noqa: A
     """A task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
     task_id = str(get_task(server, ref)["task_id"])
     try:
-        return _code(_copy_log(server, "tasks", task_id))
+        return exit_code(_copy_log(server, "tasks", task_id))
     except KeyboardInterrupt:
         _tell(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
         return INTERRUPTED
@@ -129,7 +129,7 @@ def _follow(server: Connection, submission_id: str) -> int:
     job = _copy_log(server, "jobs", submission_id)
     if job is not None and job["status"] != jb.SUCCEEDED and job["state_reason"] != jb.NON_ZERO_EXIT:
         _tell(f"Job {submission_id} {job['status']}: {job['state_reason']}: {job['message']}")
-    return _code(job)
+    return exit_code(job)
 
 
 def _copy_log(server: Connection, kind: str, name: str) -> Form | None:
@@ -179,7 +179,7 @@ def _over(server: Connection, kind: str, ref: str, give_up: float | None = None)
 def _wait_for(server: Connection, kind: str, names: Sequence[str], timeout_s: float | None) -> int:
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        codes = [_code(_over(server, kind, name, give_up)) for name in names]
+        codes = [exit_code(_over(server, kind, name, give_up)) for name in names]
     except KeyboardInterrupt:
         return INTERRUPTED
     except TimeoutError:
@@ -187,7 +187,7 @@ def _wait_for(server: Connection, kind: str, names: Sequence[str], timeout_s: fl
     return next((code for code in codes if code), 0)
 
 
-def _code(form: Form | None) -> int:
+def exit_code(form: Mapping[str, Any] | None) -> int:
     """What a waiting command exits with: the job's or task's own code where there is one."""
     if form is None:
         return 1

@@ -13,6 +13,7 @@ from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, Clust
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
+from vctl.ops import jobs as job_ops
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
 from vctl.ops.growth import settle_leases, write_all
@@ -226,7 +227,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
         growth: list[Grow] = []
         refusal = reshape(ledger, cluster.parent_id, cluster.cluster_id, old, cluster.spec, growth)
         if refusal is not None:
-            raise _refused(ledger, cluster, refusal)
+            raise _refused(store, ledger, cluster, refusal)
         write_all(store, ledger, growth)
     after = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
     for vnode_id, vnode in before.items():
@@ -270,14 +271,21 @@ def _short(answer: Shortage) -> Conflict:
     )
 
 
-def _refused(ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> VctlError:
+def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> VctlError:
     assert cluster.parent_id is not None
     if isinstance(answer, InUse):
         return Conflict(
             f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is in use and cannot be taken away",
             fix="stop what uses it, or keep its group in the spec",
         )
-    never = ever(ledger, cluster.parent_id, cluster.spec, {})
+    # a parent that may grow is no limit, what is above it is
+    job_ops.check_maximum(
+        store, cluster.parent_id, job_ops.asked(cluster.spec, {}), f"cluster {cluster.cluster_id} can never be"
+    )
+    judge = job_ops.judge_of(store, cluster.parent_id)
+    if judge == PRIMARY:
+        job_ops.add_possible(store, ledger)  # which is given up with the transaction
+    never = ever(ledger, judge, cluster.spec, {})
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, SUB, ClusterSpec
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_changes import Wanted
-from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, tree
+from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, resolve, tree
 from vctl.store import clusters as table
-from vctl.store import jobs, tasks
+from vctl.store import jobs, settings, tasks
 from vctl.store.store import Store
 
 __all__ = [
@@ -38,16 +39,19 @@ def create(
     parent_id: str | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
+    queue: Mapping[str, object] | None = None,
 ) -> forms.Form:
     """Make a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) below a divisible one."""
     from vctl.spec.ids import check_new_cluster_id
 
     check_new_cluster_id(cluster_id)
+    settled = _queue_changes(queue)
     _check_counts(cluster_id, replica_sets)
     parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     with store.transaction():
         made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
+        _set_queue(store, made.cluster_id, settled)
     return get_cluster(store, made.cluster_id)
 
 
@@ -61,14 +65,48 @@ def update(
     revision: int | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
+    queue: Mapping[str, object] | None = None,
 ) -> forms.Form:
     """Bring a cluster to a wanted state: all of it or nothing. ``revision`` None takes the latest."""
+    settled = _queue_changes(queue)
+    given = (divisible, spec, replica_sets, revision, borrow_limit, lending_limit)
+    if settled and all(value is None for value in given):
+        return _update_queue(store, cluster_id, settled)
     _check_changed_id(cluster_id, "created or updated")
     _check_counts(cluster_id, replica_sets)
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     with store.transaction():
         changes.update(store, cluster_id, wanted, revision=revision)
+        _set_queue(store, cluster_id, settled)
     return get_cluster(store, cluster_id)
+
+
+def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> forms.Form:
+    """Change how a queue is served and nothing else: also the primary's, and without a new revision."""
+    cluster_id = resolve(cluster_id)
+    with store.transaction():
+        if cluster_id != PRIMARY:
+            _check_changed_id(cluster_id, "created or updated")
+            if (row := cluster_row(store, cluster_id))["kind"] != LOGICAL:
+                raise BadSpec(
+                    f"{cluster_id} is a {row['kind']} cluster: it has no queue", fix="name a logical one"
+                )
+        _set_queue(store, cluster_id, settled)
+    return get_cluster(store, cluster_id)
+
+
+def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
+    if not queue:
+        return {}
+    from vctl.spec.queue_settings import parse_queue
+
+    return parse_queue(queue)
+
+
+def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> None:
+    if settled:
+        policy = replace(settings.queue_of(store, cluster_id), **settled)  # type: ignore[arg-type]
+        settings.set_queue(store, cluster_id, policy)
 
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> forms.Form:
@@ -87,10 +125,10 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             raise in_use(cluster_id, blockers)
         for below in [cluster_id, *table.subtree(store, cluster_id)]:
             child = table.get(store, below)
-            if child is not None and child["kind"] == LOGICAL:
+            if child is not None and row["kind"] in (SUB, child["kind"]):
                 table.set_state(store, below, "REMOVING")
     if force:
-        _stop_everything(store, cluster_id)
+        _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     if table.get(store, cluster_id) is None:
         return {**form, "state": "REMOVED", "blockers": blockers}
     return {**get_cluster(store, cluster_id), "blockers": blockers}
@@ -106,7 +144,8 @@ def sweep_removing(store: Store) -> list[str]:
     return removed
 
 
-def _stop_everything(store: Store, cluster_id: str) -> None:
+def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:
+    """``attached_too``: there is no job to stop whose tasks would end with it."""
     from vctl.ops.jobs import stop
     from vctl.ops.tasks import cancel
 
@@ -117,8 +156,9 @@ def _stop_everything(store: Store, cluster_id: str) -> None:
         ):
             stop(store, int(row["job_id"]))
     for below in everything:  # what is detached outlives its job
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL AND detached", [below]):
-            cancel(store, str(row["task_id"]))
+        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [below]):
+            if attached_too or row["detached"]:
+                cancel(store, str(row["task_id"]))
     with store.transaction():
         sweep_removing(store)
 

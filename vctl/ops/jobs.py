@@ -238,14 +238,14 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
     """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
     from vctl.scheduler.feasibility import ever
 
-    _check_maximum(store, parent_id, asked(spec, entry))
-    judge = _judge(store, parent_id)
+    check_maximum(store, parent_id, asked(spec, entry))
+    judge = judge_of(store, parent_id)
     if judge == PRIMARY:
         fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
         if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
             return
         ledger = _primary_of(nodes.samples(store, 1 << 40))
-        _add_possible(store, ledger)
+        add_possible(store, ledger)
     else:
         ledger = clusters.load_ledger(store)
     never = ever(ledger, judge, spec, entry)
@@ -258,7 +258,7 @@ def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amou
         )
 
 
-def _judge(store: Store, parent_id: str) -> str:
+def judge_of(store: Store, parent_id: str) -> str:
     """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
@@ -268,7 +268,7 @@ def _judge(store: Store, parent_id: str) -> str:
     return PRIMARY
 
 
-def _check_maximum(store: Store, parent_id: str, need: Amounts) -> None:
+def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
     """No cluster on the way up may have to grow beyond its maximum."""
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
@@ -282,7 +282,7 @@ def _check_maximum(store: Store, parent_id: str, need: Amounts) -> None:
                 most = fixed.get(name, 0) + limit.get(name, amount)
                 if amount > most:
                     raise Infeasible(
-                        f"the job can never run in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
+                        f"{what} in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
                         f" the cluster's maximum is {forms.amount_text(name, most)}",
                         fix="ask for less, or raise the maximum with `vctl vc update`",
                         details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
@@ -290,7 +290,7 @@ def _check_maximum(store: Store, parent_id: str, need: Amounts) -> None:
         parent_id = row["parent_id"]
 
 
-def _add_possible(store: Store, ledger: Ledger) -> None:
+def add_possible(store: Store, ledger: Ledger) -> None:
     """The nodes that the provider could make at most."""
     for kind in store.recall(TEMPLATES) or []:
         total = rs.whole_node(kind["resources"])

@@ -1,0 +1,237 @@
+"""What ``import vctl`` offers beside the spec classes: a client for every verb, and the functions of where one is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from vctl.client import forms
+from vctl.client.cluster_verbs import Clusters, Nodes
+from vctl.client.context import RuntimeContext, VirtualClusterInfo
+from vctl.client.job_verbs import Jobs, Tasks, seconds_of
+from vctl.client.place import Local, Place, Remote
+from vctl.client.state_api import Filter, State
+from vctl.core.clusters import PRIMARY
+
+
+class Client(State):
+    """Every verb of the command line, on a state directory or a server.
+
+    Its lists and amounts are those of one cluster: of the one given, else of the one that the caller is in.
+    Threads may share it; each call opens the state for itself.
+    """
+
+    def __init__(self, place: Place, cluster: str | None = None) -> None:
+        super().__init__(place, cluster)
+        self.jobs = Jobs(place, cluster)
+        self.tasks = Tasks(place, cluster)
+        self.clusters = Clusters(place, cluster)
+        self.submit = self.jobs.submit
+        self.run = self.tasks.run
+        self.physical_nodes = Nodes(place, cluster)
+
+    def __repr__(self) -> str:
+        return f"<vctl client of {self._place!r}>"
+
+    def status(self) -> dict[str, Any]:
+        """What runs, what waits and what is free, of the whole."""
+        from vctl.ops import views
+
+        return self._place.ask(views.status)
+
+    def scheduler(self) -> dict[str, Any]:
+        """Whether a scheduler is at work, and its last sign of life."""
+        from vctl.ops import views
+
+        return self._place.ask(views.scheduler)
+
+    def leases(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.LeaseForm]:
+        """What clusters have borrowed."""
+        return self.list_leases(filters=filters, limit=limit)
+
+    def demand(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.DemandForm]:
+        """What is asked for and not there."""
+        return self.list_demand(filters=filters, limit=limit)
+
+    def events(
+        self,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+        job: str | int | None = None,
+        filters: Sequence[Filter] = (),
+    ) -> list[forms.EventForm]:
+        """History after a number, oldest first; of one job when asked."""
+        if job is None:
+            return self.list_events(since=since, filters=filters, limit=limit)
+        from vctl.ops import views
+
+        found = self._place.ask(views.events, since=since, limit=limit, job=str(job))
+        return cast(list[forms.EventForm], found)
+
+    def current_cluster(self) -> VirtualClusterInfo:
+        """The cluster that this client looks at."""
+        return VirtualClusterInfo(self._place, self.cluster_id)
+
+    # ---- trees of clusters ----
+
+    def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
+        """What ``apply`` would change."""
+        from vctl.ops import tree_files
+        from vctl.spec.tree_file import parse_tree
+
+        return self._place.ask(tree_files.plan, parse_tree(document, units=self._units()), prune=prune)
+
+    def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
+        """Make the tree of logical clusters what the document says, in one transaction."""
+        from vctl.ops import tree_files
+        from vctl.spec.tree_file import parse_tree
+
+        return self._place.ask(tree_files.apply, parse_tree(document, units=self._units()), prune=prune)
+
+    def export(self, cluster_id: str | None = None) -> dict[str, object]:
+        """The document of the clusters there are."""
+        from vctl.ops import tree_files
+
+        return self._place.ask(tree_files.export, cluster_id)
+
+    def _units(self) -> frozenset[str]:
+        found: frozenset[str] = self._place.config.get("unit_resources")
+        return found
+
+    # ---- care of the state ----
+
+    def doctor(self, *, prove: bool = False, repair: bool = False) -> dict[str, Any]:
+        """Is the state sound, and what does the machine offer."""
+        from vctl.ops import health
+
+        return self._place.ask(health.doctor, prove=prove, repair=repair)
+
+    def replay(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Repair the state from its tables, as at every start of a scheduler."""
+        from vctl.ops import replay
+
+        return self._place.ask(replay.replay, dry_run=dry_run)
+
+    def prune(self, older_than: float | str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Forget jobs that ended longer ago, with their logs."""
+        from vctl.ops import jobs
+
+        return self._place.ask(jobs.prune, seconds_of(older_than, "older_than"), dry_run=dry_run)
+
+    def backup(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Copy the state to a file while it is in use."""
+        from vctl.ops import backup
+
+        return self._place.ask(backup.backup, Path(path))
+
+
+def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:
+    """The state that an address names; None: as the settings say, like the command line."""
+    from vctl.config import load
+
+    env = {**os.environ, **({} if token is None else {"VCTL_TOKEN": token})}
+    if address is None:
+        config = load(env=env)
+        return Remote(config) if config.get("address") else Local(config)
+    text = os.fspath(address)
+    if "://" in text or text.startswith("unix:"):
+        return Remote(load(env=env, flags={"address": text}))
+    return Local(load(env=env, flags={"home": text}))
+
+
+def connect(
+    address: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    token: str | None = None,
+) -> Client:
+    """A client of a state directory (a path), a server (a URL), or what the settings name.
+
+    Without an address it sees what the caller's cluster has; with one it sees all, unless a cluster is given.
+    """
+    whole = PRIMARY if address is not None else None
+    return Client(place_of(address, token), cluster or whole)
+
+
+def get_runtime_context() -> RuntimeContext:
+    """Where this process is."""
+    return RuntimeContext(place_of())
+
+
+def _here() -> State:
+    return State(place_of())
+
+
+def cluster_resources() -> forms.Amounts:
+    """Total of the cluster that the caller is in."""
+    return _here().cluster_resources()
+
+
+def available_resources() -> forms.Amounts:
+    """What is free in it."""
+    return _here().available_resources()
+
+
+def nodes() -> list[forms.NodeOfCluster]:
+    """Its virtual nodes, in the form of ``ray.nodes()``."""
+    return _here().nodes()
+
+
+def summarize_tasks() -> forms.Summary:
+    """How many tasks of it there are in each state."""
+    return _here().summarize_tasks()
+
+
+def summarize_objects() -> forms.Summary:
+    """How many objects of it there are on each node."""
+    return _here().summarize_objects()
+
+
+def summarize_jobs() -> forms.Summary:
+    """How many jobs of it there are in each state."""
+    return _here().summarize_jobs()
+
+
+def list_clusters(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.ClusterForm]:
+    """The cluster that the caller is in and those below it."""
+    return _here().list_clusters(filters=filters, limit=limit)
+
+
+def list_vnodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.VNodeForm]:
+    """The virtual nodes of it and of those below it."""
+    return _here().list_vnodes(filters=filters, limit=limit)
+
+
+def list_nodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.NodeForm]:
+    """The physical nodes on which it has a part."""
+    return _here().list_nodes(filters=filters, limit=limit)
+
+
+def list_jobs(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.JobForm]:
+    """Jobs that were sent to it, and the one whose cluster it is."""
+    return _here().list_jobs(filters=filters, limit=limit)
+
+
+def list_tasks(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.TaskForm]:
+    """Tasks in it and below it, those that are over too."""
+    return _here().list_tasks(filters=filters, limit=limit)
+
+
+def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[dict[str, Any]]:
+    """Outputs of its tasks that are kept on nodes."""
+    return _here().list_objects(filters=filters, limit=limit)
+
+
+def list_leases(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.LeaseForm]:
+    """What it and those below it borrowed or lent."""
+    return _here().list_leases(filters=filters, limit=limit)
+
+
+def list_events(
+    *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
+) -> list[forms.EventForm]:
+    """Its history, oldest first."""
+    return _here().list_events(since=since, filters=filters, limit=limit)

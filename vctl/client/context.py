@@ -1,0 +1,178 @@
+"""The runtime context: what a process of a job can ask about the cluster and the virtual node it is in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+from vctl.client import forms, inside
+from vctl.client.place import Place
+from vctl.client.state_api import State
+from vctl.core.clusters import PRIMARY
+
+if TYPE_CHECKING:
+    from vctl.client.virtual_cluster import VirtualCluster
+
+
+class VirtualNodeInfo:
+    """One virtual node, looked up at every call."""
+
+    def __init__(self, place: Place, node_id: str) -> None:
+        self._place = place
+        self._node_id = node_id
+
+    def __repr__(self) -> str:
+        return f"VirtualNodeInfo({self._node_id!r})"
+
+    def _now(self) -> forms.CurrentNode:
+        from vctl.ops import views
+
+        return cast(forms.CurrentNode, self._place.ask(views.current_node, self._node_id))
+
+    def node_id(self) -> str:
+        """Its id."""
+        return self._node_id
+
+    def physical_node_id(self) -> str:
+        """The physical node that it is a slice of."""
+        return self._now()["physical_node_id"]
+
+    def node_labels(self) -> dict[str, str]:
+        """Its labels: its own, those of its parents, and those of the system."""
+        return self._now()["labels"]
+
+    def used_resources(self) -> forms.Amounts:
+        """What tasks and child clusters hold of it."""
+        return self._now()["used"]
+
+    def avail_resources(self) -> forms.Amounts:
+        """What is free of it."""
+        return self._now()["available"]
+
+    available_resources = avail_resources
+
+    def total_resources(self) -> forms.Amounts:
+        """All of it."""
+        return self._now()["total"]
+
+    def parent_node(self) -> VirtualNodeInfo | None:
+        """The virtual node of the parent cluster in which it lies; None for a physical node."""
+        parent = self._now()["parent"]
+        return None if parent is None else VirtualNodeInfo(self._place, parent)
+
+
+class VirtualClusterInfo:
+    """One virtual cluster, looked up at every call."""
+
+    def __init__(self, place: Place, cluster_id: str) -> None:
+        self._place = place
+        self._cluster_id = cluster_id
+
+    def __repr__(self) -> str:
+        return f"VirtualClusterInfo({self._cluster_id!r})"
+
+    def _now(self) -> forms.CurrentCluster:
+        from vctl.ops import views
+
+        return cast(forms.CurrentCluster, self._place.ask(views.current_cluster, self._cluster_id))
+
+    def spec(self) -> VirtualCluster:
+        """What was asked for."""
+        from vctl.client.virtual_cluster import VirtualCluster
+
+        return VirtualCluster.from_dict(self._now()["spec"])
+
+    def cluster_id(self) -> str:
+        """Its id."""
+        return self._cluster_id
+
+    def total_resources(self) -> forms.Amounts:
+        """What it has now."""
+        return self._now()["total_resources"]
+
+    def max_resources(self) -> forms.Amounts | None:
+        """How far it may grow; None: there is no limit."""
+        return self._now()["max_resources"]
+
+    def available_resources(self) -> forms.Amounts:
+        """What is free in it."""
+        return self._now()["available_resources"]
+
+    def used_object_store_memory(self) -> float:
+        """Bytes of the objects in it."""
+        return self._now()["used_object_store_memory"]
+
+    def nodes(self) -> list[forms.NodeOfCluster]:
+        """Its virtual nodes, in the form of ``ray.nodes()``."""
+        return self.state().nodes()
+
+    def state(self) -> State:
+        """The state API for this cluster: ``list_tasks()``, ``summarize_tasks()`` and the like."""
+        return State(self._place, self._cluster_id)
+
+    def child_clusters(self) -> list[VirtualClusterInfo]:
+        """The clusters that were made in it."""
+        return [VirtualClusterInfo(self._place, child) for child in self._now()["children"]]
+
+    def parent_cluster(self) -> VirtualClusterInfo | None:
+        """The cluster that it is a part of; None for the primary."""
+        parent = self._now()["parent"]
+        return None if parent is None else VirtualClusterInfo(self._place, parent)
+
+
+class RuntimeContext:
+    """Where this process is."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def current_cluster(self) -> VirtualClusterInfo:
+        """The virtual cluster that the caller is in: of the innermost ``with`` block, else the job's."""
+        return VirtualClusterInfo(self._place, inside.cluster_id())
+
+    def current_node(self) -> VirtualNodeInfo:
+        """The virtual node that this process is on; NotFound outside a job."""
+        from vctl.ops import views
+
+        found = self._place.ask(views.current_node, os.environ.get("VCTL_VNODE_ID"))
+        return VirtualNodeInfo(self._place, str(found["node_id"]))
+
+    @property
+    def in_job(self) -> bool:
+        """Whether this process belongs to a job."""
+        return inside.submission_id() is not None and inside.cluster_id() != PRIMARY
+
+    @property
+    def job_id(self) -> int | None:
+        """Number of the job, None outside."""
+        number = os.environ.get("VCTL_JOB_ID")
+        return int(number) if number else None
+
+    @property
+    def submission_id(self) -> str | None:
+        """Id of the job, None outside."""
+        return inside.submission_id()
+
+    @property
+    def task_id(self) -> str | None:
+        """Id of the task, None in the job's own command."""
+        return os.environ.get("VCTL_TASK_ID") or None
+
+    @property
+    def attempt(self) -> int | None:
+        """Which try of the job or task this is, from 1."""
+        number = os.environ.get("VCTL_ATTEMPT")
+        return int(number) if number else None
+
+    @property
+    def physical_node_id(self) -> str | None:
+        """The physical node, None outside a job."""
+        return os.environ.get("VCTL_NODE_ID") or None
+
+    @property
+    def resources(self) -> forms.Amounts:
+        """What this process was given on its node; empty outside a job."""
+        import json
+
+        found: forms.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")
+        return found

@@ -1,0 +1,209 @@
+"""The documented JSON forms as types, for those who check theirs. The values are plain dicts, as everywhere else."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+Amounts = dict[str, float]
+
+
+class JobForm(TypedDict):
+    """A job."""
+
+    job_id: int
+    submission_id: str
+    name: str | None
+    status: str
+    state_reason: str | None
+    message: str | None
+    exit_code: int | None
+    cluster_id: str
+    parent_cluster_id: str
+    priority: int
+    queue_position: int | None
+    entrypoint: str
+    attempt: int
+    user: str
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    resources: Amounts
+    node_ids: list[str]
+    metadata: dict[str, str]
+
+
+class TaskForm(TypedDict):
+    """A task."""
+
+    task_id: str
+    name: str | None
+    state: str
+    job_id: int
+    owner_id: str
+    cluster_id: str
+    vnode_id: str | None
+    node_id: str | None
+    resources: Amounts
+    exit_code: int | None
+    attempt: int
+    inputs: list[str]
+    outputs: list[str]
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    state_reason: str | None
+    message: str | None
+    strategy: str
+    detached: bool
+
+
+class ClusterForm(TypedDict):
+    """A virtual cluster."""
+
+    cluster_id: str
+    parent_id: str | None
+    kind: str
+    divisible: bool
+    revision: int
+    spec: dict[str, Any]
+    replica_sets: dict[str, int]
+    node_instances: dict[str, Any]
+    total_resources: Amounts
+    available_resources: Amounts
+    max_resources: Amounts | None
+    children: list[str]
+    jobs: list[str]
+    state: str
+    message: str | None
+    borrow_limit: Amounts | None
+    lending_limit: Amounts
+
+
+class ClusterTree(ClusterForm):
+    """A virtual cluster with everything below it."""
+
+    tree: list[ClusterTree]
+
+
+class NodeForm(TypedDict):
+    """A physical node."""
+
+    node_id: str
+    hostname: str
+    template_id: str
+    source: str
+    state: str
+    reason: str | None
+    author: str | None
+    state_since: str
+    resources: Amounts
+    available: Amounts | None
+    labels: dict[str, str]
+    last_heartbeat: str | None
+    heartbeat_timeout_s: float | None
+    created_at: str
+
+
+class NodeOfCluster(TypedDict):
+    """A virtual node as ``ray.nodes()`` shows it."""
+
+    NodeID: str
+    Alive: bool
+    NodeName: str
+    NodeType: str
+    Resources: Amounts
+    Available: Amounts
+    Labels: dict[str, str]
+    ParentNodeID: str | None
+    Kind: str
+    State: str
+
+
+class VNodeForm(TypedDict):
+    """A virtual node with what it holds."""
+
+    vnode_id: str
+    cluster_id: str
+    node_id: str
+    parent_id: str | None
+    kind: str
+    whole: bool
+    rank: int
+    resources: Amounts
+    instances: dict[str, dict[str, int]]
+    cores: list[int]
+    labels: dict[str, str]
+
+
+class LeaseForm(TypedDict):
+    """What a cluster borrowed."""
+
+    lease_id: int
+    borrower_id: str
+    lender_id: str
+    vnode_id: str
+    node_id: str
+    resources: Amounts
+    since: str
+    expires_at: str | None
+    job_id: int | None
+
+
+class DemandForm(TypedDict):
+    """Requests of one shape that wait."""
+
+    cluster_id: str
+    kind: str
+    resources: Amounts
+    count: int
+    reason: str
+    by: list[str]
+
+
+class EventForm(TypedDict):
+    """One line of history."""
+
+    seq: int
+    at: str
+    kind: str
+    object: str
+    object_id: str
+    cluster_id: str | None
+    job_id: int | None
+    data: dict[str, Any]
+
+
+class Summary(TypedDict):
+    """How many objects of one kind there are, by one of their fields."""
+
+    kind: str
+    by: str
+    counts: dict[str, int]
+    total: int
+
+
+class CurrentCluster(TypedDict):
+    """A cluster as a process in it sees it."""
+
+    cluster_id: str
+    spec: dict[str, Any]
+    total_resources: Amounts
+    max_resources: Amounts | None
+    available_resources: Amounts
+    used_object_store_memory: float
+    nodes: list[str]
+    children: list[str]
+    parent: str | None
+    state: str
+
+
+class CurrentNode(TypedDict):
+    """A virtual node as a process on it sees it."""
+
+    node_id: str
+    physical_node_id: str
+    labels: dict[str, str]
+    used: Amounts
+    available: Amounts
+    total: Amounts
+    parent: str | None

@@ -1,0 +1,178 @@
+"""A job and a task as objects to wait for. They keep nothing but an id; every question goes to the state."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from vctl.client import forms
+from vctl.client.place import LOOK_EVERY_S, Kind, Place
+from vctl.client.waiting import exit_code
+from vctl.core.jobs import FINAL as OVER
+from vctl.core.tasks import FINAL as TASK_OVER
+from vctl.errors import TimedOut
+
+FOLLOW_EVERY_S = 0.2
+
+
+class Job:
+    """One job."""
+
+    def __init__(self, place: Place, submission_id: str) -> None:
+        self._place = place
+        self.submission_id = submission_id
+
+    def __repr__(self) -> str:
+        return f"Job({self.submission_id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.submission_id == self.submission_id
+
+    def __hash__(self) -> int:
+        return hash(self.submission_id)
+
+    def info(self) -> forms.JobForm:
+        """All about it, in the documented form."""
+        from vctl.ops import jobs
+
+        return cast(forms.JobForm, self._place.ask(jobs.get_job, self.submission_id))
+
+    def status(self) -> str:
+        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; why is in ``info()``."""
+        return self.info()["status"]
+
+    def wait(self, *, timeout_s: float | None = None) -> int:
+        """Until it is over; its exit code. Raises TimedOut."""
+        return exit_code(wait_until(self._place, "jobs", self.submission_id, self.info, timeout_s))
+
+    def logs(self, *, tail: int | None = None) -> str:
+        """Its output as it is now; of its lines only the last ones when asked."""
+        content = self._place.log("jobs", self.submission_id, 0)
+        return _text(content if tail is None else _last_lines(content, tail))
+
+    def follow(self) -> Iterator[str]:
+        """Its output as it comes, until the job is over."""
+        return _follow(self._place, "jobs", self.submission_id, lambda: self.status() in OVER)
+
+    def stop(self, *, grace_s: float | None = None, wait: bool = True) -> forms.JobForm:
+        """End it, and by default wait until all its processes are gone."""
+        from vctl.ops import jobs
+
+        self._place.ask(jobs.stop, self.submission_id, grace_s=grace_s)
+        if wait:
+            self.wait()
+        return self.info()
+
+    def hold(self) -> forms.JobForm:
+        """Keep it from starting."""
+        from vctl.ops import job_edits
+
+        return cast(forms.JobForm, self._place.ask(job_edits.hold, self.submission_id))
+
+    def release(self) -> forms.JobForm:
+        """Let it start again."""
+        from vctl.ops import job_edits
+
+        return cast(forms.JobForm, self._place.ask(job_edits.release, self.submission_id))
+
+    def delete(self) -> forms.JobForm:
+        """Forget it with its log; it must be over."""
+        from vctl.ops import jobs
+
+        return cast(forms.JobForm, self._place.ask(jobs.delete, self.submission_id)[0])
+
+
+class Task:
+    """One task."""
+
+    def __init__(self, place: Place, task_id: str) -> None:
+        self._place = place
+        self.task_id = task_id
+
+    def __repr__(self) -> str:
+        return f"Task({self.task_id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and other.task_id == self.task_id
+
+    def __hash__(self) -> int:
+        return hash(self.task_id)
+
+    def info(self) -> forms.TaskForm:
+        """All about it, in the documented form."""
+        from vctl.ops import tasks
+
+        return cast(forms.TaskForm, self._place.ask(tasks.get_task, self.task_id))
+
+    def state(self) -> str:
+        """PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, RUNNING, FINISHED or FAILED."""
+        return self.info()["state"]
+
+    def wait(self, *, timeout_s: float | None = None) -> int:
+        """Until it is over; its exit code. Raises TimedOut."""
+        return exit_code(wait_until(self._place, "tasks", self.task_id, self.info, timeout_s))
+
+    def logs(self, *, tail: int | None = None) -> str:
+        """Its output as it is now; of its lines only the last ones when asked."""
+        content = self._place.log("tasks", self.task_id, 0)
+        return _text(content if tail is None else _last_lines(content, tail))
+
+    def follow(self) -> Iterator[str]:
+        """Its output as it comes, until the task is over."""
+        return _follow(self._place, "tasks", self.task_id, lambda: self.state() in TASK_OVER)
+
+    def cancel(self, *, grace_s: float | None = None, wait: bool = True) -> forms.TaskForm:
+        """End it, and by default wait until its processes are gone."""
+        from vctl.ops import tasks
+
+        self._place.ask(tasks.cancel, self.task_id, grace_s=grace_s)
+        if wait:
+            self.wait()
+        return self.info()
+
+
+F = TypeVar("F", bound=Mapping[str, Any])
+
+
+def wait_until(place: Place, kind: Kind, ref: str, look: Callable[[], F], timeout_s: float | None) -> F:
+    """Look until a job or task is over; somebody schedules meanwhile."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    found = look()
+    if _is_over(found):
+        return found
+    with place.waiting(kind, ref) as pause:
+        while not _is_over(found := look()):
+            left_s = LOOK_EVERY_S if give_up is None else give_up - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(f"{ref} is not over after {timeout_s:g} s", fix="wait longer with timeout_s")
+            pause(left_s)
+    return found
+
+
+def _is_over(form: Mapping[str, Any]) -> bool:
+    return form["status"] in OVER if "status" in form else form["state"] in TASK_OVER
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _last_lines(content: bytes, count: int) -> bytes:
+    return b"".join(content.splitlines(keepends=True)[-count:]) if count > 0 else b""
+
+
+def _follow(place: Place, kind: Kind, ref: str, is_over: Callable[[], bool]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    offset = 0
+    with place.waiting(kind, ref) as pause:
+        while True:
+            over = is_over()  # first the state, then the log: what was written before the end is shown
+            content = place.log(kind, ref, offset)
+            offset += len(content)
+            if text := decoder.decode(content, final=over):
+                yield text
+            if over:
+                return
+            pause(FOLLOW_EVERY_S)

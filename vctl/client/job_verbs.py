@@ -1,0 +1,280 @@
+"""``client.jobs`` and ``client.tasks``: the verbs of ``vctl job`` and ``vctl task``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from vctl.client import forms, inside
+from vctl.client.handles import Job, Task
+from vctl.client.place import Place
+from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
+from vctl.client.state_api import Filter, State
+from vctl.client.virtual_cluster import VirtualCluster
+from vctl.errors import BadSpec
+
+if TYPE_CHECKING:
+    from vctl.core.clusters import ClusterSpec
+
+Command = str | Sequence[str]
+"""The words, or a line that is split as a shell would; no shell is run."""
+Duration = float | str
+"""Seconds, or a text such as ``1h30m``."""
+JobForms = list[forms.JobForm]
+TaskForms = list[forms.TaskForm]
+_OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
+
+
+class Jobs:
+    """The verbs of ``vctl job``."""
+
+    def __init__(self, place: Place, cluster: str | None) -> None:
+        self._place = place
+        self._state = State(place, cluster)
+
+    def submit(
+        self,
+        entrypoint: Command,
+        *,
+        virtual_cluster: VirtualCluster | Mapping[str, Any] | None = None,
+        cluster: str | None = None,
+        num_cpus: Amount | None = None,
+        num_gpus: Amount | None = None,
+        memory: Amount | None = None,
+        nodes: int | None = None,
+        entrypoint_num_cpus: Amount | None = None,
+        entrypoint_num_gpus: Amount | None = None,
+        entrypoint_memory: Amount | None = None,
+        entrypoint_resources: Amounts | None = None,
+        priority: int = 0,
+        time_limit: Duration | None = None,
+        signal: str | None = None,
+        begin_at: float | None = None,
+        hold: bool = False,
+        max_retries: int = 0,
+        retry_on: Sequence[str] = ("NodeFailed",),
+        backoff: Duration = 1,
+        grace: Duration | None = None,
+        name: str = "",
+        submission_id: str | None = None,
+        env: Mapping[str, str] | None = None,
+        clean_env: bool = False,
+        working_dir: str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Job:
+        """Queue a command, durably; it starts by itself when all that it must have is free.
+
+        ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``.
+        """
+        from vctl.ops import jobs
+        from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
+        from vctl.spec.options import parse_warning_signal
+
+        units = self._units()
+        given = virtual_cluster is not None
+        short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=given)
+        kill_grace = self._place.config.get("kill_grace")
+        request = JobRequest(
+            argv=words_of(entrypoint),
+            cluster=cluster or self._place.config.get("cluster"),
+            spec=spec_of(virtual_cluster, units) if given else short,
+            entry=entry_request(
+                entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
+            ),
+            priority=priority,
+            time_limit_s=None if time_limit is None else seconds_of(time_limit, "time_limit"),
+            name=name,
+            submission_id=submission_id,
+            env=dict(env or {}),
+            clean_env=clean_env,
+            cwd=None if working_dir is None else os.path.abspath(os.path.expanduser(working_dir)),
+            metadata=dict(metadata or {}),
+            labels=dict(labels or {}),
+            grace_s=kill_grace if grace is None else seconds_of(grace, "grace"),
+            max_retries=max_retries,
+            retry_on=tuple(retry_on),
+            backoff_s=seconds_of(backoff, "backoff"),
+            hold=hold,
+            begin_at=begin_at,
+            signal=None if signal is None else parse_warning_signal(signal, "signal"),
+        )
+        form = self._place.ask(jobs.submit, request, environment=inside.environment())
+        return Job(self._place, str(form["submission_id"]))
+
+    def get(self, ref: str | int) -> Job:
+        """A job by submission id, number, unique prefix or ``last``."""
+        from vctl.ops import jobs
+
+        return Job(self._place, str(self._place.ask(jobs.get_job, str(ref))["submission_id"]))
+
+    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> JobForms:
+        """Jobs, newest first, those that are over too."""
+        return self._state.list_jobs(filters=filters, limit=limit)
+
+    def stop(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> forms.JobForm:
+        """End a job."""
+        return self.get(ref).stop(grace_s=grace_s, wait=wait)
+
+    def delete(self, *refs: str | int) -> JobForms:
+        """Forget jobs that are over: all of them or none."""
+        from vctl.ops import jobs
+
+        return cast(JobForms, self._place.ask(jobs.delete, *map(str, refs)))
+
+    def _units(self) -> frozenset[str]:
+        found: frozenset[str] = self._place.config.get("unit_resources")
+        return found
+
+    def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
+        """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
+        return _first_bad([self.get(ref) for ref in refs], timeout_s)
+
+    def logs(self, ref: str | int, *, tail: int | None = None) -> str:
+        """The output of a job as it is now."""
+        return self.get(ref).logs(tail=tail)
+
+    def hold(self, ref: str | int) -> forms.JobForm:
+        """Keep a pending job from starting."""
+        return self.get(ref).hold()
+
+    def release(self, ref: str | int) -> forms.JobForm:
+        """Let a held job go back to its place in the queue."""
+        return self.get(ref).release()
+
+    def edit(
+        self,
+        ref: str | int,
+        *,
+        priority: int | None = None,
+        name: str | None = None,
+        time_limit: Duration | None = None,
+    ) -> forms.JobForm:
+        """Change a pending job, or the time limit of a running one (``none``: it has none)."""
+        from vctl.ops import job_edits
+
+        changes: dict[str, object] = {}
+        if priority is not None:
+            changes["priority"] = priority
+        if name is not None:
+            changes["name"] = name
+        if time_limit is not None:
+            changes["time_limit_s"] = None if time_limit == "none" else seconds_of(time_limit, "time_limit")
+        return cast(forms.JobForm, self._place.ask(job_edits.edit, str(ref), changes))
+
+
+class Tasks:
+    """The verbs of ``vctl task``."""
+
+    def __init__(self, place: Place, cluster: str | None) -> None:
+        self._place = place
+        self._state = State(place, cluster)
+
+    def run(
+        self,
+        command: Command,
+        *,
+        num_cpus: Amount | None = None,
+        num_gpus: Amount | None = None,
+        memory: Amount | None = None,
+        resources: Amounts | None = None,
+        label_selector: LabelSelector | None = None,
+        strategy: str = "HYBRID",
+        name: str = "",
+        max_retries: int = 0,
+        detach: bool = False,
+        job: str | None = None,
+        env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
+        grace: Duration | None = None,
+    ) -> Task:
+        """Start a command in the cluster that the caller is in (or in the named job), with resources of its own.
+
+        It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster.
+        """
+        from vctl.ops import tasks
+        from vctl.spec.selectors import parse_selector
+        from vctl.spec.task_request import TaskRequest, task_amounts
+
+        units = self._place.config.get("unit_resources")
+        selector = None if label_selector is None else selector_document(label_selector)
+        request = TaskRequest(
+            argv=words_of(command),
+            job=job,
+            request=task_amounts(num_cpus, num_gpus, memory, resources, units=units),
+            selector=() if selector is None else parse_selector(selector, "label_selector"),
+            strategy=strategy,
+            name=name,
+            max_retries=max_retries,
+            detach=detach,
+            env=dict(env or {}),
+            cwd=None if working_dir is None else os.path.abspath(os.path.expanduser(working_dir)),
+            grace_s=None if grace is None else seconds_of(grace, "grace"),
+        )
+        form = self._place.ask(tasks.run, request, environment=inside.environment())
+        return Task(self._place, str(form["task_id"]))
+
+    def get(self, ref: str | int) -> Task:
+        """A task by its id, its number or ``last``."""
+        from vctl.ops import tasks
+
+        return Task(self._place, str(self._place.ask(tasks.get_task, str(ref))["task_id"]))
+
+    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> TaskForms:
+        """Tasks, oldest first, those that are over too."""
+        return self._state.list_tasks(filters=filters, limit=limit)
+
+    def cancel(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> forms.TaskForm:
+        """End a task."""
+        return self.get(ref).cancel(grace_s=grace_s, wait=wait)
+
+    def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
+        """Until all are over; 0 when all finished well, else the first bad exit code in the order given."""
+        return _first_bad([self.get(ref) for ref in refs], timeout_s)
+
+    def logs(self, ref: str | int, *, tail: int | None = None) -> str:
+        """The output of a task as it is now."""
+        return self.get(ref).logs(tail=tail)
+
+
+def _first_bad(found: Sequence[Job] | Sequence[Task], timeout_s: float | None) -> int:
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    codes = [one.wait(timeout_s=None if give_up is None else give_up - time.monotonic()) for one in found]
+    return next((code for code in codes if code), 0)
+
+
+def words_of(command: Command) -> tuple[str, ...]:
+    """The words of a command. What only a shell understands is refused."""
+    if not isinstance(command, str):
+        return tuple(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadSpec(f"entrypoint: {error}: {command}", fix="close the quotes, or write a list") from None
+    if found := next((word for word in words if word in _OPERATORS), None):
+        raise BadSpec(
+            f"entrypoint: {found} is for a shell, and none is run",
+            fix='write ["sh", "-c", "..."], or the words as a list',
+        )
+    return tuple(words)
+
+
+def spec_of(given: VirtualCluster | Mapping[str, Any] | None, units: frozenset[str]) -> ClusterSpec | None:
+    """A spec, whichever way it was written."""
+    if given is None:
+        return None
+    if isinstance(given, VirtualCluster):
+        return given.parsed(units)
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    return parse_cluster_spec(given, units=units, path="virtual_cluster")
+
+
+def seconds_of(given: Duration, path: str) -> float:
+    """A duration in seconds."""
+    from vctl.spec.quantities import parse_duration
+
+    return parse_duration(given, path)

@@ -1,0 +1,187 @@
+"""Where a Python client finds the state: the tables of a directory, or a server. Both answer the functions of ``ops``.
+
+While a client waits and nothing schedules, a child does: the same ``vctl job wait`` that a user would run. The
+process that uses the API never schedules itself; its signals, threads and children are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+from vctl.errors import NotPermitted
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+    from vctl.store.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Kind = Literal["jobs", "tasks"]
+Pause = Callable[[float], None]
+"""Sleep until something may have changed, but not longer than that many seconds."""
+
+LOOK_EVERY_S = 0.5
+LEAVE_S = 10.0
+_NOT_FOR_CHILDREN = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE")
+_COMMANDS = {"jobs": "job", "tasks": "task"}
+
+
+class Place(Protocol):
+    """Answers the functions of ``vctl.ops``, and waits."""
+
+    config: Config
+
+    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function of ``vctl.ops`` with the state in front."""
+
+    def waiting(self, kind: Kind, ref: str) -> Any:
+        """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
+
+    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
+        """The output of a job or task after so many bytes, as it is now."""
+
+
+class Local:
+    """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.home: Path = config.home()
+        self._knows_this_machine = False
+
+    def __repr__(self) -> str:
+        return str(self.home)
+
+    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function of ``vctl.ops``; this machine is a node of the state, as it is for commands."""
+        from vctl.store.store import Store
+
+        with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
+            if not self._knows_this_machine:
+                from vctl.ops.nodes import ensure_local
+
+                ensure_local(store, wanted=bool(self.config.get("local_node")))
+                self._knows_this_machine = True
+            return function(store, *args, **kwargs)
+
+    @contextmanager
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
+        """Wakes by inotify after every commit."""
+        from vctl.runtime.watch import MODIFY, Watch
+        from vctl.store.store import Store
+
+        with Watch() as watch, Hired(self.home, kind, ref) as hired:
+            with Store.open(self.home) as store:
+                watch.add(store.watched(), MODIFY)
+            poll = select.poll()
+            poll.register(watch.fileno(), select.POLLIN)
+
+            def pause(most_s: float) -> None:
+                hired.see_to_it()
+                poll.poll(max(0.0, min(most_s, LOOK_EVERY_S)) * 1000)
+                watch.read()
+
+            yield pause
+
+    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
+        """From the file."""
+        from vctl.ops import jobs, tasks
+
+        path = self.ask(jobs.log_path if kind == "jobs" else tasks.log_path, ref)
+        return b"".join(jobs.read_log(path, offset=offset))
+
+
+class Hired:
+    """A child that schedules for as long as its master waits and nobody else does."""
+
+    def __init__(self, home: Path, kind: Kind, ref: str) -> None:
+        self.home = home
+        self._words = [sys.executable, "-m", "vctl", _COMMANDS[kind], "wait", ref]
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Hired:
+        return self
+
+    def see_to_it(self) -> None:
+        """Hire one when there is need."""
+        from vctl.store.locks import scheduler_is_running
+
+        if self._child is not None and self._child.poll() is None:
+            return
+        if scheduler_is_running(self.home):
+            return
+        kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_CHILDREN}
+        nothing = subprocess.DEVNULL
+        self._child = subprocess.Popen(
+            self._words, env={**kept, "VCTL_HOME": str(self.home)}, stdin=nothing, stdout=nothing, stderr=nothing,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is None:
+            return
+        self._child.terminate()
+        try:
+            self._child.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+class Remote:
+    """A server. Its functions are the stand-ins of this package, one connection for each call."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __repr__(self) -> str:
+        return str(self.config.get("address"))
+
+    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function of the same name that asks the server."""
+        from importlib import import_module
+
+        from vctl.client.connection import connect
+        from vctl.client.remote import STANDINS
+
+        module = STANDINS.get(function.__module__, "")
+        standin = getattr(import_module(f"vctl.client.{module}"), function.__name__, None) if module else None
+        if standin is None:
+            raise NotPermitted(
+                "this works only on the machine itself, not through a server",
+                fix="connect to the state directory there",
+                details={"wanted": function.__name__},
+            )
+        with closing(connect(self.config)) as server:
+            answer: T = standin(server, *args, **kwargs)
+            return answer
+
+    @contextmanager
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
+        """The server tells when the one that is waited for is over, and sees to it that somebody schedules."""
+        from vctl.client.connection import at, connect
+
+        with closing(connect(self.config)) as server:
+
+            def pause(most_s: float) -> None:
+                began = time.monotonic()
+                wait_s = max(0.0, min(most_s, LOOK_EVERY_S))
+                server.get(at(kind, ref, "wait"), patient=True, timeout_s=wait_s)
+                time.sleep(max(0.0, min(wait_s, 0.05) - (time.monotonic() - began)))
+
+            yield pause
+
+    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
+        """From the server."""
+        from vctl.client.connection import at, connect
+
+        with closing(connect(self.config)) as server:
+            return b"".join(server.stream(at(kind, ref, "logs"), offset=offset))

@@ -1,0 +1,118 @@
+"""The cluster spec in Python, with the proposal's names: groups of fixed nodes and what their labels must be.
+
+Each of them is a document (``as_dict``) that ``vctl.spec`` reads; what is wrong is refused where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+PACK: Final = "PACK"
+SPREAD: Final = "SPREAD"
+STRICT_PACK: Final = "STRICT_PACK"
+STRICT_SPREAD: Final = "STRICT_SPREAD"
+
+Amount = float | str
+"""A number, or for memory a size such as ``8GiB``."""
+Amounts = Mapping[str, Amount]
+
+
+@dataclass(frozen=True, init=False)
+class In:
+    """The label has one of these values."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __str__(self) -> str:
+        return f"in({','.join(self.values)})"
+
+
+@dataclass(frozen=True, init=False)
+class NotIn:
+    """The label has none of these values, or is not there."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __str__(self) -> str:
+        return f"!in({','.join(self.values)})"
+
+
+@dataclass(frozen=True)
+class Exists:
+    """The label is there, whatever its value."""
+
+    def __str__(self) -> str:
+        return "exists()"
+
+
+@dataclass(frozen=True)
+class DoesNotExist:
+    """The label is not there."""
+
+    def __str__(self) -> str:
+        return "!exists()"
+
+
+Condition = str | Sequence[str] | In | NotIn | Exists | DoesNotExist
+"""What a label must be: a text in one of the six forms, a list of values, or one of the classes."""
+LabelSelector = Mapping[str, Condition]
+
+
+@dataclass(frozen=True)
+class FixedSizeNode:
+    """A virtual node that is never resized."""
+
+    resources: Amounts
+    labels: Mapping[str, str] | None = None
+    label_selector: LabelSelector | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        document: dict[str, Any] = {"resources": dict(self.resources)}
+        if self.labels is not None:
+            document["labels"] = dict(self.labels)
+        if self.label_selector is not None:
+            document["label_selector"] = selector_document(self.label_selector)
+        return document
+
+
+@dataclass(frozen=True)
+class FixedSizeNodes:
+    """Fixed nodes that are placed together under one policy, all of them or none."""
+
+    nodes: Sequence[FixedSizeNode | Mapping[str, Any]]
+    scheduling_policy: str = PACK
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "nodes": [document_of(node) for node in self.nodes],
+            "scheduling_policy": self.scheduling_policy,
+        }
+
+
+Groups = Sequence[FixedSizeNodes | FixedSizeNode | Mapping[str, Any]]
+"""Groups, or bare nodes that are one PACK group."""
+
+
+def selector_document(selector: LabelSelector) -> dict[str, Any]:
+    """A label selector as JSON."""
+    return {
+        key: str(value)
+        if isinstance(value, (str, In, NotIn, Exists, DoesNotExist))
+        else [str(one) for one in value]
+        for key, value in selector.items()
+    }
+
+
+def document_of(part: FixedSizeNode | FixedSizeNodes | Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a spec as JSON, whichever way it was written."""
+    return part.as_dict() if isinstance(part, (FixedSizeNode, FixedSizeNodes)) else dict(part)

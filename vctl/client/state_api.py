@@ -1,0 +1,184 @@
+"""The state API of one cluster, as ``ray.util.state``: what is in it and below it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from vctl.client import forms, inside
+from vctl.client.place import Place
+from vctl.core.clusters import PRIMARY
+from vctl.spec.ids import JOB_MARK, resolve_cluster_id
+
+Filter = str | tuple[str, str, object]
+"""``state=RUNNING``, ``state!=RUNNING``, or as in Ray ``("state", "=", "RUNNING")``."""
+F = TypeVar("F", bound=Mapping[str, Any])
+
+
+class State:
+    """What one cluster has and does. Without an id: the one that the caller is in."""
+
+    def __init__(self, place: Place, cluster: str | None = None) -> None:
+        self._place = place
+        self._cluster = None if cluster is None else resolve_cluster_id(cluster, "cluster")
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that is looked at."""
+        return self._cluster or inside.cluster_id()
+
+    # ---- amounts ----
+
+    def cluster_resources(self) -> forms.Amounts:
+        """Total of the cluster."""
+        from vctl.ops import views
+
+        return self._place.ask(views.cluster_resources, self.cluster_id)
+
+    def available_resources(self) -> forms.Amounts:
+        """What is free in it."""
+        from vctl.ops import views
+
+        return self._place.ask(views.available_resources, self.cluster_id)
+
+    def nodes(self) -> list[forms.NodeOfCluster]:
+        """Its virtual nodes, in the form of ``ray.nodes()``."""
+        from vctl.ops import views
+
+        return cast(list[forms.NodeOfCluster], self._place.ask(views.nodes, self.cluster_id))
+
+    # ---- lists ----
+
+    def list_clusters(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[forms.ClusterForm]:
+        """The cluster and those below it, parents first."""
+        from vctl.ops import cluster_views
+
+        found = cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters, all_kinds=True))
+        below = _below(self.cluster_id, found)
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+
+    def list_vnodes(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[forms.VNodeForm]:
+        """The virtual nodes of the cluster and of those below it."""
+        from vctl.ops import views
+
+        below = self._scope()
+        found = cast(list[forms.VNodeForm], self._place.ask(views.vnodes))
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+
+    def list_nodes(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.NodeForm]:
+        """The physical nodes on which the cluster has a part."""
+        from vctl.ops import nodes
+
+        found = cast(list[forms.NodeForm], self._place.ask(nodes.list_nodes))
+        if self.cluster_id != PRIMARY:
+            own = {one["NodeName"] for one in self.nodes()}
+            found = [one for one in found if one["node_id"] in own]
+        return _chosen(found, filters, limit)
+
+    def list_jobs(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.JobForm]:
+        """Jobs that were sent to the cluster, and the one whose cluster it is; newest first."""
+        from vctl.ops import jobs
+
+        within = None if self.cluster_id == PRIMARY else self.cluster_id
+        found, _ = self._place.ask(jobs.list_jobs, all=True, cluster=within)
+        return _chosen(cast(list[forms.JobForm], found), filters, limit)
+
+    def list_tasks(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.TaskForm]:
+        """Tasks in the cluster and below it, those that are over too, oldest first."""
+        from vctl.ops import tasks
+
+        below = self._scope()
+        found = cast(list[forms.TaskForm], self._place.ask(tasks.list_tasks, all=True)[0])
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+
+    def list_objects(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Outputs of tasks that are kept on nodes."""
+        return _chosen([], filters, limit)  # no task leaves any yet
+
+    def list_leases(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[forms.LeaseForm]:
+        """What the cluster and those below it borrowed or lent."""
+        from vctl.ops import leases
+
+        below = self._scope()
+        found = cast(list[forms.LeaseForm], self._place.ask(leases.list_leases))
+        own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
+        return _chosen(own, filters, limit)
+
+    def list_events(
+        self, *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[forms.EventForm]:
+        """The history of the cluster and of those below it, oldest first; with a limit the newest of it."""
+        from vctl.ops import views
+
+        below = self._scope()
+        found = cast(list[forms.EventForm], self._place.ask(views.events, since=since))
+        own = [one for one in found if below(one["cluster_id"] or PRIMARY) or below(one["object_id"])]
+        chosen = _chosen(own, filters, None)
+        return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
+
+    def list_demand(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[forms.DemandForm]:
+        """What is asked for in the cluster and below it, and not there."""
+        from vctl.ops import leases
+
+        below = self._scope()
+        found = cast(list[forms.DemandForm], self._place.ask(leases.demand))
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+
+    # ---- summaries ----
+
+    def summarize_tasks(self) -> forms.Summary:
+        """How many tasks there are in each state."""
+        return _summary("tasks", "state", self.list_tasks())
+
+    def summarize_objects(self) -> forms.Summary:
+        """How many objects there are on each node."""
+        return _summary("objects", "node_id", self.list_objects())
+
+    def summarize_jobs(self) -> forms.Summary:
+        """How many jobs there are in each state."""
+        return _summary("jobs", "status", self.list_jobs())
+
+    def _scope(self) -> Callable[[str], bool]:
+        """Whether a cluster is the one that is looked at, or below it."""
+        here = self.cluster_id
+        if here == PRIMARY or JOB_MARK in here:
+            return _below(here, ())
+        from vctl.ops import cluster_views
+
+        return _below(here, cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters)))
+
+
+def _below(top: str, clusters: Iterable[forms.ClusterForm]) -> Callable[[str], bool]:
+    if top == PRIMARY:
+        return lambda _: True
+    known = {top}
+    for one in clusters:  # parents first
+        if one["parent_id"] in known:
+            known.add(one["cluster_id"])
+    # those of jobs carry the id of what they are in, also when they are gone
+    return lambda cluster_id: any(cluster_id == one or cluster_id.startswith(one + JOB_MARK) for one in known)
+
+
+def _chosen(found: list[F], filters: Sequence[Filter], limit: int | None) -> list[F]:
+    from vctl.ops.filters import choose
+
+    texts = [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
+    kept = cast(list[F], choose(cast(list[dict[str, Any]], found), texts))
+    return kept if limit is None else kept[:limit]
+
+
+def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> forms.Summary:
+    counts: dict[str, int] = {}
+    for one in found:
+        counts[str(one[by])] = counts.get(str(one[by]), 0) + 1
+    return {"kind": kind, "by": by, "counts": counts, "total": len(found)}

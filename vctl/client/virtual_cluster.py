@@ -1,0 +1,228 @@
+"""``with VirtualCluster(...)``: a sub-cluster of the cluster that the caller is in, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from vctl.client import inside
+from vctl.client.specs import Amounts, Groups, document_of
+from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
+
+if TYPE_CHECKING:
+    from vctl.client.context import VirtualClusterInfo
+    from vctl.client.place import Place
+    from vctl.core.clusters import ClusterSpec
+
+LONGEST_PAUSE_S = 0.5
+
+
+class VirtualCluster:
+    """A part of the cluster: what it must have at once, and how far it may grow.
+
+    As a value it goes with a submit; as a context it is made inside a running job. Entering waits for room, at
+    most ``timeout_s`` when given. What is started in the block stays in it. Leaving waits for its tasks that are
+    not detached and gives everything back; after an exception they are cancelled first. ``name`` becomes the last
+    part of its id; one is made up when it is left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        flexible_resource_min: Amounts | None = None,
+        flexible_resource_max: Amounts | None = None,
+        fixed_size_nodes: Groups | None = None,
+        replica_sets: Mapping[str, int] | None = None,
+        name: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.flexible_resource_min = flexible_resource_min
+        self.flexible_resource_max = flexible_resource_max
+        self.fixed_size_nodes = fixed_size_nodes
+        self.replica_sets = replica_sets
+        self.name = name
+        self.timeout_s = timeout_s
+        self._inside: _Inside | None = None
+        from vctl.config import load
+
+        self.parsed(load().get("unit_resources"))
+
+    # ---- as a value ----
+
+    @classmethod
+    def from_dict(
+        cls, document: Mapping[str, Any], *, name: str | None = None, timeout_s: float | None = None
+    ) -> VirtualCluster:
+        """From the JSON form; an unknown field is refused with the nearest one."""
+        from vctl.spec.cluster_spec import SPEC_FIELDS, parse_cluster_spec
+        from vctl.spec.fields import as_mapping
+
+        given = as_mapping(document, "", "a cluster spec", '{"flexible_resource_min": {"CPU": 1}}')
+        if not given.keys() <= set(SPEC_FIELDS):
+            parse_cluster_spec(given)  # says which field is unknown
+        return cls(**cast(dict[str, Any], given), name=name, timeout_s=timeout_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form: only what was given."""
+        document: dict[str, Any] = {}
+        if self.flexible_resource_min is not None:
+            document["flexible_resource_min"] = dict(self.flexible_resource_min)
+        if self.flexible_resource_max is not None:
+            document["flexible_resource_max"] = dict(self.flexible_resource_max)
+        if self.fixed_size_nodes is not None:
+            document["fixed_size_nodes"] = [document_of(part) for part in self.fixed_size_nodes]
+        if self.replica_sets is not None:
+            document["replica_sets"] = dict(self.replica_sets)
+        return document
+
+    def to_json(self) -> str:
+        """The same as text, for ``--virtual-cluster`` and files."""
+        return json.dumps(self.as_dict())
+
+    def parsed(self, units: frozenset[str]) -> ClusterSpec:
+        """As the scheduler reads it; BadSpec names the field that is wrong."""
+        from vctl.spec.cluster_spec import parse_cluster_spec
+
+        return parse_cluster_spec(self.as_dict(), units=units)
+
+    def __eq__(self, other: object) -> bool:
+        return self.as_dict() == other.as_dict() if isinstance(other, VirtualCluster) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # what it is made of may change
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"VirtualCluster({given})"
+
+    # ---- as a context ----
+
+    def __enter__(self) -> VirtualCluster:
+        if self._inside is not None:
+            raise BadSpec("this VirtualCluster is entered already", fix="make another one for a nested block")
+        from vctl.client.api import place_of
+
+        job, parent, place = inside.job_here(), inside.cluster_id(), place_of()
+        cluster_id = self._make(place, job, parent)
+        self._inside = _Inside(place, job, inside.enter(cluster_id))
+        return self
+
+    def _make(self, place: Place, job: str, parent: str) -> str:
+        """The id of the new cluster, as soon as there is room for all that it must have."""
+        from vctl.ops import clusters
+
+        spec = self.parsed(place.config.get("unit_resources"))
+        name = self.name or f"vc-{os.urandom(4).hex()}"
+        give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
+        pause_s = 0.02
+        with contextlib.ExitStack() as stack:
+            pause = None
+            while True:
+                try:
+                    return str(place.ask(clusters.create, name, spec=spec, parent_id=parent)["cluster_id"])
+                except Conflict as error:
+                    if "resource" not in error.details:
+                        raise
+                    if give_up is not None and time.monotonic() >= give_up:
+                        raise TimedOut(
+                            f"no room for a virtual cluster in {parent} for {self.timeout_s:g} s: {error.problem}",
+                            fix="ask for less, wait longer with timeout_s, or end what holds it: vctl vc tree",
+                            details=error.details,
+                        ) from None
+                if pause is None:
+                    pause = stack.enter_context(place.waiting("jobs", job))
+                time.sleep(pause_s)  # many may change things and wait at once
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                pause(LONGEST_PAUSE_S if give_up is None else max(give_up - time.monotonic(), 0))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entered, self._inside = self._inside, None
+        assert entered is not None
+        inside.leave(entered.block)
+        entered.close(orderly=kind is None)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Its id while it is entered."""
+        return None if self._inside is None else self._inside.block.cluster_id
+
+    def info(self) -> VirtualClusterInfo:
+        """What it has; only while it is entered."""
+        from vctl.client.context import VirtualClusterInfo
+
+        entered = self._entered()
+        return VirtualClusterInfo(entered.place, entered.block.cluster_id)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a child process that is to be in it, whichever thread starts that."""
+        return {**os.environ, **self._entered().block.variables()}
+
+    def _entered(self) -> _Inside:
+        if self._inside is None:
+            raise BadSpec(
+                "this VirtualCluster is not entered", fix="use it inside `with VirtualCluster(...) as vc:`"
+            )
+        return self._inside
+
+
+class _Inside:
+    """A cluster that was made and entered, until it is given back."""
+
+    def __init__(self, place: Place, job: str, block: inside.Block) -> None:
+        self.place = place
+        self.job = job
+        self.block = block
+
+    def close(self, *, orderly: bool) -> None:
+        """Wait for its tasks, or cancel them; then give it back, with what was made in it."""
+        try:
+            if orderly:
+                self._until_idle()
+        except BaseException:
+            orderly = False
+            raise
+        finally:
+            with contextlib.suppress(NotFound):  # the job may be over, and everything gone with it
+                if not orderly:
+                    self._cancel()
+                self._remove()
+
+    def _attached(self) -> list[str]:
+        """Tasks that nobody detached, in it and below it."""
+        from vctl.ops import tasks
+
+        found, _ = self.place.ask(tasks.list_tasks, job=self.job)
+        own = self.block.cluster_id
+        return [
+            str(one["task_id"])
+            for one in found
+            if not one["detached"] and f"{one['cluster_id']}##".startswith(f"{own}##")
+        ]
+
+    def _until_idle(self) -> None:
+        if not self._attached():
+            return
+        with self.place.waiting("jobs", self.job) as pause:
+            while self._attached():
+                pause(LONGEST_PAUSE_S)
+
+    def _cancel(self) -> None:
+        from vctl.ops import tasks
+
+        for task_id in self._attached():
+            self.place.ask(tasks.cancel, task_id)
+        self._until_idle()
+
+    def _remove(self) -> None:
+        """Clusters with detached tasks go when those are over."""
+        from vctl.client.state_api import State
+        from vctl.ops import clusters
+
+        for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):
+            self.place.ask(clusters.delete, one["cluster_id"], drain=True)
