@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
 from vctl.core.labels import Labels
 from vctl.core.nodes import Node
+from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Amounts, Holding, Room
 
 ClassKey = tuple[object, ...]
@@ -133,6 +134,20 @@ class Ledger:
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
 
+    def copy(self) -> Ledger:
+        """An independent copy, for trials that are not taken back."""
+        twin = Ledger()
+        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
+        twin.rooms = {vnode_id: room.copy() for vnode_id, room in self.rooms.items()}
+        twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
+        twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
+        twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
+        twin.charges, twin.homes = dict(self.charges), dict(self.homes)
+        twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
+        twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
+        twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
+        return twin
+
     # ---- nodes ----
 
     def put_node(self, node: Node) -> None:
@@ -187,6 +202,10 @@ class Ledger:
         self.subclusters.pop(cluster_id, None)
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
+
+    def set_primary_queue(self, policy: QueuePolicy) -> None:
+        """Serve the primary's queue like this."""
+        self.clusters[PRIMARY] = replace(self.clusters[PRIMARY], queue=policy)
 
     def can_carve(self, vnode: VNode) -> bool:
         """Whether this very slice is free in its parent virtual node."""

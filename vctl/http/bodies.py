@@ -52,6 +52,7 @@ class NewCluster(Body):
     parent_id: Id | None = None
     borrow_limit: Document | None = None
     lending_limit: Document | None = None
+    queue: Document | None = None
 
 
 class ClusterChange(Body):
@@ -63,6 +64,7 @@ class ClusterChange(Body):
     revision: Revision | None = None
     borrow_limit: Document | None = None
     lending_limit: Document | None = None
+    queue: Document | None = None
 
 
 class Admission(Body):

@@ -33,6 +33,7 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
             parent_id=body.parent_id,
             borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
             lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
+            queue=body.queue,
         )
 
 
@@ -78,6 +79,7 @@ def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
             revision=revision,
             borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
             lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
+            queue=body.queue,
         )
 
 

@@ -68,6 +68,8 @@ def _tree(store: Store, cluster_id: str) -> forms.Form:
 
 
 def _primary_form(store: Store) -> forms.Form:
+    from vctl.spec.queue_settings import queue_document
+
     instances = {
         row["node_id"]: {"hostname": row["hostname"], "template_id": row["template_id"]}
         for row in nodes.owned_by_primary(store)
@@ -88,12 +90,14 @@ def _primary_form(store: Store) -> forms.Form:
         "message": None,
         "borrow_limit": None,
         "lending_limit": {},
+        "queue": queue_document(settings.queue_of(store, PRIMARY)),
     }
 
 
 def cluster_form(store: Store, row: Row) -> forms.Form:
     """A cluster in its documented form."""
     from vctl.spec.cluster_spec import spec_to_document
+    from vctl.spec.queue_settings import queue_document
 
     cluster_id, spec = row["cluster_id"], rows.spec(row["spec"])
     instances: dict[str, Any] = {}
@@ -115,6 +119,7 @@ def cluster_form(store: Store, row: Row) -> forms.Form:
         "jobs": _jobs_of(store, cluster_id),
         "state": row["state"],
         **_settings(settings.of(row["settings"])),
+        "queue": queue_document(settings.queue_of(store, cluster_id)),
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import JOB, LOGICAL, SUB, Cluster, VNode
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, VNode
 from vctl.core.jobs import PendingJob, Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
@@ -20,7 +20,7 @@ from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.store import clusters, jobs, nodes, repair, rows, tasks, upkeep
+from vctl.store import clusters, jobs, nodes, repair, rows, settings, tasks, upkeep
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
@@ -134,6 +134,7 @@ class _Reader:
 
 
 def _primary(store: Store, done: Replayed, reader: _Reader) -> None:
+    done.ledger.set_primary_queue(settings.queue_of(store, PRIMARY))
     for row in nodes.all_rows(store):
         node = reader.read("nodes", row, rows.node, done.steps[0])
         if node is not None:

@@ -6,7 +6,7 @@ from sqlite3 import Row
 
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
-from vctl.store import nodes, rows
+from vctl.store import nodes, rows, settings
 from vctl.store.store import Store
 
 
@@ -226,6 +226,7 @@ def load_ledger(store: Store) -> Ledger:
     with store.snapshot():
         for row in nodes.all_rows(store):
             ledger.put_node(rows.node(row))
+        ledger.set_primary_queue(settings.queue_of(store, PRIMARY))
         vnodes: dict[str, list[Row]] = {}
         for row in all_vnode_rows(store):
             vnodes.setdefault(row["cluster_id"], []).append(row)

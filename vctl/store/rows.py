@@ -11,6 +11,7 @@ from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
+from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Holding
 from vctl.core.tasks import Lease, PendingTask
 
@@ -110,7 +111,13 @@ def cluster(row: Row) -> Cluster:
     return Cluster(
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
         row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
+        queue_policy(limits.get("queue", {})),
     )  # fmt: skip
+
+
+def queue_policy(given: Mapping[str, Any]) -> QueuePolicy:
+    """The settings of a queue; only what differs from the default is kept."""
+    return QueuePolicy(**given) if given else DEFAULT
 
 
 def vnode(row: Row) -> VNode:

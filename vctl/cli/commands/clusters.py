@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Annotated
 
+from vctl.cli import queue_options as queue
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
@@ -63,6 +64,15 @@ def create(
     ] = None,
     borrow_limit: BorrowLimit = None,
     lending_limit: LendingLimit = None,
+    queue_order: queue.Order = None,
+    queue_discipline: queue.Discipline = None,
+    weight: queue.Weight = None,
+    ageing: queue.Ageing = None,
+    half_life: queue.HalfLife = None,
+    starvation_after: queue.Starvation = None,
+    backfill_depth: queue.Depth = None,
+    max_running_jobs: queue.MostJobs = None,
+    max_running_per_user: queue.MostPerUser = None,
 ) -> Answer:
     """Create a virtual cluster."""
     from vctl.ops import clusters
@@ -76,6 +86,17 @@ def create(
         parent_id=parent or os.environ.get("VCTL_CLUSTER_ID"),
         borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
         lending_limit=_limit(call, lending_limit, "--lending-limit"),
+        queue=queue.queue_of(
+            queue_order,
+            queue_discipline,
+            weight,
+            ageing,
+            half_life,
+            starvation_after,
+            backfill_depth,
+            max_running_jobs,
+            max_running_per_user,
+        ),
     )
     made = str(data["cluster_id"])  # inside a job qualified by the cluster it lies in
     return done(data, made, f"virtual cluster {made} created, revision {data['revision']}")
@@ -85,6 +106,7 @@ def create(
     "vc update",
     "vctl vc update team-a --replica-sets '{\"8c16g\": 3}'",
     "vctl vc update team-a --replica-sets @team-a.json --revision 1763640000000000000",
+    "vctl vc update primary --queue-order fair --queue-discipline backfill",
     common=(NO_LOCAL_NODE, *CHANGES),
     uses_nodes=True,
 )
@@ -101,8 +123,20 @@ def update(
     ] = None,
     borrow_limit: BorrowLimit = None,
     lending_limit: LendingLimit = None,
+    queue_order: queue.Order = None,
+    queue_discipline: queue.Discipline = None,
+    weight: queue.Weight = None,
+    ageing: queue.Ageing = None,
+    half_life: queue.HalfLife = None,
+    starvation_after: queue.Starvation = None,
+    backfill_depth: queue.Depth = None,
+    max_running_jobs: queue.MostJobs = None,
+    max_running_per_user: queue.MostPerUser = None,
 ) -> Answer:
-    """Change what a virtual cluster consists of, all of it or nothing."""
+    """Change what a virtual cluster consists of, all of it or nothing, or how its queue is served.
+
+    Of the primary only how its queue is served can be changed.
+    """
     from vctl.ops import clusters
 
     data = clusters.update(
@@ -114,6 +148,17 @@ def update(
         revision=revision,
         borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
         lending_limit=_limit(call, lending_limit, "--lending-limit"),
+        queue=queue.queue_of(
+            queue_order,
+            queue_discipline,
+            weight,
+            ageing,
+            half_life,
+            starvation_after,
+            backfill_depth,
+            max_running_jobs,
+            max_running_per_user,
+        ),
     )
     return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")
 
