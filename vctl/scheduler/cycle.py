@@ -67,12 +67,15 @@ def decide(
 
 
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
-    """Look again at what the growth since the last round could help: in the parent, or above it if it can grow."""
+    """Look again at what the growth since the last round could help: in the parent, or above it if it can grow.
+
+    What one grown virtual node lacks, a parent that can grow may add there: so then everything is judged anew.
+    """
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)
     if parent is not None and parent.spec.flexible and len(grown) > 0:
-        if not set(grown).isdisjoint(ancestors(ledger, queue.parent_id)[1:]):
+        if not set(grown).isdisjoint(ancestors(ledger, queue.parent_id)):
             queue.forget_verdicts()
     queue.reconsider(ledger, grown.get(queue.parent_id, ()))
 

@@ -1,0 +1,184 @@
+"""What would start a waiting job: a table of situations, and random ones against brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.scheduler import ground as g
+from tests.scheduler.situations import cases, queues_of, single_numbers, starts_when
+from tests.world import picture
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DRAINED, Node
+from vctl.core.queue_policy import QueuePolicy
+from vctl.core.resources import SCALE, whole_node
+from vctl.scheduler import plan as pl
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.whatif import Holder, Situation, Trials, ahead_of
+from vctl.scheduler.whatif_search import helpful
+
+FULL = "4c 2g"
+
+
+def job(number: int = 9, spec: str = "PACK: 4c", parent: str = PRIMARY, **fields: object) -> PendingJob:
+    return PendingJob(number, f"j{number}", parent, f"s{number}", g.spec(spec), {}, **fields)  # type: ignore[arg-type]
+
+
+def running(world: Ledger, number: int, spec: str, parent: str = PRIMARY, priority: int = 0) -> Holder:
+    (start,) = decide(world, queues_of([job(number, spec, parent)]), now_ns=0).starts
+    pl.apply(world, start, f"r{number}")
+    assert start.cluster is not None
+    return Holder(number, f"j{number}", priority, start.cluster.cluster_id, (f"r{number}",))
+
+
+def offers(world: Ledger, one: PendingJob, *others: object, templates: str = "") -> dict[str, object]:
+    queued = [other for other in others if isinstance(other, PendingJob)]
+    runs = [other for other in others if isinstance(other, Holder)]
+    kinds = {t: Node("new", t, whole_node(g.amounts(t))) for t in templates.split(",") if t}
+    found, cut = helpful(Trials(Situation(world, queued, runs), one), kinds)
+    assert not cut
+    return {
+        (change.kind if not change.where.startswith(("group", "nodes", "min", "entry", "whole"))
+         else f"{change.subject} of {change.where}"): change.new if change.new is not None else change.subject
+        for change in found
+    }  # fmt: skip
+
+
+def team(most: str | None = None, borrow: str | None = None, state: str = "ACTIVE") -> Cluster:
+    spec = ClusterSpec({}, None if most is None else g.amounts(most))
+    return Cluster(
+        "team", PRIMARY, LOGICAL, spec, state=state, borrow_limit=g.amounts(borrow) if borrow else None
+    )
+
+
+def test_a_full_node_is_helped_by_less_by_another_node_or_by_a_stop():
+    world = g.ledger("4c")
+    other = running(world, 1, "PACK: 3c")
+    assert offers(world, job(spec="PACK: 2c"), other, templates="4c,1c") == {
+        "CPU of group 0": SCALE, "node": "4c", "stop": "j1",
+    }  # fmt: skip
+
+
+def test_nobody_of_higher_priority_is_stopped():
+    world = g.ledger("4c")
+    other = running(world, 1, "PACK: 3c", priority=1)
+    assert "stop" not in offers(world, job(spec="PACK: 2c"), other)
+
+
+def test_the_smallest_priority_that_goes_before_those_who_take_it_all():
+    world = g.ledger("4c")
+    ahead = [job(1, "PACK: 2c", priority=5), job(2, "PACK: 2c", priority=7)]
+    assert offers(world, job(spec="PACK: 2c"), *ahead)["priority"] == 6
+
+
+def test_the_largest_smaller_amount_and_the_number_of_nodes():
+    world = g.ledger("4c 4g, 4c 3g")
+    runs = running(world, 1, "PACK: 1g")
+    assert offers(world, job(spec="STRICT_SPREAD: 1c 4g, 1c 4g"), runs) == {
+        "GPU of group 0": 2 * SCALE, "nodes of nodes of group 0": 1,
+    }  # fmt: skip
+
+
+def test_fewer_nodes():
+    world = g.ledger("4c, 4c")
+    assert offers(world, job(spec="STRICT_SPREAD: 4c, 4c, 4c"), templates="4c") == {
+        "nodes of nodes of group 0": 2, "node": "4c",
+    }  # fmt: skip
+
+
+def test_the_maximum_as_low_as_will_do():
+    world = g.ledger("8c")
+    world.put_cluster(team(most="2c"))
+    assert offers(world, job(spec="PACK: 5c", parent="team"))["maximum"] == 5 * SCALE
+
+
+def test_the_borrow_limit_as_low_as_will_do():
+    world = g.ledger("8c")
+    world.put_cluster(team(borrow="2c"))
+    found = offers(world, job(spec="PACK: 5c", parent="team"))
+    assert found["borrow_limit"] == 5 * SCALE
+    assert "maximum" not in found
+
+
+def test_a_stopped_cluster_is_resumed_and_nothing_else_is_offered():
+    world = g.ledger("8c")
+    world.put_cluster(team(state="STOPPED"))
+    assert offers(world, job(parent="team"), templates="8c") == {"resume": "team"}
+
+
+def test_a_held_job_is_released_when_that_is_enough():
+    world = g.ledger("4c")
+    assert offers(world, job(held=True)) == {"release": "j9"}
+    other = running(world, 1, "PACK: 3c")
+    assert offers(world, job(held=True), other) == {}
+
+
+def test_a_drained_node_is_taken_back():
+    world = g.ledger("4c, 1c")
+    world.put_node(replace(world.nodes["n1"], state=DRAINED))
+    assert offers(world, job())["undrain"] == "n1"
+
+
+def test_a_share_when_no_whole_device_is_left():
+    world = g.ledger("4c 1g")
+    other = running(world, 1, "PACK: 0.25g")
+    assert offers(world, job(spec="PACK: 1c 1g"), other)["GPU of group 0"] == 7500
+
+
+def test_too_much_to_try_is_said():
+    world = g.ledger("4c")
+    found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), most=0), {})
+    assert (found, cut) == ([], True)
+
+
+def test_who_is_ahead_follows_the_order_of_the_queue():
+    world = g.ledger("4c")
+    queue = [job(1, parent="team"), job(2, parent="team", priority=5), job(3)]
+    for order, ahead in (("fifo", [1, 2]), ("priority", [2])):
+        world.put_cluster(replace(team(), queue=QueuePolicy(order=order)))
+        found = ahead_of(Situation(world, queue), job(parent="team", priority=3))
+        assert [one.job_id for one in found] == ahead
+
+
+def test_trials_leave_the_state_as_it_was():
+    for _, case in cases(range(40)):
+        world, before = case.situation.ledger, picture(case.situation.ledger)
+        trials = Trials(case.situation, case.job)
+        helpful(trials, case.templates)
+        trials.outcome()
+        assert picture(world) == before
+
+
+def check(seeds: range, most: int) -> tuple[int, int]:
+    """How many were checked: each offer starts the job, and where one number would help, its kind is offered."""
+    situations = offered = 0
+    for seed, case in cases(seeds):
+        if situations == most:
+            break
+        found, cut = helpful(Trials(case.situation, case.job, most=10_000), case.templates)
+        assert not cut
+        for change in found:
+            assert starts_when(seed, change), (seed, change)
+        kinds = {change.kind for change in found}
+        for kind, change in single_numbers(case):
+            if kind not in kinds:
+                assert not starts_when(seed, change), (seed, kind, change)
+        situations, offered = situations + 1, offered + len(found)
+    return situations, offered
+
+
+def test_every_offer_starts_the_job_and_none_is_missed():
+    situations, offered = check(range(200), 60)
+    assert situations == 60
+    assert offered > 60
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_every_offer_of_five_hundred_situations():
+    situations, offered = check(range(10_000, 20_000), 500)
+    print(f"{situations} situations, {offered} changes offered, all start the job")  # noqa: T201
+    assert situations == 500

@@ -1,0 +1,262 @@
+"""Trying things on a copy of the state: would this job start if one thing were different?
+
+A trial is the scheduler's own ``decide`` on a changed ledger and queue; what it says is what the scheduler would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from vctl.core.clusters import Cluster
+from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
+from vctl.core.queue_policy import DEFAULT
+from vctl.core.tasks import PendingTask
+from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.orders import order_key
+from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
+from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
+from vctl.scheduler.tasking import TaskQueue
+
+MOST_ROUNDS = 8
+"""A scheduler goes on at once after a full round; a job that would start later than this is not counted as started."""
+MOST_WORK = 600
+"""Work units of one question; a trial costs one, and more where the queue or the cluster is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A job that runs: what has to go when it is stopped. ``cluster_id`` is None when it shares its parent's."""
+
+    job_id: int
+    submission_id: str
+    priority: int
+    cluster_id: str | None
+    run_ids: tuple[str, ...]
+    row: RunningJob | None = None
+    """As the scheduler counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A state to try things on. ``pending`` is the queue: no held jobs but the one in question."""
+
+    ledger: Ledger
+    pending: Sequence[PendingJob]
+    running: Sequence[Holder] = ()
+    tasks: Sequence[PendingTask] = ()
+    now_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different; ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
+
+    ``job`` is the job as it would be asked for, ``clusters`` and ``nodes`` are new rows, ``gone`` are running jobs
+    that have been stopped.
+    """
+
+    kind: str
+    subject: str = ""
+    old: int | None = None
+    new: int | None = None
+    job: PendingJob | None = None
+    cluster: Cluster | None = None
+    node: Node | None = None
+    gone: Holder | None = None
+    where: str = ""
+    """Which part of the request is meant: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
+
+
+NOTHING = Change("nothing")
+
+
+def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
+    """Who is before a job in its queue by the policy of its cluster, the next one first."""
+    parent = situation.ledger.clusters.get(job.parent_id)
+    policy = DEFAULT if parent is None else parent.queue
+    place = order_key(job, policy)
+    before = [
+        (key, one)
+        for one in situation.pending
+        if one.parent_id == job.parent_id and (key := order_key(one, policy)) < place
+    ]
+    return [one for _, one in sorted(before, key=lambda item: item[0])]
+
+
+class Spent(Exception):
+    """The work that one question may cost is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the scheduler would do with the job: start it so, or let it wait for this reason."""
+
+    start: Start | None
+    wait: Wait | None
+    others: int = 0
+    """How many other jobs would start, and be in its way."""
+
+
+class Trials:
+    """Runs the scheduler on changed states; every trial leaves ledger and queues as they were."""
+
+    def __init__(self, situation: Situation, job: PendingJob, *, most: int = MOST_WORK) -> None:
+        self.situation = situation
+        self.job = job
+        self.left = most
+        self._queues: dict[str, Queue] = {}
+        for waiting in situation.pending:
+            if waiting.job_id != job.job_id:
+                self._queues.setdefault(waiting.parent_id, Queue(waiting.parent_id)).put(waiting)
+        self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
+        self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
+
+    def starts(self, change: Change) -> bool:
+        """Whether the job would start now. Raises Spent when too much has been tried already."""
+        return self.outcome(change).start is not None
+
+    def outcome(self, change: Change = NOTHING) -> Outcome:
+        """What the scheduler would do with the job, and why."""
+        copies = change.node is not None or change.gone is not None
+        self.left -= self._price + self._copy_price * copies
+        if self.left < 0:
+            raise Spent
+        job = change.job or self.job
+        with _changed(self.situation.ledger, change) as ledger, self._queued(job):
+            return self._rounds(ledger, job, change.gone)
+
+    @contextmanager
+    def _queued(self, job: PendingJob) -> Iterator[None]:
+        queue = self._queues.setdefault(job.parent_id, Queue(job.parent_id))
+        queue.put(job)
+        try:
+            yield
+        finally:
+            queue.drop(job.job_id)
+
+    def _rounds(self, ledger: Ledger, job: PendingJob, gone: Holder | None) -> Outcome:
+        """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
+        trial = _Trial(self.situation, ledger, self._queues)
+        wait: Wait | None = None
+        try:
+            for _ in range(MOST_ROUNDS):
+                plan = trial.decide()
+                for start in plan.starts:
+                    if start.job.job_id == job.job_id:
+                        return Outcome(start, None)
+                wait = next((one for one in plan.waits if _is_of(one, job)), wait)
+                trial.begin(plan)
+                if len(plan.starts) + len(plan.task_starts) >= MOST_STARTS:
+                    continue
+                if gone is None:
+                    break
+                trial.end(gone)
+                gone = None
+            return Outcome(None, wait, trial.begun)
+        finally:
+            trial.take_back()
+
+
+def _is_of(wait: Wait, job: PendingJob) -> bool:
+    """Whether a reason is the job's: told for its shape, or for its user's jobs of that shape."""
+    return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
+
+
+class _Trial:
+    """Rounds of the scheduler on a ledger and queues, taken back at the end."""
+
+    def __init__(self, situation: Situation, ledger: Ledger, queues: dict[str, Queue]) -> None:
+        self.now_ns = situation.now_ns
+        self.ledger = ledger
+        self.queues = queues
+        self.running = Running(one.row for one in situation.running if one.row is not None)
+        self.tasks: dict[str, TaskQueue] = {}
+        for task in situation.tasks:
+            self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
+        self.done: list[Start | TaskStart] = []
+        self._judge_anew()
+        for queue in queues.values():
+            queue.told.clear()
+            queue.kept.clear()
+
+    @property
+    def begun(self) -> int:
+        """How many jobs have been started."""
+        return sum(isinstance(one, Start) for one in self.done)
+
+    def decide(self) -> Plan:
+        """One round."""
+        return decide(self.ledger, self.queues, self.tasks, now_ns=self.now_ns, running=self.running)
+
+    def begin(self, plan: Plan) -> None:
+        """Carry out what a round decided."""
+        for task in plan.task_starts:
+            apply_task(self.ledger, task, task.run_id)
+            self.tasks[task.task.cluster_id].drop(task.task.task_id)
+            self.done.append(task)
+        for start in plan.starts:
+            job = start.job
+            apply(self.ledger, start)
+            self.queues[job.parent_id].drop(job.job_id)
+            ends_at = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
+            self.running.put(
+                RunningJob(job.job_id, job.parent_id, start.cluster_id, start.run_id, job.user, ends_at)
+            )
+            self.done.append(start)
+
+    def end(self, job: Holder) -> None:
+        """A running job is over."""
+        stop(self.ledger, job)
+        self.running.drop(job.job_id)
+        self._judge_anew()
+
+    def _judge_anew(self) -> None:
+        for queue in self.queues.values():
+            queue.forget_verdicts()
+
+    def take_back(self) -> None:
+        """Leave ledger and queues as they were."""
+        for one in reversed(self.done):
+            if isinstance(one, Start):
+                revert(self.ledger, one)
+                self.queues[one.job.parent_id].put(one.job)
+            else:
+                revert_task(self.ledger, one)
+
+
+@contextmanager
+def _changed(ledger: Ledger, change: Change) -> Iterator[Ledger]:
+    """The ledger with the change: a cluster's new row is taken back afterwards, for all else a copy is changed."""
+    if change.node is not None or change.gone is not None:
+        ledger = ledger.copy()
+        if change.node is not None:
+            ledger.put_node(change.node)
+    if change.cluster is None:
+        yield ledger
+        return
+    before = ledger.clusters[change.cluster.cluster_id]
+    ledger.put_cluster(change.cluster)
+    try:
+        yield ledger
+    finally:
+        ledger.put_cluster(before)
+
+
+def stop(ledger: Ledger, job: Holder) -> None:
+    """Take a running job with everything in it out of a ledger."""
+    for run_id in job.run_ids:
+        ledger.discharge(run_id)
+    if job.cluster_id is not None:
+        _remove(ledger, job.cluster_id)
+
+
+def _remove(ledger: Ledger, cluster_id: str) -> None:
+    for below in list(ledger.subclusters.get(cluster_id, ())):
+        _remove(ledger, below)
+    ledger.remove_cluster(cluster_id)
