@@ -137,10 +137,11 @@ class Users:
         }
 
     def spec(self, *, logical: bool) -> ClusterSpec:
-        draw, document = self.dice, {}
+        draw = self.dice
+        document: dict[str, Any] = {}
         kind = draw.choice(["flexible", "flexible", "groups", "both"])
         if kind != "groups":
-            least = {"CPU": draw.choice([0, 0.5, 1, 2, 3]), "GPU": draw.choice([0, 0, 0, 0.5, 1])}
+            least: dict[str, float] = {"CPU": draw.choice([0, 0.5, 1, 2, 3]), "GPU": draw.choice([0, 0, 0, 0.5, 1])}
             document["flexible_resource_min"] = least
             if draw.random() < 0.5:
                 document["flexible_resource_max"] = {"CPU": least["CPU"] + draw.choice([0, 1, 4])}
