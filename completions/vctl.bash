@@ -48,8 +48,8 @@ _vctl_options() {
         "job hold") echo "--output --color --home --help" ;;
         "job release") echo "--output --color --home --help" ;;
         "job edit") echo "--priority --name --time-limit --output --color --home --help" ;;
-        "vc create") echo "--divisible --indivisible --replica-sets --spec --parent --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
-        "vc update") echo "--divisible --indivisible --replica-sets --spec --revision --borrow-limit --lending-limit --no-local-node --output --color --home --help" ;;
+        "vc create") echo "--divisible --indivisible --replica-sets --spec --parent --borrow-limit --lending-limit --queue-order --queue-discipline --weight --ageing --half-life --starvation-after --backfill-depth --max-running-jobs --max-running-per-user --no-local-node --output --color --home --help" ;;
+        "vc update") echo "--divisible --indivisible --replica-sets --spec --revision --borrow-limit --lending-limit --queue-order --queue-discipline --weight --ageing --half-life --starvation-after --backfill-depth --max-running-jobs --max-running-per-user --no-local-node --output --color --home --help" ;;
         "vc stop") echo "--message --output --color --home --help" ;;
         "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
@@ -152,6 +152,15 @@ _vctl_value() {
         *" --parent") echo "live clusters" ;;
         *" --borrow-limit") echo "any" ;;
         *" --lending-limit") echo "any" ;;
+        *" --queue-order") echo "choice fifo priority fair" ;;
+        *" --queue-discipline") echo "choice strict best-effort backfill" ;;
+        *" --weight") echo "any" ;;
+        *" --ageing") echo "any" ;;
+        *" --half-life") echo "any" ;;
+        *" --starvation-after") echo "any" ;;
+        *" --backfill-depth") echo "any" ;;
+        *" --max-running-jobs") echo "any" ;;
+        *" --max-running-per-user") echo "any" ;;
         *" --revision") echo "any" ;;
         *" --message") echo "any" ;;
         *" --file") echo "file" ;;
