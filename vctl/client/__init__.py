@@ -1,1 +1,1 @@
-"""The command line against a server: the functions of ``vctl.ops`` and ``vctl.daemon.waiting``, over HTTP."""
+"""Two ways in from outside: the command line against a server (``remote``), and the Python API (``api``)."""

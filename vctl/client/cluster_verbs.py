@@ -1,4 +1,4 @@
-"""``client.clusters`` and ``client.nodes``: the verbs of ``vctl vc`` and ``vctl node``."""
+"""``client.clusters`` and ``client.physical_nodes``: the verbs of ``vctl vc`` and ``vctl node``."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Clusters:
         parent: str | None = None,
         borrow_limit: Amounts | None = None,
         lending_limit: Amounts | None = None,
+        queue: Mapping[str, object] | None = None,
     ) -> forms.ClusterForm:
         """Make a cluster that lasts; with a job's cluster as its parent one that goes with the job."""
         from vctl.ops import clusters
@@ -48,6 +49,7 @@ class Clusters:
             parent_id=None if parent is None else resolve_cluster_id(parent, "parent"),
             borrow_limit=self._limit(borrow_limit, "borrow_limit"),
             lending_limit=self._limit(lending_limit, "lending_limit"),
+            queue=queue,
         )
         return cast(forms.ClusterForm, made)
 
@@ -61,6 +63,7 @@ class Clusters:
         revision: int | None = None,
         borrow_limit: Amounts | None = None,
         lending_limit: Amounts | None = None,
+        queue: Mapping[str, object] | None = None,
     ) -> forms.ClusterForm:
         """Bring a cluster to a wanted state: all of it or nothing."""
         from vctl.ops import clusters
@@ -74,6 +77,7 @@ class Clusters:
             revision=revision,
             borrow_limit=self._limit(borrow_limit, "borrow_limit"),
             lending_limit=self._limit(lending_limit, "lending_limit"),
+            queue=queue,
         )
         return cast(forms.ClusterForm, changed)
 

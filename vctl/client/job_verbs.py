@@ -54,6 +54,8 @@ class Jobs:
         signal: str | None = None,
         begin_at: float | None = None,
         hold: bool = False,
+        after: Sequence[str] = (),
+        per_node: bool = False,
         max_retries: int = 0,
         retry_on: Sequence[str] = ("NodeFailed",),
         backoff: Duration = 1,
@@ -68,11 +70,12 @@ class Jobs:
     ) -> Job:
         """Queue a command, durably; it starts by itself when all that it must have is free.
 
-        ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``.
+        ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``. ``after``
+        names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``.
         """
         from vctl.ops import jobs
         from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
-        from vctl.spec.options import parse_warning_signal
+        from vctl.spec.options import parse_dependency, parse_warning_signal
 
         units = self._units()
         given = virtual_cluster is not None
@@ -99,6 +102,8 @@ class Jobs:
             retry_on=tuple(retry_on),
             backoff_s=seconds_of(backoff, "backoff"),
             hold=hold,
+            after=tuple(parse_dependency(text, "after") for text in after),
+            per_node=per_node,
             begin_at=begin_at,
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
         )

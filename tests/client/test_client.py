@@ -1,0 +1,274 @@
+"""The typed client: every verb on a state directory and on a server, with the command line's errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vctl
+from tests.client.conftest import PATIENCE_S, Site
+from vctl.client import forms
+from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, NotPermitted, TimedOut, Unreachable
+
+PLACES = ("directory", "server")
+
+
+@pytest.fixture(params=PLACES)
+def client(request: pytest.FixtureRequest, site: Site) -> vctl.Client:
+    if request.param == "directory":
+        return site.client
+    found: vctl.Client = request.getfixturevalue("served")
+    return found
+
+
+def test_a_job_from_submit_to_delete(client: vctl.Client, tmp_path: Path) -> None:
+    """Nobody schedules but a child, here or of the server, for as long as somebody waits."""
+    client.physical_nodes.add(resources={"CPU": 4}, count=2)
+    job = client.submit(
+        "sh -c 'echo $WHO is in; pwd; exit 3'",
+        virtual_cluster=vctl.VirtualCluster(flexible_resource_min={"CPU": 1}),
+        name="first",
+        env={"WHO": "ana"},
+        working_dir=tmp_path,
+        metadata={"team": "a"},
+        time_limit="1m",
+    )
+    assert (job.status(), job.info()["state_reason"]) == ("PENDING", "PendingEvaluation")
+    assert job.wait(timeout_s=PATIENCE_S) == 3
+    assert job.logs() == f"ana is in\n{tmp_path}\n"
+    assert job.logs(tail=1) == client.jobs.logs("last", tail=1) == f"{tmp_path}\n"
+    assert "".join(job.follow()) == job.logs()
+    info = job.info()
+    assert (info["status"], info["exit_code"], info["name"], info["metadata"]) == (
+        "FAILED", 3, "first", {"team": "a"},
+    )  # fmt: skip
+    assert client.jobs.get(info["job_id"]) == client.jobs.get(job.submission_id) == job
+    assert [one["submission_id"] for one in client.jobs.list(filters=[("status", "=", "FAILED")])] == [
+        job.submission_id
+    ]
+    assert client.jobs.list(filters=["status!=FAILED"]) == []
+    assert client.jobs.wait("last") == 3
+    job.delete()
+    with pytest.raises(NotFound) as caught:
+        job.info()
+    assert (caught.value.code, caught.value.exit_code) == ("NotFound", 4)
+
+
+def test_stopping(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 2})
+    job = client.submit(["sleep", "100"], num_cpus=2, submission_id="long")
+    behind = client.submit(["sleep", "100"], num_cpus=2, priority=-1, hold=True)
+    threading.Timer(1.0, lambda: client.jobs.stop("long", wait=False)).start()
+    with pytest.raises(TimedOut) as caught:
+        job.wait(timeout_s=0.1)
+    assert caught.value.exit_code == 7
+    assert job.wait(timeout_s=PATIENCE_S) == 143
+    assert behind.info()["state_reason"] == "Held"
+    assert client.jobs.edit(behind.submission_id, priority=5)["priority"] == 5
+    client.jobs.release(behind.submission_id)
+    assert behind.stop(wait=False)["status"] == "STOPPED"
+    assert len(client.jobs.delete("long", behind.submission_id)) == 2
+
+
+def test_tasks(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 4})
+    job = client.submit("sleep 100", num_cpus=2, nodes=1)
+    with pytest.raises(Conflict):
+        client.run("true", job=job.submission_id)
+    with pytest.raises(TimedOut):
+        job.wait(timeout_s=2)
+    task = client.run("sh -c 'echo $HELLO; exit 4'", job=job.submission_id, env={"HELLO": "you"})
+    assert task.wait(timeout_s=PATIENCE_S) == 4
+    assert task.logs() == "you\n" == "".join(task.follow())
+    stuck = client.tasks.run("true", num_cpus=64, job=job.submission_id, name="stuck", strategy="SPREAD")
+    assert client.tasks.wait(task.task_id) == 4
+    assert client.tasks.get("last") == stuck
+    assert client.tasks.cancel(stuck.task_id, wait=False)["state"] == "FAILED"
+    assert [one["name"] for one in client.tasks.list()] == [None, "stuck"]
+    assert client.summarize_tasks()["counts"] == {"FAILED": 2}
+    job.stop()
+    assert job.status() == "STOPPED"
+
+
+def test_clusters(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 4}, count=4, template="4c")
+    made = client.clusters.create("team", divisible=True, replica_sets={"4c": 2})
+    assert (made["replica_sets"], made["total_resources"]) == ({"4c": 2}, {"CPU": 8.0})
+    spec = vctl.VirtualCluster(flexible_resource_min={"CPU": 2})
+    client.clusters.create("part", parent="team", spec=spec, borrow_limit={"CPU": 1})
+    client.clusters.create("other", spec={"flexible_resource_min": {"CPU": 1}})
+    own = vctl.Client(client._place, "team")
+    assert [one["cluster_id"] for one in own.list_clusters()] == ["team", "part"]
+    assert {one["cluster_id"] for one in own.list_vnodes()} == {"team", "part"}
+    assert (own.cluster_resources(), own.available_resources()) == ({"CPU": 8.0}, {"CPU": 6.0})
+    assert len(own.nodes()) == len(own.list_nodes()) == 2
+    assert len(client.list_nodes()) == 4
+    assert own.clusters.tree()["tree"][0]["cluster_id"] == "part"
+    assert own.clusters.get()["children"] == ["part"]
+    assert {one["cluster_id"] for one in own.list_events()} <= {"team", "part"}
+    info = own.current_cluster()
+    assert (info.cluster_id(), [str(one) for one in info.child_clusters()]) == (
+        "team", ["VirtualClusterInfo('part')"],
+    )  # fmt: skip
+    with pytest.raises(Conflict) as caught:
+        client.clusters.update("team", replica_sets={"4c": 9})
+    assert caught.value.details["replicaSetsToRecommend"] == {"4c": 1}
+    with pytest.raises(Conflict):
+        client.clusters.delete("team")
+    assert client.clusters.stop("part", message="later")["state"] == "STOPPED"
+    assert client.clusters.resume("part")["state"] == "ACTIVE"
+    client.clusters.delete("part")
+    client.clusters.update("team", replica_sets={"4c": 1})
+    assert client.clusters.delete("team")["state"] == "REMOVED"
+    document = client.export()
+    assert client.plan(document)["changes"] == []
+
+
+def test_nodes_and_views(client: vctl.Client) -> None:
+    (node,) = client.physical_nodes.add(
+        resources={"CPU": 4, "memory": "1GiB"}, node_id="n", labels={"a": "b"}
+    )
+    assert node["resources"] == {"CPU": 4.0, "memory": float(2**30)}
+    assert client.physical_nodes.update("n", resources={"CPU": 6})["resources"]["CPU"] == 6
+    assert client.physical_nodes.drain("n", reason="disk")["reason"] == "disk"
+    assert client.physical_nodes.undrain("n")["state"] == "ALIVE"
+    assert client.physical_nodes.heartbeat("n", timeout_s=100)["heartbeat_timeout_s"] == 100
+    client.submit("true", num_cpus=6, submission_id="asks", hold=True)
+    assert [one["by"] for one in client.demand()] == [["asks"]]
+    assert client.leases() == []
+    assert client.status()["queue"]["pending"] == 1
+    assert client.scheduler()["running"] is False
+    assert [one["kind"] for one in client.events(job="asks")] == ["job.submitted"]
+    assert client.doctor(prove=True)["findings"] == []
+    assert client.replay(dry_run=True)
+    assert client.prune("1h")["jobs"] == []
+    assert client.physical_nodes.kill("n")["state"] == "DEAD"
+    client.physical_nodes.remove("n")
+    assert client.physical_nodes.list() == []
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "never possible": ({"entrypoint": "true", "num_cpus": 100}, Infeasible),
+    "a wrong field": (
+        {"entrypoint": "true", "virtual_cluster": {"fixed_size_nodes": [{"cpus": 1}]}},
+        BadSpec,
+    ),
+    "two ways": ({"entrypoint": "true", "num_cpus": 1, "virtual_cluster": {}}, BadSpec),
+    "words of a shell": ({"entrypoint": "echo a && echo b"}, BadSpec),
+    "open quotes": ({"entrypoint": "echo 'a"}, BadSpec),
+    "no command": ({"entrypoint": []}, BadSpec),
+    "no such cluster": ({"entrypoint": "true", "cluster": "nobody"}, NotFound),
+    "a duration": ({"entrypoint": "true", "time_limit": "soon"}, BadSpec),
+}
+
+
+@pytest.mark.parametrize(("asked", "error"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_submit_leaves_nothing(site: Site, asked: dict[str, Any], error: type[Exception]) -> None:
+    site.nodes(1)
+    with pytest.raises(error) as caught:
+        site.client.submit(**asked)
+    assert isinstance(caught.value, vctl.VctlError)
+    assert caught.value.fix
+    assert site.client.jobs.list() == []
+
+
+def test_threads_share_a_client(site: Site) -> None:
+    site.nodes(2)
+    jobs: list[vctl.Job] = []
+    threads = [threading.Thread(target=lambda: jobs.append(site.client.submit("true"))) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    waiting = [threading.Thread(target=lambda job=job: job.wait(timeout_s=PATIENCE_S)) for job in jobs]
+    [thread.start() for thread in waiting]
+    [thread.join() for thread in waiting]
+    assert {job.status() for job in jobs} == {"SUCCEEDED"}
+
+
+def test_output_as_it_comes(daemon: Site) -> None:
+    daemon.nodes(1)
+    job = daemon.client.submit(
+        ["sh", "-c", "echo one; sleep 1; echo two; printf '\\303'; sleep 0.3; printf '\\244'"]
+    )
+    seen = [(text, time.monotonic()) for text in job.follow()]
+    assert "".join(text for text, _ in seen) == "one\ntwo\nä"
+    assert seen[-1][1] - seen[0][1] > 0.5
+
+
+def test_a_program_that_a_server_was_sent(site: Site, served: vctl.Client) -> None:
+    site.nodes(1)
+    job = site.start(
+        """
+        with VirtualCluster(flexible_resource_min={"CPU": 1}) as vc:
+            print(list_clusters()[0]["cluster_id"] == vc.cluster_id)
+        """,
+        served,
+        virtual_cluster={"flexible_resource_min": {"CPU": 2}},
+    )
+    assert job.wait(timeout_s=PATIENCE_S) == 0, job.logs()
+    assert job.logs() == "True\n"
+
+
+def test_what_only_works_on_the_machine(served: vctl.Client, tmp_path: Path) -> None:
+    with pytest.raises(NotPermitted):
+        served.backup(tmp_path / "copy.db")
+    with pytest.raises(Unreachable) as caught:
+        vctl.connect("http://127.0.0.1:9").status()
+    assert caught.value.exit_code == 6
+
+
+def test_backup(site: Site, tmp_path: Path) -> None:
+    site.nodes(1)
+    site.client.backup(tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").stat().st_size > 0
+
+
+def test_the_types_name_what_is_there(daemon: Site) -> None:
+    """A form may have more than its type says, never less."""
+    daemon.nodes(1, {"CPU": 8})
+    client = daemon.client
+    job = client.submit("sleep 100", virtual_cluster={"flexible_resource_min": {"CPU": 1}})
+    client.submit("true", num_cpus=8)
+    while job.status() != "RUNNING":
+        time.sleep(0.02)
+    task = client.run("sleep 100", num_cpus=2, job=job.submission_id)
+    while task.state() != "RUNNING":
+        time.sleep(0.02)
+    own = vctl.Client(client._place, job.info()["cluster_id"])
+    node = own.nodes()[0]
+    shown: list[tuple[Any, Any]] = [
+        (forms.JobForm, job.info()),
+        (forms.TaskForm, task.info()),
+        (forms.ClusterForm, own.clusters.get()),
+        (forms.ClusterTree, own.clusters.tree()),
+        (forms.NodeForm, own.list_nodes()[0]),
+        (forms.NodeOfCluster, node),
+        (forms.VNodeForm, own.list_vnodes()[0]),
+        (forms.LeaseForm, own.leases()[0]),
+        (forms.DemandForm, client.demand()[0]),
+        (forms.EventForm, own.events()[0]),
+    ]
+    for kind, form in shown:
+        assert kind.__annotations__.keys() <= form.keys(), kind
+    assert own.leases() == client.leases()
+    job.stop()
+
+
+def test_a_client_knows_where_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "/state" in repr(site.client)
+    monkeypatch.setenv("VCTL_HOME", os.fspath(site.home))
+    monkeypatch.setenv("VCTL_CLUSTER_ID", "kPrimaryClusterID##gone")
+    assert vctl.connect().cluster_id == "kPrimaryClusterID##gone"
+    assert (
+        vctl.connect(site.home).cluster_id
+        == vctl.connect(cluster="primary").cluster_id
+        == "kPrimaryClusterID"
+    )
+    with pytest.raises(NotFound):
+        vctl.cluster_resources()
+    with pytest.raises(NotFound):
+        vctl.get_runtime_context().current_node()
