@@ -5,14 +5,14 @@ A reservation keeps its pieces: until its start they may be used only by what en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Amounts, Holding, Room
+from vctl.core.resources import SCALE, Amounts, Holding, Room, add, maximum, subtract
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.placement_ground import Ground
 from vctl.scheduler.running import Running, holdings_of
@@ -35,6 +35,14 @@ class Reservation:
     def binds(self, end_ns: int | None) -> bool:
         """Whether a job that runs until then (None: for ever) must keep off the pieces."""
         return self.start_ns is None or end_ns is None or end_ns > self.start_ns
+
+    def clashes(self, other: Reservation) -> bool:
+        """Whether both may want the same virtual node at the same time."""
+        if self.start_ns is not None and not other.binds(self.end_ns):
+            return False
+        if other.start_ns is not None and not self.binds(other.end_ns):
+            return False
+        return not {piece[0] for piece in self.pieces}.isdisjoint(piece[0] for piece in other.pieces)
 
     def stands(self, ledger: Ledger, parent_id: str) -> bool:
         """Whether its pieces are still there."""
@@ -158,28 +166,77 @@ def _take_of(room: Room, piece: tuple[str, Amounts, bool]) -> Holding:
     return room.take(taken)
 
 
-class Walls:
-    """Keeps what is free of reserved pieces out of sight while others are placed; the ledger is as before after it."""
+Returned = Mapping[str, Sequence[tuple[int, Amounts]]]
+"""Virtual node of the parent -> what running jobs return there, and when at the latest."""
 
-    def __init__(self, ledger: Ledger, reservations: Iterable[Reservation]) -> None:
+
+def returned(ledger: Ledger, parent_id: str, running: Running) -> Returned:
+    """What comes free by time limits."""
+    found: dict[str, list[tuple[int, Amounts]]] = {}
+    for job in running.of_parent.get(parent_id, {}).values():
+        if job.ends_at_ns is not None:
+            for vnode_id, holding in holdings_of(ledger, job):
+                found.setdefault(vnode_id, []).append((job.ends_at_ns, holding.amounts))
+    return found
+
+
+class Walls:
+    """Keeps what reservations need of the free room out of sight while others are placed; undone at the end."""
+
+    def __init__(self, ledger: Ledger, reservations: Sequence[Reservation], coming: Returned) -> None:
         self.ledger = ledger
-        self.reservations = list(reservations)
+        self.reservations = reservations
+        self.coming = coming
         self._names: list[str] = []
 
     def __enter__(self) -> Walls:
+        wanted: dict[str, list[tuple[Reservation, Amounts, bool]]] = {}
         for reservation in self.reservations:
-            for piece in reservation.pieces:
-                room = self.ledger.rooms.get(piece[0])
-                if room is None or room.is_overdrawn():
-                    continue
-                holding = _take_of(room.copy(), piece)
-                if holding.amounts:
-                    name = f"reserved:{reservation.job_id}:{len(self._names)}"
-                    self.ledger.charge(name, piece[0], holding)
-                    self._names.append(name)
+            for vnode_id, amounts, whole in reservation.pieces:
+                wanted.setdefault(vnode_id, []).append((reservation, amounts, whole))
+        for vnode_id, parts in wanted.items():
+            room = self.ledger.rooms.get(vnode_id)
+            if room is None or room.is_overdrawn():
+                continue
+            whole = any(part[2] for part in parts)
+            amounts = self._most_at_once(vnode_id, room, parts)
+            holding = _take_of(room.copy(), (vnode_id, amounts, whole))
+            if holding.amounts:
+                self._names.append(f"reserved:{vnode_id}")
+                self.ledger.charge(self._names[-1], vnode_id, holding)
         return self
+
+    def _most_at_once(
+        self, vnode_id: str, room: Room, parts: Sequence[tuple[Reservation, Amounts, bool]]
+    ) -> Amounts:
+        """What must stay free: at each reserved start, what is wanted then less what has come free until then.
+
+        Numbered instances that will come free are not counted: which ones they are matters.
+        """
+        most: dict[str, int] = {}
+        for start_ns in {part[0].start_ns for part in parts}:
+            at_once: dict[str, int] = {}
+            for reservation, amounts, _ in parts:
+                if _lasts_at(reservation, start_ns):
+                    at_once = add(at_once, amounts)
+            if start_ns is not None:
+                for ends_at, amounts in self.coming.get(vnode_id, ()):
+                    if ends_at <= start_ns:
+                        at_once = subtract(
+                            at_once, {n: a for n, a in amounts.items() if n not in room.instances}
+                        )
+            most = maximum(most, at_once)
+        return most
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(self._names):
             self.ledger.discharge(name)
         self._names.clear()
+
+
+def _lasts_at(reservation: Reservation, moment_ns: int | None) -> bool:
+    if moment_ns is None:
+        return reservation.end_ns is None
+    if reservation.start_ns is None or reservation.start_ns > moment_ns:
+        return False
+    return reservation.end_ns is None or reservation.end_ns > moment_ns

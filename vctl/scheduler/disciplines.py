@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, STRICT, QueuePolicy
-from vctl.scheduler.backfill import Reservation, reserve
+from vctl.scheduler.backfill import Reservation, Returned, reserve, returned
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
@@ -31,6 +31,7 @@ class Line:
     """The head that nobody may pass."""
     heads: int = 0
     reserved: dict[int, Reservation] = field(default_factory=dict)
+    _coming: Returned | None = None
 
     def kept_for(self, job: PendingJob) -> Reservation | None:
         """The reservation of the last round, if it still stands."""
@@ -44,16 +45,24 @@ class Line:
 
         Those of the heads it would pass; a head that has one itself respects all others that were given.
         """
-        mine = {**self.reserved}
-        if job.job_id in self.queue.kept:
-            for job_id in self.queue.kept:
-                if job_id in self.queue.jobs and job_id not in mine:
-                    other = self.kept_for(self.queue.jobs[job_id])
-                    if other is not None:
-                        mine[job_id] = other
-        mine.pop(job.job_id, None)
+        mine = list(self.reserved.values())
+        own = self.kept_for(job)
+        if own is not None and (own.start_ns is None or own.start_ns > self.now_ns):
+            mine += self.others(job)  # before its own start is due, it leaves the others theirs
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
-        return [one for one in mine.values() if one.binds(end_ns)]
+        return [one for one in mine if one.binds(end_ns)]
+
+    def others(self, job: PendingJob) -> list[Reservation]:
+        """Reservations of the last round whose jobs have not been looked at in this one."""
+        waiting = (self.queue.jobs.get(n) for n in self.queue.kept if n not in self.reserved)
+        kept = (self.kept_for(one) for one in waiting if one is not None and one is not job)
+        return [one for one in kept if one is not None]
+
+    def coming(self) -> Returned:
+        """What running jobs return by their limits; what starts in this round is not counted on."""
+        if self._coming is None:
+            self._coming = returned(self.ledger, self.queue.parent_id, self.running)
+        return self._coming
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited so long that room must be kept for it."""
@@ -84,7 +93,7 @@ def backfill(line: Line, job: PendingJob) -> None:
     if kept is None or line.stale:
         fresh = reserve(line.ledger, job, line.running, list(line.reserved.values()), line.now_ns)
         if kept is None or (fresh is not None and _earlier(fresh, kept)):
-            kept = fresh
+            kept = fresh if fresh is None or not any(map(fresh.clashes, line.others(job))) else kept
     if kept is None or (kept.start_ns is None and not line.starves(job)):
         return
     line.reserved[job.job_id] = kept

@@ -87,7 +87,7 @@ class Turn:
         if binding and lane.walled == binding:
             self._pass_walled(job, lane, rest, binding)
             return None
-        with Walls(self.ledger, binding):
+        with Walls(self.ledger, binding, self._line.coming() if binding else {}):
             start, found = self._try(job)
         if start is not None:
             self._count(start)
