@@ -14,6 +14,7 @@ import pytest
 
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
+from vctl.daemon.provider import MADE_BY, ProviderSpec
 from vctl.errors import VctlError
 from vctl.ops import admission
 from vctl.ops import clusters as cluster_ops
@@ -23,6 +24,7 @@ from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.runtime.protocol import RunState
+from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -32,6 +34,9 @@ STEPS = 200
 IN_CI = range(10)
 ALL = range(10, 200)
 TEMPLATES: dict[str, tuple[float, float]] = {"t2": (2, 0), "t4": (4, 1), "t8": (8, 2)}
+PROVIDER = ProviderSpec(
+    "simulated", (Template("t2", amounts(2), 2), Template("t4", amounts(4, 1), 2)), boot_s=2, idle_s=10
+)
 MOST_CLUSTERS, MOST_JOBS, MOST_NODES = 10, 10, 12
 
 
@@ -141,13 +146,16 @@ class Users:
         document: dict[str, Any] = {}
         kind = draw.choice(["flexible", "flexible", "groups", "both"])
         if kind != "groups":
-            least: dict[str, float] = {"CPU": draw.choice([0, 0.5, 1, 2, 3]), "GPU": draw.choice([0, 0, 0, 0.5, 1])}
+            least: dict[str, float] = {
+                "CPU": draw.choice([0, 0.5, 1, 2, 3]),
+                "GPU": draw.choice([0, 0, 0, 0.5, 1]),
+            }
             document["flexible_resource_min"] = least
             if draw.random() < 0.5:
                 document["flexible_resource_max"] = {"CPU": least["CPU"] + draw.choice([0, 1, 4])}
         if kind != "flexible":
             policy = draw.choice(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
-            node = {"resources": {"CPU": draw.choice([0.5, 1, 2])}}
+            node: dict[str, Any] = {"resources": {"CPU": draw.choice([0.5, 1, 2])}}
             if draw.random() < 0.3:
                 node["label_selector"] = {"zone": draw.choice(["a", "b"])}
             document["fixed_size_nodes"] = [
@@ -344,6 +352,7 @@ class Users:
         ledger = clusters.load_ledger(self.store)
         assert all(room.is_untouched() for room in ledger.rooms.values())
         assert self.count("SELECT count(*) FROM nodes WHERE state = 'DRAINING'") == 0
+        assert [node for node in ledger.nodes.values() if MADE_BY in node.labels] == []
 
 
 @pytest.fixture
@@ -352,7 +361,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    with hand_cranked(monkeypatch, lambda: World(home)) as world:
+    """Every third sequence has a node provider."""
+    provider = PROVIDER if seed % 3 == 0 else None
+    with hand_cranked(monkeypatch, lambda: World(home, provider=provider)) as world:
         users = Users(world, seed)
         for _ in range(3):
             users.join()

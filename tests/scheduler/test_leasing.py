@@ -171,3 +171,12 @@ def test_leases_on_virtual_nodes_that_are_gone_are_over() -> None:
     settled = settle(ledger, "a", leases, {})
     assert [(lease.lease_id, dict(left)) for lease, left in settled.cut] == [(2, {})]
     assert settled.fresh == ()
+
+
+def test_several_steps_of_one_cluster_are_judged_one_after_the_other() -> None:
+    ledger = trees.tree("2c,4c", "a < primary [3c]: n1~1c")
+    trees.use(ledger, "a/0: 1c")
+    first, second = grow(ledger, "a", g.amounts("1c")) or [], grow(ledger, "a", g.amounts("4c")) or []
+    later = second[0].gained
+    assert [trees.shown(above_minimum(ledger, step, later)) for step in first] == [""]
+    assert [trees.shown(above_minimum(ledger, step)) for step in second] == ["3c"]

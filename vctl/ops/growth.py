@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
+from vctl.core.resources import Amounts
 from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.leasing import above_minimum, settle
 from vctl.store import clusters, rows, tasks
 from vctl.store.store import Store
 
+NOTHING: Amounts = {}
+
 
 def write_growth(
-    store: Store, ledger: Ledger, step: Grow, *, lease_s: float | None = None, job_id: int | None = None
+    store: Store,
+    ledger: Ledger,
+    step: Grow,
+    *,
+    later: Amounts = NOTHING,
+    lease_s: float | None = None,
+    job_id: int | None = None,
 ) -> list[Lease]:
-    """One step that has just been applied to the ledger; returns the leases that were granted for it."""
+    """One step that has been applied to the ledger; returns the leases that were granted for it.
+
+    ``later`` is what its cluster gained by steps that were applied after it.
+    """
     if step.before is None:
         clusters.insert_vnode(store, step.after)
     else:
         clusters.update_vnode(store, step.after)
-    over = above_minimum(ledger, step)
+    over = above_minimum(ledger, step, later)
     cluster = ledger.clusters[step.after.cluster_id]
     if not over or cluster.parent_id is None:
         return []
@@ -43,8 +56,15 @@ def write_growth(
 
 def write_all(store: Store, ledger: Ledger, steps: Sequence[Grow]) -> None:
     """Several steps of one change; the ledger has them all. Asked from the top level down."""
-    for step in steps:
-        write_growth(store, ledger, step)
+    gained: dict[str, Amounts] = {}
+    todo: list[tuple[Grow, Amounts]] = []
+    for step in reversed(steps):
+        cluster_id = step.after.cluster_id
+        later = gained.get(cluster_id, NOTHING)
+        todo.append((step, later))
+        gained[cluster_id] = rs.add(later, step.gained)
+    for step, later in reversed(todo):
+        write_growth(store, ledger, step, later=later)
 
 
 def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> list[Lease]:

@@ -39,7 +39,7 @@ class Grow:
     def gained(self) -> dict[str, int]:
         """What the virtual node has more than before."""
         old = {} if self.before is None else self.before.holding.amounts
-        return {n: a - old.get(n, 0) for n, a in self.after.holding.amounts.items() if a != old.get(n, 0)}
+        return {n: a for n, a in rs.subtract(self.after.holding.amounts, old).items() if a}
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:

@@ -13,10 +13,15 @@ from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts
 
 
-def above_minimum(ledger: Ledger, step: Grow) -> dict[str, int]:
-    """How much of a growth that has been applied lies above the cluster's minimum: that part is a lease."""
+def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
+    """How much of a growth that has been applied lies above the cluster's minimum: that part is a lease.
+
+    ``later`` is what the cluster gained since.
+    """
     cluster = ledger.clusters[step.after.cluster_id]
-    has = rs.total(vnode.holding.amounts for vnode in flexible_parts(ledger, cluster.cluster_id))
+    has = rs.subtract(
+        rs.total(vnode.holding.amounts for vnode in flexible_parts(ledger, cluster.cluster_id)), later
+    )
     lent: dict[str, int] = {}
     for name, amount in step.gained.items():
         over = min(amount, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
