@@ -38,8 +38,8 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --after --per-node --max-retries --retry-on --backoff --signal --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
-        "job list") echo "--all --cluster --filter --limit --output --no-header --watch --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job list") echo "--all --cluster --members --filter --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
@@ -124,6 +124,7 @@ _vctl_value() {
         *" --runtime-env-json") echo "any" ;;
         *" --grace") echo "any" ;;
         *" --begin") echo "any" ;;
+        *" --array") echo "any" ;;
         *" --after") echo "any" ;;
         *" --max-retries") echo "any" ;;
         *" --retry-on") echo "any" ;;

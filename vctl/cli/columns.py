@@ -13,6 +13,11 @@ def _running_for(job: Item) -> str:
     return words.lasted(job["started_at"], job["ended_at"]) if job["started_at"] else ""
 
 
+def _done(job: Item) -> str:
+    array = job.get("array")
+    return f"{array['done']}/{array['count']}" if array else ""
+
+
 def _amount(key: str, name: str) -> Any:
     def show(item: Item) -> str:
         have = (item.get(key) or {}).get(name)
@@ -39,6 +44,7 @@ JOBS = [
     Column("ID", "job_id", right=True, spare=True),
     Column("NAME", "name", optional=True, give=True),
     Column("STATUS", lambda job: words.state(job["status"])),
+    Column("DONE", _done, right=True, optional=True),
     Column("REASON", "state_reason", optional=True),
     Column("CLUSTER", lambda job: words.cluster_name(job["parent_cluster_id"]), give=True),
     Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),

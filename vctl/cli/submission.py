@@ -6,7 +6,7 @@ from vctl.cli.call import Call
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.options import Dependency, WarningSignal
+    from vctl.spec.options import ArrayRange, Dependency, WarningSignal
 
 
 def reservation(
@@ -108,3 +108,12 @@ def causes(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ("NodeFailed",)
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def array(text: str | None) -> "ArrayRange | None":
+    """``--array``: the indices, and how many members may run at once."""
+    if text is None:
+        return None
+    from vctl.spec.options import parse_array
+
+    return parse_array(text)

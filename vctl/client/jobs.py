@@ -86,9 +86,10 @@ def list_jobs(
     filters: Sequence[str] = (),
     limit: int | None = None,
     cluster: str | None = None,
+    members: bool = True,
 ) -> tuple[list[Form], int]:
     """Jobs, newest first, and how many there are without the limit."""
-    found = server.get("/jobs", all=all, filter=list(filters), limit=limit, cluster=cluster)
+    found = server.get("/jobs", all=all, filter=list(filters), limit=limit, cluster=cluster, members=members)
     return found["items"], found["total"]
 
 

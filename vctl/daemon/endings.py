@@ -57,6 +57,7 @@ def observed(
         for end in sorted(ended, key=_ended_at):
             _end(store, mirror, end)
             touched.add(end.run.node_id)
+        mirror.windows.slide(store, mirror)
         for node_id in touched:
             node = mirror.ledger.nodes.get(node_id)
             if node is not None and node.state == DRAINING:
@@ -172,6 +173,7 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
             retrying.requeue(store, mirror, job, outcome)
             return
         mirror.note_end(job)
+        mirror.windows.leave(job)
         jobs.mark_ended(
             store, job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
             message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],

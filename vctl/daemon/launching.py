@@ -49,6 +49,10 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
+    if job["array_id"] is not None and run.task_id is None:
+        own["VCTL_ARRAY_ID"] = job["array_id"]
+        own["VCTL_ARRAY_INDEX"] = str(job["array_index"])
+        own["VCTL_ARRAY_COUNT"] = str(launch["count"])
     if in_gang:
         own.update(gangs.environment(store, ledger, run, job["master_port"] or 0))
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]

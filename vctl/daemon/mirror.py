@@ -9,6 +9,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import CANCELLED, PENDING_NODE, Lease, PendingTask
+from vctl.daemon.windows import Windows
 from vctl.ops import replay
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.queueing import Queue
@@ -42,6 +43,8 @@ class Mirror:
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
+        self.windows = Windows()
+        """The running limits of arrays."""
         self.ended: set[str] = set()
         """Jobs and arrays of which something ended, by id: somebody may wait for them."""
         self.edited: set[int] = set()
@@ -71,6 +74,7 @@ class Mirror:
                     mirror.stops.add(row["job_id"])
                 if row["outcome"] is not None:
                     mirror.stop_members(row)  # it was ending already
+            mirror.windows.load(store)
             for row in tasks.waiting_rows(store):
                 mirror.put_task(rows.task(row))
             for row in tasks.stop_requests(store):
@@ -97,11 +101,15 @@ class Mirror:
     def _take_over(self, store: Store, events: Iterable[Row]) -> None:
         touched: dict[int, None] = {}
         changed_tasks: dict[str, None] = {}
+        spans: list[tuple[int, int]] = []
         tree_changed = False
         for event in events:
             match event["object"]:
                 case "job":
                     touched[event["job_id"]] = None
+                case "array":
+                    reach = rows.loads(event["data"])
+                    spans.append((reach["first"], reach["last"]))
                 case "task":
                     changed_tasks[event["object_id"]] = None
                 case "node":
@@ -110,6 +118,8 @@ class Mirror:
                     tree_changed = True
         if tree_changed:
             self._reload_tree(store)
+        for first, last in dict.fromkeys(spans):
+            self._reload_span(store, first, last)
         for job_id in touched:
             self.reload_job(store, job_id)
         for task_id in changed_tasks:
@@ -225,7 +235,17 @@ class Mirror:
 
     def reload_job(self, store: Store, job_id: int) -> None:
         """Take over the row of a job: whether it is queued, whether it is to be stopped."""
-        row = jobs.get(store, job_id)
+        self._take_job(store, job_id, jobs.get(store, job_id))
+
+    def _reload_span(self, store: Store, first: int, last: int) -> None:
+        """The members of an array: one read for all of them."""
+        found = {row["job_id"]: row for row in jobs.between(store, first, last)}
+        for job_id in range(first, last + 1):
+            self._take_job(store, job_id, found.get(job_id))
+
+    def _take_job(self, store: Store, job_id: int, row: Row | None) -> None:
+        if row is not None and row["array_id"] is not None:
+            self.windows.take(store, row)
         if row is not None and row["status"] == jb.PENDING and jobs.is_queued(row):
             self._enqueue(row)
             return

@@ -18,7 +18,7 @@ from typing import Any
 from vctl.core.nodes import Node
 from vctl.core.resources import whole_node
 from vctl.daemon.mirror import Mirror
-from vctl.ops.jobs import TEMPLATES
+from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import NODE_ID
 from vctl.scheduler.provisioning import Template, wanted_nodes
 from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, refuse

@@ -135,6 +135,7 @@ class Scheduler:
         self.dependencies.turn(mirror)
         self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
         begin_due(self.store, mirror)
+        self._let_in(mirror)
         self.returns.turn(mirror)
         while self._round(mirror):
             names, _ = self._changes()
@@ -212,6 +213,14 @@ class Scheduler:
             endings.observed(self.store, mirror, started, ended)
             for end in ended:
                 self._let_go(mirror, end.run)
+
+    def _let_in(self, mirror: Mirror) -> None:
+        """Members of arrays for which there is room since somebody stopped or held others."""
+        if mirror.windows.may_slide:
+            with self.store.transaction():
+                mirror.follow(self.store)
+                mirror.windows.slide(self.store, mirror)
+                mirror.caught_up(self.store)
 
     def _let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over."""

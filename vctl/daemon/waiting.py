@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.tasks import FINAL as FINAL_TASK
 from vctl.core.tasks import FINISHED
+from vctl.daemon import array_waiting
 from vctl.daemon.loop import Signals
 from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
 from vctl.ops import tasks as task_ops
+from vctl.ops.arrays import exit_code
 from vctl.runtime.watch import CREATE, DELETE, MODIFY, MOVED_TO, Watch
 from vctl.store import jobs as table
 from vctl.store import tasks as task_table
 from vctl.store.locks import SchedulerLock, lock_is_wanted
-from vctl.store.store import Fenced, Store
+from vctl.store.store import Fenced, Row, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -156,18 +158,25 @@ def wait_for_jobs(
     store: Store, config: Config, refs: Sequence[str], *, timeout_s: float | None = None
 ) -> int:
     """``vctl job wait``: until all are over; 0 when all went well, else the first bad exit code in the order given."""
-    numbers = [ops.resolve(store, ref) for ref in refs]
+    names = [str(ops.get_job(store, ref)["submission_id"]) for ref in refs]
+    left = list(names)
+
+    def done() -> bool:
+        while left and _is_over(store, left[-1]):
+            left.pop()
+        return not left
+
     with Waiter(store, config) as waiter:
-        if not waiter.until(lambda: all(_is_over(store, number) for number in numbers), timeout_s=timeout_s):
+        if not waiter.until(done, timeout_s=timeout_s):
             return INTERRUPTED
-    return next((code for code in (_code(store, number) for number in numbers) if code), 0)
+    return next((code for code in (_code(store, name) for name in names) if code), 0)
 
 
 def wait_until_stopped(store: Store, config: Config, ref: str) -> int:
     """After ``vctl job stop``: until every process of the job is gone; 0, or 130 after an interrupt."""
-    number = ops.resolve(store, ref)
+    name = str(ops.get_job(store, ref)["submission_id"])
     with Waiter(store, config) as waiter:
-        return 0 if waiter.until(lambda: _is_over(store, number)) else INTERRUPTED
+        return 0 if waiter.until(lambda: _is_over(store, name)) else INTERRUPTED
 
 
 def follow_task(store: Store, config: Config, ref: str) -> int:
@@ -210,15 +219,16 @@ def _task_code(store: Store, task_id: str) -> int:
 def _follow(waiter: Waiter, submission_id: str) -> int | None:
     """Copy the log to stdout until the job is over: its exit code, or None after a signal."""
     store = waiter.store
-    number = ops.resolve(store, submission_id)
-    if not _copy_log(waiter, submission_id, lambda: _is_over(store, number)):
+    if ops.is_array(store, submission_id):
+        return array_waiting.follow(waiter, submission_id)
+    if not _copy_log(waiter, submission_id, lambda: _is_over(store, submission_id)):
         return None
-    row = table.get(store, number)
+    row = _row(store, submission_id)
     if row is not None and row["status"] != jb.SUCCEEDED and row["state_reason"] != jb.NON_ZERO_EXIT:
         tell(f"Job {submission_id} {row['status']}: {row['state_reason']}: {row['message']}")
         if row["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(row["entrypoint"])):
             tell(f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}")
-    return _code(store, number)
+    return _code(store, submission_id)
 
 
 def _copy_log(waiter: Waiter, name: str, is_over: Callable[[], bool]) -> bool:
@@ -288,20 +298,20 @@ def write_all(data: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
-def _is_over(store: Store, number: int) -> bool:
-    row = table.get(store, number)
-    return row is None or row["status"] in jb.FINAL
+def _row(store: Store, submission_id: str) -> Row | None:
+    number = table.number_of(store, submission_id)
+    return None if number is None else table.get(store, number)
 
 
-def _code(store: Store, number: int) -> int:
-    """What a waiting command exits with: the job's own code where there is one."""
-    row = table.get(store, number)
+def _is_over(store: Store, name: str) -> bool:
+    """Whether a job or every member of an array is over; one that was forgotten is."""
+    row = _row(store, name)
     if row is None:
-        return 1
-    if row["exit_code"] is not None:
-        return int(row["exit_code"])
-    if row["status"] == jb.STOPPED:
-        return jb.EXIT_STOPPED
-    if row["status"] == jb.SUCCEEDED:
-        return 0
-    return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
+        return array_waiting.is_over(store, name)
+    return row["status"] in jb.FINAL
+
+
+def _code(store: Store, name: str) -> int:
+    """What a waiting command exits with."""
+    row = _row(store, name)
+    return array_waiting.code(store, name) if row is None else exit_code(row)

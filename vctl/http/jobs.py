@@ -52,12 +52,15 @@ def list_(
     over_too: Annotated[bool, Query(alias="all", description="Those that are over, too.")] = True,
     limit: Limit = None,
     cluster: str | None = None,
+    members: Annotated[bool, Query(description="Members of arrays one by one.")] = True,
 ) -> JSONResponse:
     """Jobs, newest first."""
     from vctl.ops import jobs
 
     with state(request) as store:
-        found, total = jobs.list_jobs(store, all=over_too, filters=filters, limit=limit, cluster=cluster)
+        found, total = jobs.list_jobs(
+            store, all=over_too, filters=filters, limit=limit, cluster=cluster, members=members
+        )
     return JSONResponse(listing("JobList", found, total))
 
 

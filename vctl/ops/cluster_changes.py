@@ -13,7 +13,7 @@ from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, Clust
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
-from vctl.ops import jobs as job_ops
+from vctl.ops import feasible
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
 from vctl.ops.growth import settle_leases, write_all
@@ -279,12 +279,15 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
             fix="stop what uses it, or keep its group in the spec",
         )
     # a parent that may grow is no limit, what is above it is
-    job_ops.check_maximum(
-        store, cluster.parent_id, job_ops.asked(cluster.spec, {}), f"cluster {cluster.cluster_id} can never be"
+    feasible.check_maximum(
+        store,
+        cluster.parent_id,
+        feasible.asked(cluster.spec, {}),
+        f"cluster {cluster.cluster_id} can never be",
     )
-    judge = job_ops.judge_of(store, cluster.parent_id)
+    judge = feasible.judge_of(store, cluster.parent_id)
     if judge == PRIMARY:
-        job_ops.add_possible(store, ledger)  # which is given up with the transaction
+        feasible.add_possible(store, ledger)  # which is given up with the transaction
     never = ever(ledger, judge, cluster.spec, {})
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:

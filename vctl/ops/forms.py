@@ -62,6 +62,8 @@ def job(row: Row, position: int | None) -> Form:
         "resources": amounts(loads(row["resources"])) if row["resources"] else {},
         "node_ids": loads(row["node_ids"]) if row["node_ids"] and row["status"] == "RUNNING" else [],
         "metadata": loads(row["metadata"]),
+        "array_id": row["array_id"],
+        "array_index": row["array_index"],
     }
 
 

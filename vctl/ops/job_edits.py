@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import forms, gates
+from vctl.ops import arrays, forms, gates
 from vctl.ops.jobs import get_job, resolve
+from vctl.store import arrays as arrays_table
 from vctl.store import gating
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
@@ -21,7 +22,7 @@ OPTIONS = {"priority": "--priority", "name": "--name", "time_limit_s": "--time-l
 
 
 def hold(store: Store, ref: str | int) -> forms.Form:
-    """Keep a pending job from starting until it is released."""
+    """Keep a pending job from starting until it is released; of an array all members that wait."""
     return _put_on_hold(store, ref, held=True)
 
 
@@ -31,34 +32,56 @@ def release(store: Store, ref: str | int) -> forms.Form:
 
 
 def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> forms.Form:
-    word = "hold" if held else "release"
     with store.transaction():
-        row = _row(store, ref)
-        if row["status"] != jb.PENDING:
+        array, found = _rows(store, ref)
+        pending = [row for row in found if row["status"] == jb.PENDING]
+        if not pending:
+            name, status = found[0]["submission_id"], found[0]["status"]
             raise Conflict(
-                f"job {row['submission_id']} is {row['status']}, and only a pending job can be put on hold",
-                fix=f"vctl job stop {row['submission_id']}"
-                if row["status"] == jb.RUNNING
-                else "submit it again",
-                details={"status": row["status"], "wanted": word},
+                f"job {name} is {status}, and only a pending job can be put on hold",
+                fix=f"vctl job stop {name}" if status == jb.RUNNING else "submit it again",
+                details={"status": status},
             )
-        if bool(row["held"]) != held:
-            gating.set_held(store, row["job_id"], held=held)
-            gates.refresh(store, row["job_id"])
-            table.tell(store, row, "job.held" if held else "job.released")
-    return get_job(store, int(row["job_id"]))
+        for row in pending:
+            if bool(row["held"]) != held:
+                gating.set_held(store, row["job_id"], held=held)
+                if row["array_id"] is not None and arrays_table.at_once(store, row["array_id"]) is not None:
+                    arrays_table.set_closed(store, row["job_id"], closed=True)  # its place is free for others
+                gates.refresh(store, row["job_id"])
+        _tell(store, array, pending[0], "held" if held else "released", None)
+    return get_job(store, ref)
 
 
 def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> forms.Form:
     """Change priority, name or time limit of a pending job, the time limit (None: no limit) of a running one."""
     check(changes)
     with store.transaction():
-        row = _row(store, ref)
-        refuse_what_is_fixed(row, changes)
+        array, found = _rows(store, ref)
+        if array is not None:
+            found = [row for row in found if row["status"] not in jb.FINAL] or found[:1]
         values = {name: (value or None) if name == "name" else value for name, value in changes.items()}
-        gating.change(store, row["job_id"], values)
-        table.tell(store, row, "job.edited", values)
-    return get_job(store, int(row["job_id"]))
+        for row in found:
+            refuse_what_is_fixed(row, changes)
+            gating.change(store, row["job_id"], values)
+        _tell(store, array, found[0], "edited", values)
+    return get_job(store, ref)
+
+
+def _tell(store: Store, array: Row | None, row: Row, what: str, data: Mapping[str, object] | None) -> None:
+    if array is None:
+        table.tell(store, row, f"job.{what}", data)
+    else:
+        arrays_table.tell(store, array, f"array.{what}", data)
+
+
+def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
+    """The job that a word names, or the array and its members."""
+    array = arrays.named(store, ref)
+    if array is not None:
+        return array, arrays_table.members(store, array)
+    row = table.get(store, resolve(store, ref))
+    assert row is not None
+    return None, [row]
 
 
 def check(changes: Mapping[str, object]) -> None:
@@ -97,9 +120,3 @@ def refuse_what_is_fixed(row: Row, changes: Mapping[str, object]) -> None:
         fix=fix if allowed else "submit it again",
         details={"status": row["status"], "allowed": list(allowed)},
     )
-
-
-def _row(store: Store, ref: str | int) -> Row:
-    row = table.get(store, resolve(store, ref))
-    assert row is not None
-    return row

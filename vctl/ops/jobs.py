@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
-from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
-from vctl.core.resources import SCALE, Amounts
-from vctl.errors import BadSpec, Conflict, Infeasible, NotFound
-from vctl.ops import dependencies, forms, gates
+from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import arrays, dependencies, forms, gates
+from vctl.ops.feasible import asked
+from vctl.ops.feasible import check_feasible as _check_feasible
 from vctl.ops.filters import parse_filters
-from vctl.store import clusters, nodes, rows
+from vctl.store import clusters, rows
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -28,29 +26,34 @@ if TYPE_CHECKING:
 DEFAULT_GRACE_S = 3.0
 UNREAD_NS = 60 * 10**9
 LAST = "last"
-TEMPLATES = "provider_templates"
-"""Where the scheduler tells which nodes its provider could make."""
-MOST_POSSIBLE = 1000
 LOG_BLOCK = 1 << 16
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
-    "priority", "exit_code",
+    "priority", "exit_code", "array_id",
 )  # fmt: skip
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID")  # fmt: skip
 """What the environment of a job says about that job: never handed on to a job it submits."""
 
 
-def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
-    """Queue a job, durably. ``environment`` is the submitter's (default: this process's).
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a request means here: where it goes and what must be free. ``known``: judged possible at ``capacity``."""
 
-    Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
-    no row is left then.
-    """
+    parent_id: str
+    shares_parent: bool
+    spec: ClusterSpec
+    entry: dict[str, int]
+    shape: str
+    capacity: int
+    known: bool
+
+
+def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Prepared:
+    """Find the target of a request and refuse what could never run there; changes nothing."""
     from vctl.spec.job_request import entry_amounts
     from vctl.spec.shape import shape_key
 
-    around = os.environ if environment is None else environment
     parent_id, shares_parent = _target(store, request, around)
     _check_per_node(request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
@@ -59,6 +62,20 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     capacity, known = table.capacity(store), table.is_feasible(store, parent_id, shape)
     if not known:
         _check_feasible(store, parent_id, spec, entry)
+    return Prepared(parent_id, shares_parent, spec, entry, shape, capacity, known)
+
+
+def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+    """Queue a job, durably. ``environment`` is the submitter's (default: this process's).
+
+    Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
+    no row is left then.
+    """
+    from vctl.spec.ids import check_submission_id
+
+    around = os.environ if environment is None else environment
+    wanted = prepare(store, request, around)
+    parent_id, shares_parent, spec = wanted.parent_id, wanted.shares_parent, wanted.spec
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
     columns: dict[str, object] = {
         "submission_id": submission_id,
@@ -70,15 +87,15 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "held": request.hold,
         "begin_at": None if request.begin_at is None else int(request.begin_at * 1e9),
         "priority": request.priority,
-        "shape": shape,
+        "shape": wanted.shape,
         "spec": rows.spec_text(spec),
-        "entry": rows.dumps(entry),
+        "entry": rows.dumps(wanted.entry),
         "entrypoint": _shown(request.argv),
         "user": _user(),
         "metadata": rows.dumps({**request.labels, **request.metadata}),
         "time_limit_s": request.time_limit_s,
         "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
-        "resources": rows.dumps(asked(spec, entry)),
+        "resources": rows.dumps(asked(spec, wanted.entry)),
         "rules": rows.dumps(_rules(request)),
         "per_node": request.per_node,
     }
@@ -89,8 +106,10 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "cwd": request.cwd or _directory(),
         "options": rows.dumps(options),
     }
+    if request.array is not None:
+        check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
     with store.transaction():
-        if table.number_of(store, submission_id) is not None:
+        if table.number_of(store, submission_id) is not None or arrays.known(store, submission_id):
             raise Conflict(
                 f"job {submission_id} exists already",
                 fix="choose another --submission-id, or leave it out",
@@ -100,19 +119,25 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             raise _no_cluster(store, parent_id)
         columns["submitted_at"] = store.clock()  # stamped inside the transaction
         after = resolved(store, request.after)  # first, so that nothing waits for itself
-        job_id = table.insert(store, columns, launch)
-        if after:
-            dependencies.attach(store, [job_id], after)
-        gates.refresh(store, job_id)
-        if not known:
-            table.set_feasible(store, parent_id, shape, capacity)
-    return get_job(store, job_id)
+        if request.array is not None:
+            arrays.insert(store, request.array, columns, launch, after)
+        else:
+            job_id = table.insert(store, columns, launch)
+            if after:
+                dependencies.attach(store, [job_id], after)
+            gates.refresh(store, job_id)
+        if not wanted.known:
+            table.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
+    return get_job(store, submission_id)
 
 
 def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
     """Dependencies with the full ids of jobs that exist. Raises NotFound."""
     found = []
     for one in after:
+        if (array := arrays.named(store, one.job)) is not None:
+            found.append(replace(one, job=array["array_id"]))
+            continue
         row = table.get(store, resolve(store, one.job))
         assert row is not None
         found.append(replace(one, job=row["submission_id"]))
@@ -147,12 +172,6 @@ def _rules(request: JobRequest) -> dict[str, object]:
             "backoff_s": request.backoff_s,
         }
     return rules
-
-
-def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
-    """What must be free before a job starts, summed; whole nodes by template count once they are placed."""
-    fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
-    return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
 
 
 def _shown(argv: Sequence[str]) -> str:
@@ -234,78 +253,6 @@ def _no_cluster(store: Store, cluster_id: str) -> NotFound:
     )
 
 
-def _check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
-    """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
-    from vctl.scheduler.feasibility import ever
-
-    check_maximum(store, parent_id, asked(spec, entry))
-    judge = judge_of(store, parent_id)
-    if judge == PRIMARY:
-        fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
-        if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
-            return
-        ledger = _primary_of(nodes.samples(store, 1 << 40))
-        add_possible(store, ledger)
-    else:
-        ledger = clusters.load_ledger(store)
-    never = ever(ledger, judge, spec, entry)
-    if never is not None and not never.exhausted:
-        where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
-        raise Infeasible(
-            f"the job can never run in {where}, not even when it is empty: {never.message}",
-            fix="ask for less, or add a node with `vctl node add`",
-            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
-        )
-
-
-def judge_of(store: Store, parent_id: str) -> str:
-    """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
-    while parent_id != PRIMARY:
-        row = clusters.get(store, parent_id)
-        if row is None or not rows.spec(row["spec"]).flexible:
-            return parent_id
-        parent_id = row["parent_id"]
-    return PRIMARY
-
-
-def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
-    """No cluster on the way up may have to grow beyond its maximum."""
-    while parent_id != PRIMARY:
-        row = clusters.get(store, parent_id)
-        if row is None:
-            return
-        spec = rows.spec(row["spec"])
-        limit = spec.flexible_max
-        if spec.flexible and limit is not None:
-            fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
-            for name, amount in need.items():
-                most = fixed.get(name, 0) + limit.get(name, amount)
-                if amount > most:
-                    raise Infeasible(
-                        f"{what} in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
-                        f" the cluster's maximum is {forms.amount_text(name, most)}",
-                        fix="ask for less, or raise the maximum with `vctl vc update`",
-                        details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
-                    )
-        parent_id = row["parent_id"]
-
-
-def add_possible(store: Store, ledger: Ledger) -> None:
-    """The nodes that the provider could make at most."""
-    for kind in store.recall(TEMPLATES) or []:
-        total = rs.whole_node(kind["resources"])
-        for number in range(min(kind["most"], MOST_POSSIBLE)):
-            node_id = f"~{kind['name']}-{number}"
-            ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))
-
-
-def _primary_of(found: Sequence[Row]) -> Ledger:
-    ledger = Ledger()
-    for row in found:
-        ledger.put_node(rows.node(row))
-    return ledger
-
-
 # ---- looking ----
 
 
@@ -341,11 +288,18 @@ def _no_job(ref: str) -> NotFound:
 
 
 def get_job(store: Store, ref: str | int) -> forms.Form:
-    """One job."""
+    """One job, or an array of them."""
     with store.snapshot():
+        if (array := arrays.named(store, ref)) is not None:
+            return arrays.form(store, array)
         row = table.view(store, resolve(store, ref))
         assert row is not None
         return forms.job(row, _position(store, row))
+
+
+def is_array(store: Store, submission_id: str) -> bool:
+    """Whether an id is that of an array."""
+    return arrays.known(store, submission_id)
 
 
 def _position(store: Store, row: Row) -> int | None:
@@ -361,8 +315,12 @@ def list_jobs(
     filters: Sequence[str] = (),
     limit: int | None = None,
     cluster: str | None = None,
+    members: bool = True,
 ) -> tuple[list[forms.Form], int]:
-    """Jobs, newest first, and how many there are in all. Without ``all`` only those not over."""
+    """Jobs, newest first, and how many there are in all. Without ``all`` only those not over.
+
+    Without ``members`` each array is one entry.
+    """
     wanted = parse_filters(filters, FILTER_KEYS)
     where, values = ["1"], []
     if not all:
@@ -370,12 +328,19 @@ def list_jobs(
     if cluster is not None:
         where.append("(j.parent_cluster_id = ? OR j.cluster_id = ?)")
         values += [cluster, cluster]
+    together = []
+    if not members:
+        where.append("j.array_id IS NULL")
     condition = " AND ".join(where)
     with store.snapshot():
+        if not members:
+            together = arrays.list_(store, all=all, cluster=cluster)
         found = table.views(store, condition, values, None if wanted else limit)
         places = table.positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
         forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
-        total = table.count(store, condition, values)
+        total = table.count(store, condition, values) + len(together)
+    if together:
+        forms_ = sorted([*forms_, *together], key=lambda form: -form["job_id"])
     if wanted:
         forms_ = [form for form in forms_ if forms.matches(form, wanted)]
         total = len(forms_)
@@ -423,6 +388,9 @@ def stop(
 ) -> forms.Form:
     """End a job: at once when it is pending; a running one is asked for, and a scheduler carries it out."""
     with store.transaction():
+        if (array := arrays.named(store, ref)) is not None:
+            arrays.stop(store, array, grace_s=grace_s, reason=reason)
+            return arrays.form(store, array)
         job_id = resolve(store, ref)
         row = table.get(store, job_id)
         assert row is not None
@@ -440,15 +408,21 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
     """Forget jobs that are over, with their logs: all of them or none."""
     with store.transaction():
         deleted = [get_job(store, ref) for ref in refs]
+        gone: list[str] = []
         for form in deleted:
             if form["status"] not in jb.FINAL:
                 raise Conflict(
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
-            table.delete(store, form["job_id"], form["submission_id"])
-    for form in deleted:
-        log_of(store.home, form["submission_id"]).unlink(missing_ok=True)
+            if "array" in form:
+                gone += arrays.delete(store, form["submission_id"])
+            else:
+                table.delete(store, form["job_id"], form["submission_id"])
+                gone.append(form["submission_id"])
+        arrays.forget_empty(store)
+    for name in gone:
+        log_of(store.home, name).unlink(missing_ok=True)
     return deleted
 
 
@@ -461,6 +435,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.
         if not dry_run:
             for row in old:
                 table.delete(store, row["job_id"], row["submission_id"])
+            arrays.forget_empty(store)
             unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
             events = table.delete_events_before(store, min(before, unread))
     if not dry_run:

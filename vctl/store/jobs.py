@@ -60,8 +60,9 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
 
 
 def launch(store: Store, job_id: int) -> Row | None:
-    """What is started: argv, environment, directory, options."""
-    return store.row("SELECT * FROM job_launches WHERE job_id = ?", job_id)
+    """What is started: argv, environment, directory, options; members of an array share theirs."""
+    own = store.row("SELECT * FROM job_launches WHERE job_id = ?", job_id)
+    return own or store.row("SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE job_id = ?", job_id)
 
 
 def number_of(store: Store, submission_id: str) -> int | None:
@@ -104,6 +105,11 @@ def is_queued(row: Row) -> bool:
 def get(store: Store, job_id: int) -> Row | None:
     """One row of ``jobs``."""
     return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
+
+
+def between(store: Store, first: int, last: int) -> list[Row]:
+    """Rows of ``jobs`` with consecutive numbers."""
+    return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ?", first, last)
 
 
 def is_running(store: Store, job_id: int) -> bool:

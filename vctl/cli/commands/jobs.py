@@ -107,6 +107,14 @@ def submit(
     begin: Annotated[
         str | None, Opt("--begin", metavar="TIME", help="Not before 2030-01-31T08:00, or 1h from now.")
     ] = None,
+    array: Annotated[
+        str | None,
+        Opt(
+            "--array",
+            metavar="0-99[:STEP][%N]",
+            help="One job for each index, at most N at once; they see VCTL_ARRAY_INDEX.",
+        ),
+    ] = None,
     after: Annotated[
         list[str] | None,
         Opt(
@@ -173,6 +181,7 @@ def submit(
         begin_at=submission.begin_at(begin),
         signal=submission.warning(signal),
         after=submission.dependencies(after),
+        array=submission.array(array),
         per_node=per_node,
         max_retries=max_retries,
         retry_on=submission.causes(retry_on),
@@ -208,16 +217,20 @@ def list_(
         str | None,
         Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only jobs of this cluster."),
     ] = None,
+    members: Annotated[
+        bool, Opt("--members", help="Members of arrays one by one (JSON always has them so).")
+    ] = False,
 ) -> Answer:
-    """List jobs, newest first."""
+    """List jobs, newest first; an array is one line."""
     from vctl.cli.columns import JOBS
     from vctl.ops import jobs
 
     over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
     within = call.cluster(cluster) if cluster else None
     items, total = jobs.list_jobs(
-        call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within
-    )
+        call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
+        members=members or bool(call.filters) or call.output != "table",
+    )  # fmt: skip
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows those that are over"
     return listing("JobList", items, total, "submission_id", JOBS, none)
 
@@ -265,8 +278,8 @@ def stop(
     from vctl.spec.quantities import parse_duration
 
     grace_s = None if grace is None else parse_duration(grace, "--grace")
-    numbers = [jobs.resolve(call.store, ref) for ref in jobs_]  # a mistake stops none of them
-    stopped = [jobs.stop(call.store, number, grace_s=grace_s) for number in numbers]
+    names = [jobs.get_job(call.store, ref)["submission_id"] for ref in jobs_]  # a mistake stops none of them
+    stopped = [jobs.stop(call.store, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
         from vctl.daemon import waiting

@@ -1,0 +1,217 @@
+"""``--array``: one submit, many jobs; the limit on how many run at once; what is done to all of them together."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.daemon.conftest import SLEEP, Life
+from tests.daemon.test_dependencies import after
+from tests.daemon.test_holding import submit
+from vctl.errors import BadSpec, Conflict
+from vctl.ops import job_edits
+from vctl.ops import jobs as job_ops
+from vctl.spec.options import parse_array
+
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+@pytest.fixture
+def here(life: Life) -> Life:
+    life.nodes(2, "t")
+    return life
+
+
+def array(life: Life, name: str, indices: str, *words: str, **fields: object) -> str:
+    return submit(life, name, *words, array=parse_array(indices), **fields)
+
+
+def states(life: Life, name: str) -> dict[str, int]:
+    found: dict[str, int] = life.job(name)["array"]["states"]
+    return found
+
+
+def settled(life: Life, name: str) -> bool:
+    return life.job(name)["status"] in OVER
+
+
+def running(life: Life) -> set[str]:
+    return {row[0] for row in life.store.rows("SELECT submission_id FROM jobs WHERE status = 'RUNNING'")}
+
+
+def reasons(life: Life, name: str) -> list[str | None]:
+    found, _ = job_ops.list_jobs(life.store, all=True, filters=[f"array_id={name}"])
+    return [job["state_reason"] for job in reversed(found)]
+
+
+def test_members_are_jobs(here: Life) -> None:
+    shell = "echo $VCTL_ARRAY_ID $VCTL_ARRAY_INDEX of $VCTL_ARRAY_COUNT in $VCTL_SUBMISSION_ID"
+    array(here, "a", "3-7:2", "sh", "-c", shell)
+    assert [job["submission_id"] for job in job_ops.list_jobs(here.store)[0]] == ["a_7", "a_5", "a_3"]
+    here.until(lambda: settled(here, "a"))
+    for index in (3, 5, 7):
+        assert job_ops.log_of(here.home, f"a_{index}").read_text() == f"a {index} of 3 in a_{index}\n"
+    whole = here.job("a")
+    assert (whole["status"], whole["exit_code"]) == ("SUCCEEDED", 0)
+    assert whole["array"] == {
+        "indices": "3-7:2", "count": 3, "at_once": None, "states": {"SUCCEEDED": 3}, "done": 3,
+    }  # fmt: skip
+    assert here.events("array.submitted") == ["a"]
+    assert here.events("job.submitted") == []
+
+
+def test_the_first_bad_code_by_index(here: Life) -> None:
+    array(
+        here, "a", "0-3", "sh", "-c", "sleep 0.$((3 - VCTL_ARRAY_INDEX)); exit $((VCTL_ARRAY_INDEX % 3 * 10))"
+    )
+    here.until(lambda: settled(here, "a"))
+    assert (here.job("a")["status"], here.job("a")["exit_code"]) == ("FAILED", 10)
+
+
+def test_the_running_limit(here: Life) -> None:
+    array(here, "a", "0-9%3", *SLEEP)
+    assert reasons(here, "a") == ["PendingEvaluation"] * 3 + ["ArrayLimit"] * 7
+    here.until(lambda: states(here, "a") == {"PENDING": 7, "RUNNING": 3})
+    for _ in range(3):
+        here.turn()
+    assert running(here) == {"a_0", "a_1", "a_2"}
+    here.end("a_1")
+    here.until(lambda: running(here) == {"a_0", "a_2", "a_3"})
+    job_ops.stop(here.store, "a_4")  # one that waits leaves its place in the row to the next
+    here.end("a_0")
+    here.until(lambda: running(here) == {"a_2", "a_3", "a_5"})
+    here.die()
+    here.end("a_2")
+    here.until(lambda: running(here) == {"a_3", "a_5", "a_6"})
+
+
+def test_a_limit_to_the_end(here: Life) -> None:
+    array(here, "a", "0-19%2", "true")
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        most = max(most, len(running(here)))
+        return settled(here, "a")
+
+    here.until(done)
+    assert states(here, "a") == {"SUCCEEDED": 20}
+    assert most <= 2
+
+
+def test_a_held_member_leaves_its_place(here: Life) -> None:
+    array(here, "a", "0-4%1", *SLEEP)
+    job_edits.hold(here.store, "a_0")
+    here.until(lambda: running(here) == {"a_1"})
+    job_edits.release(here.store, "a_0")
+    here.turn()
+    assert reasons(here, "a")[0] == "ArrayLimit"
+    here.end("a_1")
+    here.until(lambda: running(here) == {"a_0"})
+
+
+def test_a_retry_keeps_its_place(here: Life) -> None:
+    array(
+        here,
+        "a",
+        "0-2%1",
+        "sh",
+        "-c",
+        "exit $((VCTL_ATTEMPT < 3))",
+        max_retries=2,
+        retry_on=("ExitCode",),
+        backoff_s=0,
+    )
+    here.until(lambda: settled(here, "a"))
+    assert states(here, "a") == {"SUCCEEDED": 3}
+
+
+def test_stop_hold_release_edit_and_delete_act_on_all(here: Life) -> None:
+    array(here, "a", "0-19", *SLEEP, hold=True)
+    assert reasons(here, "a") == ["Held"] * 20
+    job_edits.edit(here.store, "a", {"priority": 4})
+    job_edits.release(here.store, "a")
+    here.until(lambda: states(here, "a") == {"PENDING": 12, "RUNNING": 8})
+    job_edits.hold(here.store, "a")
+    assert reasons(here, "a")[8:] == ["Held"] * 12
+    with pytest.raises(Conflict, match="a_0 is RUNNING: --priority"):
+        job_edits.edit(here.store, "a", {"priority": 1})
+    with pytest.raises(Conflict, match="a is RUNNING"):
+        job_ops.delete(here.store, "a")
+    stopping = job_ops.stop(here.store, "a", grace_s=0)
+    assert stopping["array"]["states"] == {"RUNNING": 8, "STOPPED": 12}
+    here.until(lambda: settled(here, "a"))
+    assert (here.job("a")["status"], here.job("a")["exit_code"]) == ("STOPPED", 143)
+    job_ops.delete(here.store, "a")
+    for table in ("jobs", "arrays", "job_launches", "runs"):
+        assert here.store.value(f"SELECT count(*) FROM {table}") == 0
+    assert not list((here.home / "logs").iterdir())
+
+
+def test_members_deleted_one_by_one(here: Life) -> None:
+    array(here, "a", "0-1", "true")
+    here.until(lambda: settled(here, "a"))
+    job_ops.delete(here.store, "a_0")
+    assert here.job("a")["array"]["states"] == {"SUCCEEDED": 1}
+    job_ops.delete(here.store, "a_1")
+    assert here.store.value("SELECT count(*) FROM arrays") == 0
+
+
+def test_names(here: Life) -> None:
+    array(here, "sweep", "0-1", "true")
+    assert here.job("last")["array_id"] == "sweep"
+    assert here.job("swe")["submission_id"] == "sweep"
+    assert here.job("sweep_1")["array_index"] == 1
+    with pytest.raises(Conflict):
+        submit(here, "sweep")
+    with pytest.raises(Conflict):
+        submit(here, "sweep_1")
+    submit(here, "b_7", "true")
+    with pytest.raises(Conflict, match="b_7 exists"):
+        array(here, "b", "5-9", "true")
+    with pytest.raises(BadSpec):
+        array(here, "x" * 127, "0-1", "true")
+
+
+def test_dependencies_on_arrays_and_of_arrays(here: Life) -> None:
+    array(here, "good", "0-2", "true", hold=True)
+    array(here, "bad", "0-2", "sh", "-c", "exit $((VCTL_ARRAY_INDEX == 1))", hold=True)
+    submit(here, "then", "true", after=after("ok:good", "notok:bad"))
+    submit(here, "never", "true", after=after("ok:bad"))
+    array(here, "next", "0-2%1", "true", after=after("any:bad"))
+    array(here, "none", "0-2", "true", after=after("notok:good"))
+    assert reasons(here, "next") == ["Dependency"] * 3
+    for name in ("good", "bad"):
+        job_edits.release(here.store, name)
+    here.until(lambda: all(here.job(name)["status"] in OVER for name in ("then", "never", "next", "none")))
+    assert here.job("then")["status"] == "SUCCEEDED"
+    assert here.job("never")["state_reason"] == "DependencyFailed"
+    assert states(here, "next") == {"SUCCEEDED": 3}
+    assert here.job("none")["exit_code"] == 3
+
+
+def test_arrays_in_the_list(here: Life) -> None:
+    array(here, "a", "0-4", "true", hold=True)
+    submit(here, "b", "true")
+    found, total = job_ops.list_jobs(here.store, members=False)
+    assert ([job["submission_id"] for job in found], total) == (["b", "a"], 2)
+    assert job_ops.list_jobs(here.store)[1] == 6
+
+
+def test_ten_thousand(here: Life) -> None:
+    began = time.monotonic()
+    array(here, "a", "0-9999%4", "true", hold=True)
+    took = time.monotonic() - began
+    assert here.store.value("SELECT count(*) FROM jobs") == 10_000
+    assert here.store.value("SELECT count(*) FROM job_launches") == 0
+    assert here.store.value("SELECT count(*) FROM events WHERE object IN ('job', 'array')") == 1
+    here.turn()
+    began = time.monotonic()
+    job_ops.list_jobs(here.store, members=False)
+    listed = time.monotonic() - began
+    job_ops.stop(here.store, "a")
+    here.turn()
+    assert settled(here, "a")
+    assert took < 3, took  # well under a second on an idle machine
+    assert listed < 1, listed

@@ -1,0 +1,183 @@
+"""Arrays: one submit, many jobs. Members are ordinary jobs with ids ``<array id>_<index>``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.errors import Conflict
+from vctl.ops import dependencies, forms, gates
+from vctl.store import arrays as table
+from vctl.store import jobs
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vctl.spec.options import ArrayRange, Dependency
+
+LAST = "last"
+
+
+def insert(
+    store: Store,
+    wanted: ArrayRange,
+    columns: Mapping[str, object],
+    launch: Mapping[str, object],
+    after: Sequence[Dependency],
+) -> None:
+    """Queue all members, in the caller's transaction. ``columns`` are those of a single job with the array's id."""
+    array_id, parent_id = str(columns["submission_id"]), str(columns["parent_cluster_id"])
+    names = [f"{array_id}_{index}" for index in wanted.indices]
+    if taken := table.taken(store, array_id).intersection(names):
+        name = min(taken)
+        raise Conflict(f"job {name} exists already", fix="choose another --submission-id, or leave it out")
+    first = table.next_job_id(store)
+    shared = {
+        name: value
+        for name, value in columns.items()
+        if name not in ("submission_id", "cluster_id", "closed")
+    }
+    own = ("job_id", "submission_id", "cluster_id", "array_id", "array_index", "closed")
+    common = tuple(shared.values())
+    apart = columns["cluster_id"] != parent_id
+    open_ones = len(names) if wanted.at_once is None else 0 if columns["held"] else wanted.at_once
+    rows_ = (
+        (
+            first + n,
+            name,
+            f"{parent_id}##{name}" if apart else parent_id,
+            array_id,
+            index,
+            n >= open_ones,
+            *common,
+        )
+        for n, (index, name) in enumerate(zip(wanted.indices, names, strict=True))
+    )
+    array = {
+        "array_id": array_id, "first_job_id": first, "last_job_id": first + len(names) - 1,
+        "range": _shown(wanted), "count": len(names), "at_once": wanted.at_once, **launch,
+    }  # fmt: skip
+    table.insert(store, array, rows_, ", ".join((*own, *shared)))
+    if after:
+        dependencies.attach(store, range(first, first + len(names)), after)
+    row = table.get(store, array_id)
+    assert row is not None
+    for closed, example in ((0, first), (1, first + open_ones)):
+        job = jobs.get(store, example)
+        if job is not None and job["array_id"] == array_id and job["closed"] == closed:
+            table.set_gates(store, row, closed, *gates.gate(store, job))
+    table.tell(store, row, "array.submitted", {"count": len(names)})
+
+
+def _shown(wanted: ArrayRange) -> str:
+    indices = wanted.indices
+    text = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
+    text += f":{indices.step}" if indices.step > 1 and len(indices) > 1 else ""
+    return text if wanted.at_once is None else f"{text}%{wanted.at_once}"
+
+
+def named(store: Store, ref: str | int) -> Row | None:
+    """The array that a word names: its id, a unique prefix of it, or ``last`` when that was submitted last."""
+    if isinstance(ref, int) or not ref:
+        return None
+    if ref == LAST:
+        newest = jobs.last_number(store)
+        return None if newest is None else table.of_job(store, newest)
+    exact = table.get(store, ref)
+    if exact is not None or jobs.number_of(store, ref) is not None:
+        return exact
+    like = table.like(store, ref)
+    if len(like) == 1 and not table.strangers_like(store, ref, like[0]["array_id"]):
+        return like[0]
+    return None
+
+
+def form(store: Store, array: Row) -> forms.Form:
+    """An array as one object: the fields of a job for all of them together, and how many are in each state."""
+    counts = table.counts(store, array)
+    example = next(
+        found
+        for states in ("'RUNNING'", "'PENDING'", "'FAILED', 'STOPPED'", "'SUCCEEDED'")
+        if (found := table.example(store, array, states)) is not None
+    )
+    row = jobs.view(store, example)
+    assert row is not None
+    over = not (counts.get(jb.PENDING) or counts.get(jb.RUNNING))
+    span = table.span(store, array)
+    return {
+        **forms.job(row, None),
+        "job_id": array["first_job_id"],
+        "submission_id": array["array_id"],
+        "status": _status(counts),
+        "exit_code": code(store, array) if over else None,
+        "cluster_id": row["parent_cluster_id"],
+        "started_at": forms.timestamp(span["started_at"]),
+        "ended_at": forms.timestamp(span["ended_at"]) if over else None,
+        "node_ids": [],
+        "array_id": array["array_id"],
+        "array_index": None,
+        "array": {
+            "indices": array["range"], "count": array["count"], "at_once": array["at_once"],
+            "states": counts, "done": sum(counts.get(state, 0) for state in jb.FINAL),
+        },
+    }  # fmt: skip
+
+
+def list_(store: Store, *, all: bool, cluster: str | None) -> list[forms.Form]:  # noqa: A002  # the option's name
+    """Arrays, newest first; without ``all`` only those of which a member is not over."""
+    found = [row for row in table.all_rows(store) if all or table.is_unfinished(store, row)]
+    made = [form(store, row) for row in found]
+    return [one for one in made if cluster is None or cluster == one["parent_cluster_id"]]
+
+
+def _status(counts: Mapping[str, int]) -> str:
+    if counts.get(jb.RUNNING) or (counts.get(jb.PENDING) and len(counts) > 1):
+        return jb.RUNNING
+    return next(state for state in (jb.PENDING, jb.FAILED, jb.STOPPED, jb.SUCCEEDED) if counts.get(state))
+
+
+def code(store: Store, array: Row) -> int:
+    """The first bad exit code by index, 0 when all went well."""
+    bad = table.example(store, array, "'FAILED', 'STOPPED'")
+    return 0 if bad is None else exit_code(jobs.get(store, bad))
+
+
+def exit_code(row: Row | None) -> int:
+    """What a command that waited for a job exits with: the job's own code where there is one."""
+    if row is None:
+        return 1
+    if row["exit_code"] is not None:
+        return int(row["exit_code"])
+    if row["status"] == jb.STOPPED:
+        return jb.EXIT_STOPPED
+    if row["status"] == jb.SUCCEEDED:
+        return 0
+    return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
+
+
+def known(store: Store, array_id: str) -> bool:
+    """Whether an array has this id."""
+    return table.get(store, array_id) is not None
+
+
+def delete(store: Store, array_id: str) -> list[str]:
+    """Forget all members, which are over; their ids."""
+    array = table.get(store, array_id)
+    assert array is not None
+    names = [row["submission_id"] for row in table.members(store, array)]
+    table.delete_members(store, array)
+    return names
+
+
+def forget_empty(store: Store) -> None:
+    """Forget arrays of which the last member was forgotten."""
+    table.forget_empty(store)
+
+
+def stop(store: Store, array: Row, *, grace_s: float | None, reason: str) -> None:
+    """End all members, in the caller's transaction: those that wait at once, those that run are asked for."""
+    table.stop_pending(store, array, reason, "stopped before it started")
+    table.request_stops(store, array, reason, grace_s)
+    table.tell(store, array, "array.stop_requested", {"reason": reason})

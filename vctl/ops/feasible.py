@@ -1,0 +1,97 @@
+"""Whether a job could ever run where it is sent, with every node empty and every cluster grown as far as it may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vctl.core import resources as rs
+from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
+from vctl.core.resources import SCALE, Amounts
+from vctl.errors import Infeasible
+from vctl.ops import forms
+from vctl.store import clusters, nodes, rows
+from vctl.store.store import Row, Store
+
+TEMPLATES = "provider_templates"
+"""Where the scheduler tells which nodes its provider could make."""
+MOST_POSSIBLE = 1000
+
+
+def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
+    """What must be free before a job starts, summed; whole nodes by template count once they are placed."""
+    fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
+    return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
+
+
+def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
+    """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
+    from vctl.scheduler.feasibility import ever
+
+    check_maximum(store, parent_id, asked(spec, entry))
+    judge = judge_of(store, parent_id)
+    if judge == PRIMARY:
+        fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
+        if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
+            return
+        ledger = _primary_of(nodes.samples(store, 1 << 40))
+        add_possible(store, ledger)
+    else:
+        ledger = clusters.load_ledger(store)
+    never = ever(ledger, judge, spec, entry)
+    if never is not None and not never.exhausted:
+        where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
+        raise Infeasible(
+            f"the job can never run in {where}, not even when it is empty: {never.message}",
+            fix="ask for less, or add a node with `vctl node add`",
+            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
+        )
+
+
+def judge_of(store: Store, parent_id: str) -> str:
+    """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
+    while parent_id != PRIMARY:
+        row = clusters.get(store, parent_id)
+        if row is None or not rows.spec(row["spec"]).flexible:
+            return parent_id
+        parent_id = row["parent_id"]
+    return PRIMARY
+
+
+def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
+    """No cluster on the way up may have to grow beyond its maximum."""
+    while parent_id != PRIMARY:
+        row = clusters.get(store, parent_id)
+        if row is None:
+            return
+        spec = rows.spec(row["spec"])
+        limit = spec.flexible_max
+        if spec.flexible and limit is not None:
+            fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
+            for name, amount in need.items():
+                most = fixed.get(name, 0) + limit.get(name, amount)
+                if amount > most:
+                    raise Infeasible(
+                        f"{what} in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
+                        f" the cluster's maximum is {forms.amount_text(name, most)}",
+                        fix="ask for less, or raise the maximum with `vctl vc update`",
+                        details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
+                    )
+        parent_id = row["parent_id"]
+
+
+def add_possible(store: Store, ledger: Ledger) -> None:
+    """The nodes that the provider could make at most."""
+    for kind in store.recall(TEMPLATES) or []:
+        total = rs.whole_node(kind["resources"])
+        for number in range(min(kind["most"], MOST_POSSIBLE)):
+            node_id = f"~{kind['name']}-{number}"
+            ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))
+
+
+def _primary_of(found: Sequence[Row]) -> Ledger:
+    ledger = Ledger()
+    for row in found:
+        ledger.put_node(rows.node(row))
+    return ledger
