@@ -42,13 +42,14 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> forms.Form:
                 fix=f"vctl job stop {name}" if status == jb.RUNNING else "submit it again",
                 details={"status": status},
             )
-        for row in pending:
-            if bool(row["held"]) != held:
-                gating.set_held(store, row["job_id"], held=held)
-                if row["array_id"] is not None and arrays_table.at_once(store, row["array_id"]) is not None:
-                    arrays_table.set_closed(store, row["job_id"], closed=True)  # its place is free for others
-                gates.refresh(store, row["job_id"])
-        _tell(store, array, pending[0], "held" if held else "released", None)
+        changed = [row for row in pending if bool(row["held"]) != held]
+        for row in changed:
+            gating.set_held(store, row["job_id"], held=held)
+            if row["array_id"] is not None and arrays_table.at_once(store, row["array_id"]) is not None:
+                arrays_table.set_closed(store, row["job_id"], closed=True)  # its place is free for others
+            gates.refresh(store, row["job_id"])
+        if changed:
+            _tell(store, array, changed[0], "held" if held else "released", None)
     return get_job(store, ref)
 
 
