@@ -26,7 +26,7 @@ def policy(text: str) -> QueuePolicy:
 
 
 def jobs(text: str) -> list[Given]:
-    """'a:4c60s/90@0' is job a: 4 CPUs, runs 60 s, limit 90 s, comes at 0; '/-' for no limit, '+5' priority, '~u' user."""
+    """'a:4c60s/90@0+5~u' is job a: 4 CPUs, runs 60 s, limit 90 s ('/-': none), comes at 0, priority 5, user u."""
     found = []
     for word in text.split():
         name, _, rest = word.partition(":")
@@ -46,7 +46,7 @@ def jobs(text: str) -> list[Given]:
                 limit=true_limit,
                 priority=int(priority or 0),
                 user=user or "me",
-            )  # fmt: skip
+            )
         )
     return found
 
@@ -62,7 +62,8 @@ CASES = {
         "fifo best-effort", 4, "a:3c10s/- h:4c10s b:1c50s", {"a": 0, "b": 0, "h": 50}),
     "best-effort: a head that starved has room kept": (
         "fifo best-effort starve=60", 4,
-        "a:3c70s/- h:4c10s b:1c40s c:1c40s@40 d:1c40s@80 e:1c40s@81", {"a": 0, "b": 0, "c": 40, "h": 80, "d": 90, "e": 90}),
+        "a:3c70s/- h:4c10s b:1c40s c:1c40s@40 d:1c40s@80 e:1c40s@81",
+        {"a": 0, "b": 0, "c": 40, "h": 80, "d": 90, "e": 90}),
     "best-effort: without starving the head is overtaken for ever": (
         "fifo best-effort starve=9999", 4,
         "a:3c70s/- h:4c10s b:1c41s c:1c41s@40 d:1c41s@80",

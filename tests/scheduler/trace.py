@@ -81,7 +81,7 @@ class Trace:
                 user=job.user,
                 submitted_at_ns=self.now * SECOND,
                 time_limit_ns=limit_ns,
-            )  # fmt: skip
+            )
         )
 
     def round(self) -> list[str]:
@@ -143,7 +143,9 @@ class Trace:
         """Reserved starts that are still to come: the daemon looks every few seconds, too."""
         kept = (one for queue in self.queues.values() for one in queue.kept.values())
         starts = [
-            one.start_ns // SECOND for one in kept if isinstance(one, Reservation) and one.start_ns is not None
+            one.start_ns // SECOND
+            for one in kept
+            if isinstance(one, Reservation) and one.start_ns is not None
         ]
         return [at for at in starts if at > self.now]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from vctl.core.queue_policy import FAIR
 from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
+from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.store import clusters, tasks
 from vctl.store.store import Store
@@ -33,6 +35,7 @@ class Returns:
         self.terms = terms
         self._idle_since: dict[int, float] = {}
         self._due: float | None = None
+        self._shares: Shares | None = None
         self.called: set[int] = set()
         """Leases that their lender wants back: returned as soon as they are free."""
 
@@ -44,13 +47,15 @@ class Returns:
         """Give back what is due now."""
         now, wall = time.monotonic(), self.store.clock()
         self._due = None
+        self._shares = None
         due: list[Lease] = []
         for lease in newest_first(list(mirror.leases.values())):
             if not free_part(mirror.ledger, lease):
                 self._idle_since.pop(lease.lease_id, None)
                 continue
             since = self._idle_since.setdefault(lease.lease_id, now)
-            wait_s = 0.0 if lease.lease_id in self.called else self._wait_s(lease, since, now, wall)
+            at_once = lease.lease_id in self.called or self._must_yield(mirror, lease)
+            wait_s = 0.0 if at_once else self._wait_s(lease, since, now, wall)
             if wait_s <= 0:
                 due.append(lease)
             elif self._due is None or now + wait_s < self._due:
@@ -60,6 +65,15 @@ class Returns:
         self.called &= set(mirror.leases)
         if due:
             self._give_back(mirror, due)
+
+    def _must_yield(self, mirror: Mirror, lease: Lease) -> bool:
+        """Where the order is fair, what comes free goes to whom it is due, not to whoever had it."""
+        above = mirror.ledger.clusters[lease.borrower_id].parent_id
+        if above is None or mirror.ledger.clusters[above].queue.order != FAIR:
+            return False
+        if self._shares is None:
+            self._shares = Shares(mirror.ledger, mirror.running, mirror.usage)
+        return must_yield(mirror.ledger, self._shares, mirror.queues, lease.borrower_id)
 
     def _wait_s(self, lease: Lease, since: float, now: float, wall: int) -> float:
         if lease.expires_at is not None and lease.expires_at <= wall:

@@ -15,9 +15,10 @@ from vctl.ops import arrays, dependencies, forms, gates
 from vctl.ops.feasible import asked
 from vctl.ops.feasible import check_feasible as _check_feasible
 from vctl.ops.filters import parse_filters
+from vctl.ops.positions import position, positions
 from vctl.store import clusters, rows
 from vctl.store import jobs as table
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
@@ -294,18 +295,12 @@ def get_job(store: Store, ref: str | int) -> forms.Form:
             return arrays.form(store, array)
         row = table.view(store, resolve(store, ref))
         assert row is not None
-        return forms.job(row, _position(store, row))
+        return forms.job(row, position(store, row))
 
 
 def is_array(store: Store, submission_id: str) -> bool:
     """Whether an id is that of an array."""
     return arrays.known(store, submission_id)
-
-
-def _position(store: Store, row: Row) -> int | None:
-    if row["status"] != jb.PENDING:
-        return None
-    return table.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
 
 
 def list_jobs(
@@ -336,7 +331,7 @@ def list_jobs(
         if not members:
             together = arrays.list_(store, all=all, cluster=cluster)
         found = table.views(store, condition, values, None if wanted else limit)
-        places = table.positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
+        places = positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
         forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
         total = table.count(store, condition, values) + len(together)
     if together:

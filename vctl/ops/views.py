@@ -10,6 +10,7 @@ from vctl.core.nodes import ALIVE, DEAD
 from vctl.errors import NotFound
 from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
+from vctl.ops.positions import position
 from vctl.ops.totals import Slot, slots_of, totals_of
 from vctl.store import clusters, jobs
 from vctl.store import nodes as node_table
@@ -272,7 +273,7 @@ def _head(store: Store) -> list[dict[str, Any]]:
             "parent_cluster_id": row["parent_cluster_id"],
             "state_reason": row["reason"],
             "message": row["words"],
-            "queue_position": jobs.position(store, row["parent_cluster_id"], row["priority"], row["job_id"]),
+            "queue_position": position(store, row),
         }
         for row in jobs.head(store, HEAD)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
@@ -47,7 +47,12 @@ def decide(
             _reconsider(ledger, queues[parent_id], grown)
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
-        turns = _turns(ledger, open_queues, running, usage, grown, now_ns)
+        fair = any(is_fair(ledger, parent_id) for parent_id in queues)  # the past counts also while nobody waits
+        shares = _shares(ledger, running, usage, now_ns) if fair else None
+        turns = [
+            Turn(ledger, queue, running, shares, now_ns=now_ns, stale=queue.parent_id in grown)
+            for queue in open_queues
+        ]
         for start in _in_turn(turns):
             starts.append(start)
             if len(starts) >= MOST_STARTS:
@@ -97,23 +102,10 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     return False
 
 
-def _turns(
-    ledger: Ledger,
-    queues: Iterable[Queue],
-    running: Running,
-    usage: Usage | None,
-    grown: Mapping[str, set[str]],
-    now_ns: int,
-) -> list[Turn]:
-    shares: Shares | None = None
-    if any(is_fair(ledger, queue.parent_id) for queue in queues):
-        if usage is not None:
-            usage.advance(ledger, now_ns)
-        shares = Shares(ledger, running, usage)
-    return [
-        Turn(ledger, queue, running, shares, now_ns=now_ns, stale=queue.parent_id in grown)
-        for queue in queues
-    ]
+def _shares(ledger: Ledger, running: Running, usage: Usage | None, now_ns: int) -> Shares:
+    if usage is not None:
+        usage.advance(ledger, now_ns)
+    return Shares(ledger, running, usage)
 
 
 def _in_turn(turns: list[Turn]) -> Iterator[Start]:

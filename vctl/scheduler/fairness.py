@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running, holdings_of
 
 Member = tuple[str, str, str]
@@ -57,7 +58,7 @@ class Shares:
         for job in running.jobs.values():
             self.add(job.parent_id, job.user, rs.total(h.amounts for _, h in holdings_of(ledger, job)))
         if usage is not None:
-            usage.rates = {member: dict(amounts) for member, amounts in self.held.items()}
+            usage.rates = self.held  # with what the round starts
 
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
         """A job of a user holds something in a cluster: it counts there and for every cluster on the way up."""
@@ -73,12 +74,14 @@ class Shares:
         """A user's share of a cluster."""
         return self._share((cluster_id, "", user), 1)
 
+    def of_child(self, parent_id: str, cluster_id: str) -> float:
+        """A child cluster's share of its parent, by its weight."""
+        return self._share((parent_id, cluster_id, ""), self.ledger.clusters[cluster_id].queue.weight)
+
     def turn_of(self, cluster_id: str) -> tuple[float, ...]:
         """The shares of a cluster and of those above it, from the top: less goes first. 0 where order is not fair."""
         return tuple(
-            self._share((above, child, ""), self.ledger.clusters[child].queue.weight)
-            if self.ledger.clusters[above].queue.order == FAIR
-            else 0.0
+            self.of_child(above, child) if self.ledger.clusters[above].queue.order == FAIR else 0.0
             for above, child in reversed(list(chain_of(self.ledger, cluster_id)))
         )
 
@@ -95,6 +98,29 @@ class Shares:
         return max(parts, default=0.0) / weight
 
 
+def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], cluster_id: str) -> bool:
+    """Whether a sibling with a smaller share waits for what a cluster has borrowed and does not use now."""
+    cluster = ledger.clusters.get(cluster_id)
+    if cluster is None or cluster.parent_id is None or cluster.kind != LOGICAL:
+        return False
+    parent_id = cluster.parent_id
+    if ledger.clusters[parent_id].queue.order != FAIR:
+        return False
+    mine = shares.of_child(parent_id, cluster_id)
+    for waiting_id, queue in queues.items():
+        blocked = [shape for shape in queue.shapes.values() if shape.blocked is not None]
+        if not blocked or waiting_id not in ledger.clusters:
+            continue
+        if waiting_id == parent_id:
+            users = {lane.user for shape in blocked for lane in shape.lanes.values()}
+            if any(shares.of_user(parent_id, user) < mine for user in users):
+                return True
+        for above, child in chain_of(ledger, waiting_id):
+            if above == parent_id and child != cluster_id and shares.of_child(parent_id, child) < mine:
+                return True
+    return False
+
+
 def chain_of(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, str]]:
     """(parent, child) from a cluster up to the primary."""
     while cluster_id != PRIMARY:
@@ -106,6 +132,7 @@ def chain_of(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, str]]:
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
     """Whether shares decide anything about the jobs of a cluster."""
-    return ledger.clusters[cluster_id].queue.order == FAIR or any(
-        ledger.clusters[above].queue.order == FAIR for above, _ in chain_of(ledger, cluster_id)
+    return cluster_id in ledger.clusters and (
+        ledger.clusters[cluster_id].queue.order == FAIR
+        or any(ledger.clusters[above].queue.order == FAIR for above, _ in chain_of(ledger, cluster_id))
     )

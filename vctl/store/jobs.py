@@ -11,12 +11,16 @@ from vctl.store import rows
 from vctl.store.store import Store
 
 VIEW = (
-    "SELECT j.*, coalesce(j.state_reason, CASE WHEN j.status = 'PENDING' THEN coalesce(w.reason, 'PendingEvaluation')"
-    " END) AS reason, coalesce(j.message, CASE WHEN j.status = 'PENDING' THEN coalesce(w.message,"
+    "SELECT j.*, coalesce(j.state_reason, CASE WHEN j.status = 'PENDING' THEN coalesce(u.reason, w.reason,"
+    " 'PendingEvaluation')"
+    " END) AS reason, coalesce(j.message, CASE WHEN j.status = 'PENDING' THEN coalesce(u.message, w.message,"
     " 'waiting for the scheduler to look at it') END) AS words"
     " FROM jobs j LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id"
-    " AND w.shape = j.shape "
+    " AND w.shape = j.shape"
+    " LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id"
+    " AND u.shape = j.shape || ';user=' || j.user "
 )
+"""Why a job waits is kept by shape; by shape and user where users are limited."""
 
 
 def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, object]) -> int:
@@ -148,6 +152,22 @@ def positions(store: Store) -> dict[int, int]:
     ):
         seen[parent] = found[job_id] = seen.get(parent, 0) + 1
     return found
+
+
+def waiting_rows(store: Store, parent_id: str) -> list[Row]:
+    """What the order of a queue is made of."""
+    return store.rows(
+        "SELECT job_id, priority, submitted_at, user, resources FROM jobs"
+        " WHERE status = 'PENDING' AND parent_cluster_id = ?",
+        parent_id,
+    )
+
+
+def held_by_users(store: Store, parent_id: str) -> list[Row]:
+    """(user, resources) of the jobs that run in a cluster."""
+    return store.rows(
+        "SELECT user, resources FROM jobs WHERE status = 'RUNNING' AND parent_cluster_id = ?", parent_id
+    )
 
 
 def head(store: Store, limit: int) -> list[Row]:

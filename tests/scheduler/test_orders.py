@@ -1,0 +1,100 @@
+"""Whose turn it is: the orders as a table, and fair shares under permanent backlog."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler.trace import Given, Trace, used
+from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.jobs import PendingJob
+from vctl.core.queue_policy import FAIR, FIFO, PRIORITY, SECOND, QueuePolicy
+from vctl.scheduler.orders import ORDERS, order_key
+
+CASES = {
+    "fifo: by arrival, whatever the priority": (FIFO, None, "a+0@0 b+5@1 c+1@2", "abc"),
+    "priority: higher first": (PRIORITY, None, "a+0@0 b+5@1 c+1@2", "bca"),
+    "priority: equals by arrival": (PRIORITY, None, "a+1@0 b+1@1 c+1@2", "abc"),
+    "priority: negative ones last": (PRIORITY, None, "a-1@0 b+0@1", "ba"),
+    "ageing: who waited two steps passes one that is one step higher": (PRIORITY, 60, "a+0@0 b+1@120", "ab"),
+    "ageing: who waited less than the step does not": (PRIORITY, 60, "a+0@0 b+1@59", "ba"),
+    "ageing: equal after exactly one step, then by arrival": (PRIORITY, 60, "a+0@0 b+1@60", "ab"),
+    "fair: among the jobs of one user as by priority": (FAIR, None, "a+0@0 b+5@1 c+1@2", "bca"),
+}
+
+
+def job(number: int, text: str) -> PendingJob:
+    """'b+5@1' is job b of priority 5, submitted at second 1."""
+    rest, _, at = text[1:].partition("@")
+    return PendingJob(
+        number, text[0], PRIMARY, "shape", ClusterSpec(), {}, int(rest), submitted_at_ns=int(at) * SECOND
+    )
+
+
+@pytest.mark.parametrize(("order", "ageing", "given", "want"), CASES.values(), ids=CASES)
+def test_who_goes_first(order: str, ageing: int | None, given: str, want: str) -> None:
+    policy = QueuePolicy(order, ageing_ns=None if ageing is None else ageing * SECOND)
+    found = [job(number, text) for number, text in enumerate(given.split())]
+    assert "".join(one.submission_id for one in sorted(found, key=lambda j: order_key(j, policy))) == want
+
+
+def test_every_order_is_in_the_table() -> None:
+    assert {order for order, *_ in CASES.values()} == set(ORDERS)
+
+
+def test_users_take_turns_by_what_they_hold() -> None:
+    trace = Trace(1, 6, QueuePolicy(FAIR))
+    trace.submit(Given("a1", 2, 100, user="a"))
+    for name in ("a2", "a3", "b1", "b2"):
+        trace.submit(Given(name, 1, 100, user=name[0]))
+    assert trace.round() == ["a1", "b1", "b2", "a2", "a3"]
+
+
+def test_new_settings_reorder_a_queue_at_once() -> None:
+    trace = Trace(1, 1, QueuePolicy(FIFO))
+    for name, priority in (("now", 0), ("low", 0), ("high", 9)):
+        trace.submit(Given(name, 1, 10, priority=priority))
+    assert trace.round() == ["now"]
+    trace.ledger.set_primary_queue(QueuePolicy(PRIORITY))
+    trace.end(1)
+    assert trace.round() == ["high"]
+
+
+def test_half_life_remembers_who_used_the_cluster() -> None:
+    """Without it only the present counts, and who arrived first would go first."""
+    firsts = {}
+    for half_life in (None, 600):
+        trace = Trace(1, 4, QueuePolicy(FAIR, half_life_ns=None if half_life is None else half_life * SECOND))
+        trace.play([Given("past", 4, 600, user="heavy")])
+        trace.play([Given("h", 4, 5, user="heavy", at=700), Given("l", 4, 5, user="light", at=700)])
+        firsts[half_life] = min(("h", "l"), key=trace.started.__getitem__)
+    assert firsts == {None: "h", 600: "l"}
+
+
+def test_siblings_keep_to_their_weights() -> None:
+    """Four clusters of weights 1:2:3:4, always backlogged: each within 5 % of its share over every hour."""
+    trace = Trace(5, 8, QueuePolicy(FAIR))
+    weights = {f"w{weight}": weight for weight in (1, 2, 3, 4)}
+    for name, weight in weights.items():
+        trace.share(name, weight)
+    held: dict[int, dict[str, int]] = {}
+    last = 0
+    number = 0
+
+    def each() -> None:
+        nonlocal last, number
+        hour, now = last // 3600, used(trace)
+        for name, amount in now.items():
+            spent = held.setdefault(hour, {})
+            spent[name] = spent.get(name, 0) + amount * (trace.now - last)
+        last = trace.now
+        for name in weights:
+            while len(trace.queues[name].jobs if name in trace.queues else ()) < 40:
+                number += 1
+                trace.submit(Given(f"{name}-{number}", 1, 60 + number * 37 % 240, cluster=name))
+
+    trace.play([Given("first", 1, 1)], until=2 * 3600 + 600, each=each)
+    for hour in (0, 1):
+        spent = held[hour]
+        everything = sum(spent.values())
+        for name, weight in weights.items():
+            assert abs(spent[name] / everything - weight / 10) <= 0.05 * weight / 10, (hour, spent)

@@ -1,0 +1,88 @@
+"""Places in the queue by the order in force; derived when asked, never stored.
+
+By default SQL counts along an index. Where a cluster's queue is served otherwise, its jobs are sorted by the very
+function the scheduler uses. For ``fair`` users take turns by what they hold now and would get next.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace
+
+from vctl.core import jobs as jb
+from vctl.core import resources as rs
+from vctl.core.clusters import ClusterSpec
+from vctl.core.jobs import PendingJob
+from vctl.core.queue_policy import FAIR, PRIORITY, QueuePolicy
+from vctl.ops.totals import totals_of
+from vctl.scheduler.orders import order_key
+from vctl.store import jobs, rows, settings
+from vctl.store.store import Row, Store
+
+_NO_SPEC = ClusterSpec()
+
+
+def position(store: Store, row: Row) -> int | None:
+    """The place of one job in its queue, 1 is next; None when it does not wait."""
+    if row["status"] != jb.PENDING:
+        return None
+    policy = settings.queue_of(store, row["parent_cluster_id"])
+    if _is_plain(policy):
+        return jobs.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
+    return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
+
+
+def positions(store: Store) -> dict[int, int]:
+    """The places of all pending jobs."""
+    found = jobs.positions(store)
+    for cluster_id, policy in settings.queues(store).items():
+        if not _is_plain(policy):
+            found |= _places(store, cluster_id, policy)
+    return found
+
+
+def _is_plain(policy: QueuePolicy) -> bool:
+    return policy.order == PRIORITY and policy.ageing_ns is None
+
+
+def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int]:
+    waiting = jobs.waiting_rows(store, cluster_id)
+    waiting.sort(key=lambda row: order_key(_job_of(row), policy))
+    if policy.order == FAIR:
+        waiting = _by_turns(store, cluster_id, waiting)
+    return {row["job_id"]: place for place, row in enumerate(waiting, 1)}
+
+
+def _job_of(row: Row) -> PendingJob:
+    return PendingJob(
+        row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], submitted_at_ns=row["submitted_at"]
+    )  # fmt: skip
+
+
+def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
+    """Serve the user with the least share again and again, each time with the next of his jobs."""
+    total, _ = totals_of(store, cluster_id)
+    lines: dict[str, list[Row]] = {}
+    for row in reversed(waiting):
+        lines.setdefault(row["user"], []).append(row)
+    held: dict[str, dict[str, int]] = {}
+    for user, resources in jobs.held_by_users(store, cluster_id):
+        held[user] = rs.add(held.get(user, {}), rows.loads(resources or "{}"))
+
+    def turn(user: str) -> tuple[float, int, int, str]:
+        share = max((a / total[n] for n, a in held.get(user, {}).items() if total.get(n)), default=0.0)
+        first = lines[user][-1]
+        return (share, -first["priority"], first["job_id"], user)
+
+    heap = [turn(user) for user in lines]
+    heapify(heap)
+    served: list[Row] = []
+    while heap:
+        user = heap[0][-1]
+        row = lines[user].pop()
+        served.append(row)
+        held[user] = rs.add(held.get(user, {}), rows.loads(row["resources"] or "{}"))
+        if lines[user]:
+            heapreplace(heap, turn(user))
+        else:
+            heappop(heap)
+    return served
