@@ -75,6 +75,16 @@ def test_stopping(client: vctl.Client) -> None:
     assert len(client.jobs.delete("long", behind.submission_id)) == 2
 
 
+def test_an_array(site: Site) -> None:
+    client = site.client
+    client.physical_nodes.add(resources={"CPU": 4})
+    job = client.submit(["sh", "-c", "exit $VCTL_ARRAY_INDEX"], array="0-2%2", submission_id="many")
+    assert job.wait(timeout_s=PATIENCE_S) == 1
+    assert client.jobs.get("many_2").wait() == 2
+    assert client.jobs.get("many_0").status() == "SUCCEEDED"
+    assert job.status() == "FAILED"
+
+
 def test_tasks(client: vctl.Client) -> None:
     client.physical_nodes.add(resources={"CPU": 4})
     job = client.submit("sleep 100", num_cpus=2, nodes=1)

@@ -56,6 +56,7 @@ class Jobs:
         hold: bool = False,
         after: Sequence[str] = (),
         per_node: bool = False,
+        array: str | None = None,
         max_retries: int = 0,
         retry_on: Sequence[str] = ("NodeFailed",),
         backoff: Duration = 1,
@@ -71,11 +72,12 @@ class Jobs:
         """Queue a command, durably; it starts by itself when all that it must have is free.
 
         ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``. ``after``
-        names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``.
+        names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
+        many jobs; the ``Job`` is all of them.
         """
         from vctl.ops import jobs
         from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
-        from vctl.spec.options import parse_dependency, parse_warning_signal
+        from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 
         units = self._units()
         given = virtual_cluster is not None
@@ -104,6 +106,7 @@ class Jobs:
             hold=hold,
             after=tuple(parse_dependency(text, "after") for text in after),
             per_node=per_node,
+            array=None if array is None else parse_array(array, "array"),
             begin_at=begin_at,
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
         )
