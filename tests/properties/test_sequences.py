@@ -231,7 +231,9 @@ class Users:
         entry = self.dice.choice([None, None, amounts(1), amounts(0.5, 0.5), {}])
         request = JobRequest(
             argv=("x",), submission_id=f"j{self.number():03}", cluster=target, spec=spec, entry=entry, cwd="/",
-            priority=self.dice.choice([0, 0, 1]),
+            priority=self.dice.choice([0, 0, 1]), time_limit_s=self.dice.choice([None, None, 20]), grace_s=0,
+            max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
+            per_node=spec is not None and entry is None and self.dice.random() < 0.2,
         )  # fmt: skip
         job_ops.submit(self.store, request, environment={})
 
