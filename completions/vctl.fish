@@ -81,7 +81,7 @@ complete -c vctl -n '__vctl_in_group job' -a hold -d 'Keep pending jobs from sta
 complete -c vctl -n '__vctl_in_group job' -a release -d 'Let held jobs go back to their place in the queue.'
 complete -c vctl -n '__vctl_in_group job' -a edit -d 'Change pending jobs, or the time limit of running ones.'
 complete -c vctl -n '__vctl_in_group vc' -a create -d 'Create a virtual cluster.'
-complete -c vctl -n '__vctl_in_group vc' -a update -d 'Change what a virtual cluster consists of, all of it or nothing, or how its queue is served.'
+complete -c vctl -n '__vctl_in_group vc' -a update -d 'Change what a virtual cluster consists of, all of it or nothing.'
 complete -c vctl -n '__vctl_in_group vc' -a stop -d 'Admit no more jobs to a virtual cluster; what runs goes on.'
 complete -c vctl -n '__vctl_in_group vc' -a resume -d 'Admit jobs to a virtual cluster again.'
 complete -c vctl -n '__vctl_in_group vc' -a delete -d 'Delete a virtual cluster; its nodes go back to its parent.'

@@ -133,9 +133,9 @@ def update(
     max_running_jobs: queue.MostJobs = None,
     max_running_per_user: queue.MostPerUser = None,
 ) -> Answer:
-    """Change what a virtual cluster consists of, all of it or nothing, or how its queue is served.
+    """Change what a virtual cluster consists of, all of it or nothing.
 
-    Of the primary only how its queue is served can be changed.
+    How its queue is served can be changed too; of the primary cluster only that.
     """
     from vctl.ops import clusters
 
