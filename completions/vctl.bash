@@ -19,7 +19,7 @@ _vctl_offer() {
 
 _vctl_words() {
     case "$1" in
-        "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary demand events daemon serve replay doctor backup restore prune" ;;
+        "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary why demand events daemon serve replay doctor backup restore prune" ;;
         "job") echo "submit list status logs stop delete wait hold release edit" ;;
         "vc") echo "create update stop resume delete remove-nodes list get tree plan apply export" ;;
         "task") echo "run list status logs cancel wait" ;;
@@ -38,7 +38,7 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --members --filter --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
@@ -87,6 +87,7 @@ _vctl_options() {
         "list") echo "--detail --filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "summary") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
+        "why") echo "--output --no-header --watch --color --home --help" ;;
         "demand") echo "--filter --limit --output --no-header --watch --color --home --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
         "daemon") echo "--no-local-node --output --color --home --help" ;;
@@ -220,6 +221,7 @@ _vctl_argument() {
         "get "0) echo "choice clusters vnodes nodes jobs tasks leases" ;;
         "get "1) echo "live objects" ;;
         "summary "0) echo "choice clusters vnodes nodes jobs tasks leases events" ;;
+        "why "0) echo "live jobs" ;;
         "backup "0) echo "file" ;;
         "restore "0) echo "file" ;;
     esac

@@ -49,7 +49,7 @@ vc delete team/; vc update .. --spec {}
 node list; node get t-00; node get nope; task list -a; events; events --limit 2; replay --dry-run
 job list -a; job list --filter nonsense; job status last; job status nope; job logs last; job wait last
 list jobs; list clusters --detail; list vnodes; list nodes --filter state=ALIVE; list events --limit 2
-get jobs last; get clusters primary; get nodes t-01; get vnodes team/0; summary jobs; summary nodes
+why last; why nope; get jobs last; get clusters primary; get nodes t-01; get vnodes team/0; summary jobs; summary nodes
 """
 AGES = re.compile(r"\b\d+ ?s\b")
 

@@ -26,6 +26,7 @@ STANDINS = {
     "vctl.ops.tasks": "tasks",
     "vctl.ops.tree_files": "tree_files",
     "vctl.ops.views": "views",
+    "vctl.ops.why": "why",
     "vctl.daemon.waiting": "waiting",
 }
 

@@ -1,12 +1,15 @@
 """``vctl job``: submit, watch and stop jobs."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
 
 JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
 JobRefs = Annotated[
@@ -143,6 +146,9 @@ def submit(
         Opt("--signal", metavar="SIG@TIME", help="Send a signal that long before the time limit: USR1@60."),
     ] = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
+    dry_run: Annotated[
+        bool, Opt("--dry-run", help="Say whether and where it would start, and submit nothing.")
+    ] = False,
     stop_on_interrupt: Annotated[
         bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
     ] = False,
@@ -187,11 +193,22 @@ def submit(
         retry_on=submission.causes(retry_on),
         backoff_s=parse_duration(backoff, "--backoff"),
     )
+    if dry_run:
+        return _dry_run(call, request)
     job = jobs.submit(call.store, request)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
     return _follow(call, job["submission_id"], stop_on_interrupt=stop_on_interrupt)
+
+
+def _dry_run(call: Call, request: "JobRequest") -> Answer:
+    """What the submit would lead to; nothing is changed."""
+    from vctl.cli.why_view import draw_dry_run
+    from vctl.ops import why
+
+    data = why.dry_run(call.store, request)
+    return single(data, data["verdict"], lambda page: draw_dry_run(page, data))
 
 
 def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answer | int:

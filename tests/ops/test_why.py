@@ -1,0 +1,278 @@
+"""``vctl why`` and ``job submit --dry-run`` on real tables; each offered command is run on a copy of the state."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.world import World, hand_cranked
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE
+from vctl.errors import Infeasible, NotFound
+from vctl.ops import admission, clusters, jobs, nodes, why
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import WarningSignal, parse_array
+
+GIB = 2**30 * SCALE
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+        yield made
+
+
+def add(world: World, count: int = 1, cpus: int = 4, gpus: int = 0, template: str = "t") -> None:
+    resources = {CPU: cpus * SCALE, MEMORY: 8 * GIB} | ({GPU: gpus * SCALE} if gpus else {})
+    nodes.add(world.store, resources=resources, count=count, template=template)
+
+
+def gang(count: int, policy: str = "PACK", **amounts: int) -> ClusterSpec:
+    node = FixedNode({name: amount * SCALE for name, amount in amounts.items()})
+    return ClusterSpec(groups=(Group((node,) * count, policy),), flexible=False)
+
+
+def submit(
+    world: World, submission_id: str, spec: ClusterSpec | None = None, **fields: Any
+) -> dict[str, Any]:
+    request = JobRequest(argv=("sleep", "it's"), submission_id=submission_id, spec=spec, cwd="/", **fields)
+    return jobs.submit(world.store, request, environment={"PATH": "/bin"})
+
+
+def dump(world: World) -> list[str]:
+    return list(world.store.db.iterdump())
+
+
+def test_a_full_node(world: World):
+    add(world)
+    submit(world, "first", gang(1, CPU=3), priority=2)
+    submit(world, "big", gang(1, CPU=2), priority=5)
+    world.turn()
+    submit(world, "ahead", gang(1, CPU=4), priority=3)
+    submit(world, "late", gang(1, CPU=3), priority=2)
+    world.turn()
+    before = dump(world)
+    answer = why.why(world.store, "late")
+    assert dump(world) == before
+    assert (answer["status"], answer["state_reason"]) == ("PENDING", "InsufficientResources")
+    assert "needs 3 CPU on one node, the most free on one node is 2 CPU" in answer["message"]
+    assert answer["queue_position"] == 3
+    assert [(one["submission_id"], one["priority"], one["resources"]) for one in answer["ahead"]] == [
+        ("ahead", 3, {"CPU": 4.0}), ("first", 2, {"CPU": 3.0}),
+    ]  # fmt: skip
+    (node,) = answer["nodes"]
+    assert (node["node_id"], node["verdict"]) == ("t-00", "feasible but not available")
+    assert (node["need"], node["have"]) == ({"CPU": 3.0}, {"CPU": 2.0})
+    assert node["holders"] == [{"submission_id": "big", "resources": {"CPU": 2.0}}]
+    assert all(change["proven"] for change in answer["changes"])
+    said = {change["kind"]: (change["change"], change["command"]) for change in answer["changes"]}
+    assert set(said) == {"request"}  # one more node would go to those ahead, and `big` is of higher priority
+    words, line = said["request"]
+    assert words == "ask for 2 CPU instead of 3 CPU per node"
+    again = "vctl job submit --num-cpus 2 --priority 2 --working-dir / --no-wait -- sleep 'it'\"'\"'s'"
+    assert line == f"vctl job stop late && {again}"
+
+
+def test_a_cluster_that_can_grow_is_looked_at_again_when_room_comes_back_in_it(world: World):
+    add(world, cpus=8, gpus=2)
+    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}, {CPU: 3 * SCALE}))
+    submit(world, "first", gang(1, CPU=3), cluster="team")
+    submit(world, "second", gang(1, CPU=1, GPU=1), cluster="team")
+    world.turn()
+    assert "stop" in {change["kind"] for change in why.why(world.store, "second")["changes"]}
+    (run,) = world.processes.running()
+    world.processes.end(run, 0)
+    world.turn()
+    assert jobs.get_job(world.store, "second")["status"] == "RUNNING"
+
+
+def test_who_does_not_wait_is_told_so(world: World):
+    add(world)
+    submit(world, "one")
+    world.turn()
+    answer = why.why(world.store, "one")
+    assert (answer["status"], answer["nodes"], answer["changes"]) == ("RUNNING", [], [])
+    assert answer["message"].startswith("it runs since ")
+    (run,) = world.processes.running()
+    world.processes.end(run, 3)
+    world.turn()
+    answer = why.why(world.store, "one")
+    assert (answer["status"], answer["state_reason"]) == ("FAILED", "NonZeroExit")
+    with pytest.raises(NotFound):
+        why.why(world.store, "nobody")
+
+
+def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
+    add(world)
+    submit(world, "one", gang(1, CPU=4))
+    submit(world, "two", gang(1, CPU=4))
+    assert why.why(world.store, "one")["message"] == why.STARTS_NOW
+    answer = why.why(world.store, "two")
+    assert answer["state_reason"] == "InsufficientResources"
+    assert answer["message"].endswith("; 1 other job would start first")
+    assert [change["kind"] for change in answer["changes"]] == ["priority", "node"]
+
+
+def test_what_is_held_or_stopped(world: World):
+    add(world)
+    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))
+    admission.stop(world.store, "team")
+    submit(world, "held", hold=True)
+    submit(world, "closed", cluster="team")
+    later = submit(world, "later", begin_at=world.now() / 1e9 + 60)
+    assert [c["command"] for c in why.why(world.store, "held")["changes"]] == ["vctl job release held"]
+    answer = why.why(world.store, "closed")
+    assert answer["state_reason"] == "ClusterStopped"
+    assert [c["command"] for c in answer["changes"]] == ["vctl vc resume team"]
+    answer = why.why(world.store, "later")
+    assert (answer["state_reason"], answer["message"]) == ("BeginTime", later["message"])
+    assert answer["changes"] == []
+
+
+def test_of_an_array_the_first_member_that_waits(world: World):
+    add(world)
+    submit(world, "many", gang(1, CPU=2), array=parse_array("0-3"), priority=1)
+    world.turn()
+    answer = why.why(world.store, "many")
+    assert (answer["submission_id"], answer["status"]) == ("many_2", "PENDING")
+    assert [change["kind"] for change in answer["changes"]] == ["node", "stop"]
+
+
+def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
+    add(world)
+    submit(world, "first", gang(1, CPU=3))
+    signal = WarningSignal("USR1", 10, 60)
+    submit(
+        world, "it", gang(1, CPU=2), per_node=True, time_limit_s=1_234_567, signal=signal, max_retries=2, name="n",
+        retry_on=("NodeFailed", "ExitCode"), metadata={"k": "v w"},
+    )  # fmt: skip
+    (change,) = (c for c in why.why(world.store, "it")["changes"] if c["kind"] == "request")
+    assert change["command"].startswith(
+        "vctl job stop it && vctl job submit --num-cpus 1 --time-limit 1234567s --signal USR1@60s --max-retries 2"
+        " --retry-on NodeFailed,ExitCode --backoff 1s --per-node --name n --metadata 'k=v w' --working-dir /"
+    )
+
+
+def request(spec: ClusterSpec | None = None, **fields: Any) -> JobRequest:
+    return JobRequest(argv=("true",), spec=spec, **fields)
+
+
+def test_a_dry_run_says_where_and_changes_nothing(world: World):
+    add(world, 2)
+    submit(world, "first", gang(1, CPU=3))
+    world.turn()
+    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({CPU: SCALE}))
+    world.turn()
+    before, held = dump(world), (world.home / "cluster.db").read_bytes()
+    answer = why.dry_run(world.store, request(gang(1, CPU=3), cluster="team"))
+    assert (answer["verdict"], answer["node_ids"]) == ("starts now", ["t-01"])
+    assert [(p["rank"], p["node_id"], p["resources"]) for p in answer["pieces"]] == [
+        (0, "t-01", {"CPU": 3.0})
+    ]
+    assert [(b["borrower_id"], b["lender_id"]) for b in answer["borrowed"]] == [("team", "kPrimaryClusterID")]
+    answer = why.dry_run(world.store, request(gang(2, "STRICT_SPREAD", CPU=4)))
+    assert (answer["verdict"], answer["state_reason"]) == ("waits", "InsufficientResources")
+    assert why.dry_run(world.store, request(hold=True))["state_reason"] == "Held"
+    with pytest.raises(Infeasible):
+        why.dry_run(world.store, request(gang(1, CPU=40)))
+    assert (dump(world), (world.home / "cluster.db").read_bytes()) == (before, held)
+
+
+def test_a_dry_run_is_what_then_happens(world: World):
+    add(world, 2, gpus=2)
+    spec = gang(2, "STRICT_SPREAD", CPU=1, GPU=1)
+    foretold = why.dry_run(world.store, request(spec))
+    submit(world, "it", spec)
+    world.turn()
+    assert jobs.get_job(world.store, "it")["node_ids"] == foretold["node_ids"] == ["t-00", "t-01"]
+
+
+def populate(world: World, rng: Random) -> list[str]:
+    """A random state after the scheduler has come to rest, and the jobs that wait in it."""
+    for template in rng.sample(("4c", "8c2g", "2c4g"), rng.randint(1, 3)):
+        cpus, gpus = {"4c": (4, 0), "8c2g": (8, 2), "2c4g": (2, 4)}[template]
+        add(world, rng.randint(1, 2), cpus, gpus, template)
+    most = rng.choice((None, {CPU: 2 * SCALE}, {CPU: 3 * SCALE, GPU: SCALE}))
+    borrow = rng.choice((None, {CPU: 2 * SCALE}))
+    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}, most), borrow_limit=borrow)
+    specs = (
+        lambda: gang(1, CPU=rng.randint(1, 6)),
+        lambda: gang(1, CPU=1, GPU=rng.randint(1, 4)),
+        lambda: gang(rng.randint(2, 3), "STRICT_SPREAD", CPU=rng.randint(1, 4)),
+        lambda: ClusterSpec({CPU: rng.randint(1, 8) * SCALE}),
+        lambda: None,
+    )
+    half = rng.randint(2, 4)
+    for number in range(rng.randint(5, 9)):
+        if number == half:
+            world.turn()
+            if rng.random() < 0.3:
+                nodes.drain(world.store, rng.choice([n["node_id"] for n in nodes.list_nodes(world.store)]))
+        try:
+            submit(
+                world, f"j{number}", rng.choice(specs)(), priority=rng.randint(0, 3),
+                cluster=rng.choice((None, "team")),
+            )  # fmt: skip
+        except Infeasible:
+            continue
+    if rng.random() < 0.6:
+        world.turn()
+    if rng.random() < 0.1:
+        admission.stop(world.store, "team")
+    items, _ = jobs.list_jobs(world.store, filters=["status=PENDING"])
+    return [item["submission_id"] for item in items]
+
+
+def runs_after(
+    world: World, copy: Path, monkeypatch: pytest.MonkeyPatch, job: str, change: dict[str, Any]
+) -> bool:
+    """Run the command on a copy of the state, let the scheduler work, and look at the job."""
+    from vctl.cli.app import run
+
+    shutil.copytree(world.home, copy)
+    other = World(copy, terms=world.terms)
+    other.elapsed_s, other.processes.runs = world.elapsed_s, dict(world.processes.runs)
+    other.processes.starts = dict(world.processes.starts)
+    monkeypatch.setenv("VCTL_HOME", str(copy))
+    try:
+        for line in change["command"].split(" && "):
+            words = shlex.split(line)[1:]
+            words += ["--no-wait"] if change["kind"] == "stop" else []
+            assert run(words) == 0, line
+        other.turn()
+        other.processes.obey()
+        other.turn()
+        name = "last" if change["kind"] == "request" else job
+        return jobs.get_job(other.store, name)["status"] == "RUNNING"
+    finally:
+        other.close()
+
+
+def test_each_command_starts_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.setenv("VCTL_LOCAL_NODE", "0")
+    tried = situations = 0
+    for seed in range(100):
+        rng = Random(seed)
+        with hand_cranked(monkeypatch, lambda seed=seed: World(tmp_path / f"s{seed}")) as world:
+            pending = populate(world, rng)
+            if not pending:
+                continue
+            job = rng.choice(pending)
+            answer = why.why(world.store, job)
+            world.die()
+            for number, change in enumerate(answer["changes"]):
+                copy = tmp_path / f"s{seed}-{number}"
+                assert runs_after(world, copy, monkeypatch, job, change), (seed, job, change)
+                shutil.rmtree(copy)
+                tried += 1
+        situations += 1
+        if situations == 25:
+            break
+    assert situations == 25
+    assert tried > 25

@@ -1,0 +1,25 @@
+"""``vctl why``: why a job waits, and what would start it now."""
+
+from typing import Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import READS
+from vctl.cli.declare import Arg, command
+from vctl.cli.output import Answer, single
+
+
+@command("why", "vctl why last", "vctl why train-1 -o json", common=READS)
+def why(
+    call: Call,
+    job: Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")],
+) -> Answer:
+    """Why a job waits, and what would start it now.
+
+    Says who is ahead in the queue, what each node lacks and who holds it, and the smallest changes that would
+    start the job now. Each of them was tried with the scheduler on a copy of the state.
+    """
+    from vctl.cli.why_view import draw
+    from vctl.ops import why as ops
+
+    data = ops.why(call.store, job)
+    return single(data, data["submission_id"], lambda page: draw(page, data))

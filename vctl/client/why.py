@@ -1,0 +1,29 @@
+"""Why a job of a server waits: the functions of ``vctl.ops.why``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vctl.client.connection import Connection, at
+from vctl.client.jobs import document, sendable
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
+
+Form = dict[str, Any]
+
+
+def why(server: Connection, ref: str | int) -> Form:
+    """Why a job waits, and what would start it now."""
+    answer: Form = server.get(at("jobs", str(ref), "why"))
+    return answer
+
+
+def dry_run(server: Connection, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> Form:
+    """What a submit would lead to."""
+    around = os.environ if environment is None else environment
+    body = {**document(request), "environment": sendable(around)}
+    answer: Form = server.post("/jobs/dry-run", body)
+    return answer

@@ -1,0 +1,32 @@
+"""``/api/v1/jobs``: why one waits, and what a submit would lead to. Both only read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from vctl.http import bodies
+from vctl.http.context import server_of, state
+from vctl.http.documents import ERRORS, Document, good
+
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
+
+
+@router.get("/{job}/why", responses=good(Document), response_model=None)
+def why(request: Request, job: str) -> Any:
+    """Why a job waits: reason, queue, nodes, and the smallest changes that would start it now."""
+    from vctl.ops import why as ops
+
+    with state(request) as store:
+        return ops.why(store, job)
+
+
+@router.post("/dry-run", responses=good(Document), response_model=None)
+def dry_run(request: Request, body: bodies.Job) -> Any:
+    """What a submit with this body would lead to; nothing is changed."""
+    from vctl.ops import why as ops
+
+    wanted = bodies.job_request(server_of(request), body)
+    with state(request) as store:
+        return ops.dry_run(store, wanted, environment=body.environment or {})

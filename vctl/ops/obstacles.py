@@ -1,0 +1,102 @@
+"""Node by node: what a waiting job needs there, what is free, and who holds the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vctl.core import resources as rs
+from vctl.core.clusters import JOB, PRIMARY
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Amounts
+from vctl.ops import forms
+from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain
+from vctl.scheduler.whatif import Situation
+
+RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
+
+
+def obstacles(situation: Situation, job: PendingJob) -> list[forms.Form]:
+    """The verdict on every node where the job might get a place, its parent's growth included, by node id."""
+    ledger = situation.ledger
+    best: dict[str, tuple[NodeVerdict, str]] = {}
+    for cluster_id in _ground(ledger, job.parent_id):
+        for verdict in explain(ledger, cluster_id, job.spec, job.entry):
+            known = best.get(verdict.node_id)
+            if known is None or RANK.index(verdict.verdict) > RANK.index(known[0].verdict):
+                best[verdict.node_id] = verdict, cluster_id
+    holders = _Holders(situation)
+    return [
+        {
+            "node_id": node_id,
+            "verdict": verdict.verdict,
+            "need": forms.amounts(verdict.need),
+            "have": forms.amounts({name: max(amount, 0) for name, amount in verdict.have.items()}),
+            "holders": holders.on(cluster_id, node_id),
+            "note": verdict.note or _of_growth(verdict, cluster_id, job.parent_id),
+        }
+        for node_id, (verdict, cluster_id) in sorted(best.items())
+    ]
+
+
+def _of_growth(verdict: NodeVerdict, cluster_id: str, parent_id: str) -> str | None:
+    if cluster_id == parent_id or verdict.verdict != AVAILABLE:
+        return None
+    return f"free in {cluster_id}; {parent_id} would have to grow"
+
+
+def _ground(ledger: Ledger, parent_id: str) -> Iterator[str]:
+    """The parent, and where its growth would come from, up to the first cluster that cannot grow."""
+    while parent_id in ledger.clusters:
+        yield parent_id
+        cluster = ledger.clusters[parent_id]
+        if parent_id == PRIMARY or not cluster.spec.flexible or cluster.parent_id is None:
+            return
+        parent_id = cluster.parent_id
+
+
+class _Holders:
+    """Who holds something in the virtual nodes of a cluster: its children, and processes of its own."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.ledger = situation.ledger
+        self._job_of_run = {run: one.submission_id for one in situation.running for run in one.run_ids}
+        self._job_of_cluster = {
+            one.cluster_id: one.submission_id for one in situation.running if one.cluster_id
+        }
+        self._slots: dict[str, dict[str, list[str]]] = {}
+        self._runs: dict[str, list[str]] = {}
+        for run_id, (vnode_id, _) in self.ledger.charges.items():
+            self._runs.setdefault(vnode_id, []).append(run_id)
+
+    def on(self, cluster_id: str, node_id: str) -> list[forms.Form]:
+        """Those on one node with what they hold, the largest first."""
+        held: dict[tuple[str, str], dict[str, int]] = {}
+        for vnode_id in self._slots_on(cluster_id).get(node_id, ()):
+            for who, amounts in self._in(vnode_id):
+                held[who] = rs.add(held.get(who, {}), amounts)
+        order = sorted(held.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        return [{kind: name, "resources": forms.amounts(amounts)} for (kind, name), amounts in order]
+
+    def _in(self, vnode_id: str) -> Iterator[tuple[tuple[str, str], Amounts]]:
+        for child_id in self.ledger.children.get(vnode_id, ()):
+            child = self.ledger.vnodes[child_id]
+            job = self._job_of_cluster.get(child.cluster_id)
+            of_job = job is not None and self.ledger.clusters[child.cluster_id].kind == JOB
+            yield (
+                ("submission_id", job or "") if of_job else ("cluster_id", child.cluster_id),
+                child.holding.amounts,
+            )
+        for run_id in self._runs.get(vnode_id, ()):
+            yield (
+                ("submission_id", self._job_of_run.get(run_id, run_id)),
+                self.ledger.charges[run_id][1].amounts,
+            )
+
+    def _slots_on(self, cluster_id: str) -> dict[str, list[str]]:
+        if cluster_id not in self._slots:
+            found: dict[str, list[str]] = {}
+            for vnode in self.ledger.slots(cluster_id):
+                found.setdefault(vnode.node_id, []).append(vnode.vnode_id)
+            self._slots[cluster_id] = found
+        return self._slots[cluster_id]

@@ -1,0 +1,85 @@
+"""What would help, in words and as the command that does it."""
+
+from __future__ import annotations
+
+from vctl.core import resources as rs
+from vctl.core.clusters import Cluster
+from vctl.core.nodes import SIMULATED, Node
+from vctl.ops import forms
+from vctl.ops.resubmit import command, document, resubmit
+from vctl.scheduler import whatif_search as kinds
+from vctl.scheduler.whatif import Change
+from vctl.store.rows import dumps
+from vctl.store.store import Row
+
+
+def remedy(change: Change, row: Row, launch: Row) -> forms.Form:
+    """A change that was tried and starts the job of ``row``."""
+    words, line = _say(change, row, launch)
+    return {"kind": change.kind, "change": words, "command": line, "proven": True}
+
+
+def _say(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
+    job = str(row["submission_id"])
+    match change.kind:
+        case kinds.RELEASE:
+            return "release it", command(["job", "release", job])
+        case kinds.RESUME:
+            return f"let {change.subject} admit jobs again", command(["vc", "resume", change.subject])
+        case kinds.UNDRAIN:
+            return f"take node {change.subject} back into service", command(
+                ["node", "undrain", change.subject]
+            )
+        case kinds.PRIORITY:
+            words = f"raise its priority from {change.old} to {change.new}"
+            return words, command(["job", "edit", job, "--priority", str(change.new)])
+        case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
+            return _limit(change, change.cluster)
+        case kinds.NODE if change.node is not None:
+            return _node(change.node)
+        case kinds.STOP:
+            return f"stop job {change.subject}, which holds what it needs", command(
+                ["job", "stop", change.subject]
+            )
+    assert change.job is not None, change
+    return _request(change), resubmit(row, launch, change.job)
+
+
+def _limit(change: Change, cluster: Cluster) -> tuple[str, str]:
+    from vctl.spec.cluster_spec import spec_to_document
+
+    new, old = (_amount(change.where, amount) for amount in (change.new, change.old))
+    if change.kind == kinds.BORROW:
+        words = f"let {cluster.cluster_id} borrow up to {new} instead of {old}"
+        return words, command(
+            ["vc", "update", cluster.cluster_id, "--borrow-limit", document(cluster.borrow_limit or {})]
+        )
+    words = f"raise the maximum of {cluster.cluster_id} from {old} to {new}"
+    spec = dumps(spec_to_document(cluster.spec))
+    return words, command(["vc", "update", cluster.cluster_id, "--spec", spec])
+
+
+def _node(node: Node) -> tuple[str, str | None]:
+    words = f"add one more node of template {node.template_id}"
+    if node.source != SIMULATED:
+        return words, None
+    given = ["node", "add", "--template", node.template_id, "--resources", document(node.total.amounts)]
+    if node.labels:
+        given += ["--labels", dumps(dict(node.labels))]
+    return words, command([*given, "--simulated"])
+
+
+def _request(change: Change) -> str:
+    where, subject = change.where, change.subject
+    if where.startswith("nodes of group"):
+        return f"ask for {change.new} nodes instead of {change.old}"
+    if where == "whole":
+        return f"ask for {change.new} whole nodes of template {subject} instead of {change.old}"
+    wanted = f"ask for {_amount(subject, change.new)} instead of {_amount(subject, change.old)}"
+    if where == "entry":
+        return f"{wanted} for the command itself"
+    return f"{wanted} as the flexible minimum" if where == "minimum" else f"{wanted} per node"
+
+
+def _amount(name: str, amount: int | None) -> str:
+    return forms.amount_text(name, amount or 0) if amount else f"0 {name or rs.CPU}"

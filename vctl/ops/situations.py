@@ -1,0 +1,56 @@
+"""The state to try things on, read from the tables: ledger, queue, running jobs, waiting tasks. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+from vctl.core.nodes import DEAD, Node
+from vctl.core.resources import whole_node
+from vctl.ops.feasible import TEMPLATES
+from vctl.scheduler.whatif import Holder, Situation
+from vctl.store import clusters, jobs, rows, tasks
+from vctl.store.store import Store
+
+
+def load(store: Store) -> Situation:
+    """Everything that a round of the scheduler looks at, as of now; inside a snapshot."""
+    runs: dict[int, list[str]] = {}
+    for row in jobs.live_runs(store):
+        runs.setdefault(row["job_id"], []).append(row["run_id"])
+    running = [
+        Holder(
+            row["job_id"],
+            row["submission_id"],
+            row["priority"],
+            None if row["shares_parent"] else row["cluster_id"],
+            tuple(ids := runs.get(row["job_id"], [])),
+            rows.running(row, min(ids)) if ids else None,
+        )
+        for row in jobs.running_rows(store)
+    ]
+    ledger = clusters.load_ledger(store)
+    ledger.may_gain_nodes = bool(store.recall(TEMPLATES))
+    return Situation(
+        ledger=ledger,
+        pending=[rows.pending(row) for row in jobs.pending_rows(store)],
+        running=running,
+        tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
+        now_ns=store.clock(),
+    )
+
+
+def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
+    """One new node of every template that there is, its id as ``vctl node add`` would choose it."""
+    found: dict[str, Node] = {}
+    known = situation.ledger.nodes
+    for node in sorted(known.values(), key=lambda node: (node.state == DEAD, node.node_id)):
+        amounts = {name: amount for name, amount in sorted(node.total.amounts.items()) if amount}
+        key = json.dumps([node.template_id, amounts, dict(sorted(node.labels.items()))])
+        if key in found or not amounts or node.shrunk:
+            continue
+        node_id = next(
+            one for n in range(len(known) + 1) if (one := f"{node.template_id}-{n:02d}") not in known
+        )
+        total = whole_node(amounts, node.total.instances)
+        found[key] = Node(node_id, node.template_id, total, node_id, dict(node.labels), node.source)
+    return found

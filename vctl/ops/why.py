@@ -1,0 +1,241 @@
+"""Why a job waits and what would start it now; and what a submit would lead to. Both only read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.errors import Conflict
+from vctl.ops import arrays, feasible, forms, jobs, situations
+from vctl.ops.nodes import author
+from vctl.ops.obstacles import obstacles
+from vctl.ops.remedies import remedy
+from vctl.scheduler.elasticity import apply_growth, revert_growth
+from vctl.scheduler.leasing import above_minimum
+from vctl.scheduler.plan import Start
+from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
+from vctl.scheduler.whatif_search import helpful
+from vctl.store import arrays as members
+from vctl.store import jobs as table
+from vctl.store import rows
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
+
+MOST_AHEAD = 100
+"""So many of those ahead are listed; ``queue_position`` counts them all."""
+STARTS_NOW = "nothing stands in its way: a scheduler starts it in its next round"
+CUT = "not everything was tried: the search for changes ended at its budget"
+
+
+def why(store: Store, ref: str | int) -> forms.Form:
+    """Why a job waits: the reason, who is ahead, what each node says, and what would start it now."""
+    with store.snapshot():
+        row = table.view(store, _number(store, ref))
+        assert row is not None
+        form = forms.job(row, jobs.get_job(store, int(row["job_id"]))["queue_position"])
+        answer = _answer(form)
+        if row["status"] != jb.PENDING:
+            return answer
+        launch = table.launch(store, row["job_id"])
+        assert launch is not None
+        situation, job = situations.load(store), rows.pending(row)
+    answer["ahead"] = _place(situation, job)["ahead"]
+    gate = _gate(row)
+    trials = Trials(situation, job)
+    outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)))
+    if gate is None:
+        answer |= _reason(outcome, row)
+    elif gate == jb.HELD and outcome.wait is not None:
+        answer["message"] += f"; once released it would still wait: {outcome.wait.message}"
+    answer["nodes"] = obstacles(situation, job)
+    if gate in (None, jb.HELD) and (gate or outcome.start is None):
+        found, cut = helpful(trials, situations.kinds_of_nodes(situation))
+        answer["changes"] = [remedy(change, row, launch) for change in found]
+        answer["cut"] = CUT if cut else None
+    return answer
+
+
+def _number(store: Store, ref: str | int) -> int:
+    """The job that is meant; of an array the first member that waits, else the first that runs."""
+    array = arrays.named(store, ref)
+    if array is not None:
+        for statuses in ("'PENDING'", "'RUNNING'"):
+            if (number := members.example(store, array, statuses)) is not None:
+                return number
+        return int(array["first_job_id"])
+    return jobs.resolve(store, ref)
+
+
+def _answer(form: forms.Form) -> forms.Form:
+    words = form["message"]
+    if form["status"] == jb.RUNNING:
+        words = f"it runs since {form['started_at']}"
+    elif form["status"] in jb.FINAL:
+        words = f"it is over since {form['ended_at']}" + (f": {words}" if words else "")
+    return {
+        "job_id": form["job_id"],
+        "submission_id": form["submission_id"],
+        "status": form["status"],
+        "state_reason": form["state_reason"],
+        "message": words,
+        "queue_position": form["queue_position"],
+        "ahead": [],
+        "nodes": [],
+        "changes": [],
+        "cut": None,
+    }
+
+
+def _gate(row: Row) -> str | None:
+    """What keeps a pending job out of the queue: its own reason, not one that the scheduler gave."""
+    reason: str | None = row["state_reason"]
+    return jb.HELD if row["held"] else reason
+
+
+def _reason(outcome: Outcome, row: Row) -> forms.Form:
+    """What the scheduler says of it now; what it said last may be about another state."""
+    if outcome.start is not None:
+        return {"state_reason": row["reason"], "message": STARTS_NOW}
+    if outcome.wait is None:
+        return {"state_reason": row["reason"], "message": row["words"]}
+    return {"state_reason": outcome.wait.reason, "message": outcome.wait.message + _after(outcome)}
+
+
+def _after(outcome: Outcome) -> str:
+    """What is said of a job is said of the state after those that a scheduler would start before it."""
+    if not outcome.others:
+        return ""
+    return f"; {outcome.others} other job{'s' * (outcome.others > 1)} would start first"
+
+
+def _place(situation: Situation, job: PendingJob) -> forms.Form:
+    """The place in the queue, 1 is next, and the first of those who are ahead."""
+    ahead = ahead_of(situation, job)
+    return {
+        "queue_position": len(ahead) + 1,
+        "ahead": [
+            {
+                "submission_id": one.submission_id,
+                "user": one.user,
+                "priority": one.priority,
+                "resources": forms.amounts(feasible.asked(one.spec, one.entry)),
+            }
+            for one in ahead[:MOST_AHEAD]
+        ],
+    }
+
+
+def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+    """What a submit would lead to, changing nothing: it starts now and where, or waits and why.
+
+    Raises what a submit would raise: Infeasible for what could never run, NotFound, Conflict, BadSpec.
+    """
+    around = os.environ if environment is None else environment
+    with store.snapshot():
+        asked = jobs.prepare(store, request, around)
+        if request.submission_id and table.number_of(store, request.submission_id) is not None:
+            raise Conflict(
+                f"job {request.submission_id} exists already",
+                fix="choose another --submission-id, or leave it out",
+                details={"submission_id": request.submission_id},
+            )
+        number = (table.last_number(store) or 0) + 1
+        situation = situations.load(store)
+    job = PendingJob(
+        number, request.submission_id or f"job-{number}", asked.parent_id, asked.shape, asked.spec, asked.entry,
+        request.priority, shares_parent=asked.shares_parent, per_node=request.per_node, user=author(),
+        submitted_at_ns=situation.now_ns, time_limit_ns=rows.in_ns(request.time_limit_s),
+    )  # fmt: skip
+    outcome = Trials(situation, job).outcome()
+    gate = _gate_of(request, situation.now_ns)
+    start = outcome.start if gate is None else None
+    reason, message = gate or _wait_of(outcome)
+    return {
+        "verdict": "starts now" if start is not None else "waits",
+        "state_reason": None if start is not None else reason,
+        "message": "it would start now" if start is not None else message,
+        "parent_cluster_id": asked.parent_id,
+        **({"queue_position": None, "ahead": []} if start is not None else _place(situation, job)),
+        "node_ids": _node_ids(start),
+        "pieces": _pieces(start),
+        "borrowed": [] if start is None else _borrowed(situation.ledger, start),
+        "nodes": [] if start is not None else obstacles(situation, job),
+    }
+
+
+def _gate_of(request: JobRequest, now_ns: int) -> tuple[str, str] | None:
+    if request.hold:
+        return jb.HELD, "it would be held until `vctl job release`"
+    if request.begin_at is not None and request.begin_at * 1e9 > now_ns:
+        return jb.BEGIN_TIME, f"it would begin at {forms.timestamp(int(request.begin_at * 1e9))}"
+    if request.after:
+        return jb.DEPENDENCY, "it would wait for " + ", ".join(
+            f"{one.condition}:{one.job}" for one in request.after
+        )
+    return None
+
+
+def _wait_of(outcome: Outcome) -> tuple[str, str]:
+    if outcome.wait is None:
+        return jb.PENDING_EVALUATION, "more jobs are ahead of it than start at once"
+    return outcome.wait.reason, outcome.wait.message + _after(outcome)
+
+
+def _node_ids(start: Start | None) -> list[str]:
+    if start is None:
+        return []
+    return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
+
+
+def _pieces(start: Start | None) -> list[forms.Form]:
+    if start is None:
+        return []
+    return [
+        {
+            "rank": vnode.rank,
+            "kind": vnode.kind,
+            "node_id": vnode.node_id,
+            "parent_vnode_id": vnode.parent_id,
+            "resources": forms.amounts(vnode.holding.amounts),
+            "runs_entrypoint": vnode.vnode_id == start.vnode_id,
+        }
+        for vnode in start.vnodes
+    ] or [
+        {
+            "rank": 0,
+            "kind": "shared",
+            "node_id": start.node_id,
+            "parent_vnode_id": start.vnode_id,
+            "resources": forms.amounts(start.holding.amounts),
+            "runs_entrypoint": True,
+        }
+    ]
+
+
+def _borrowed(ledger: Ledger, start: Start) -> list[forms.Form]:
+    """What clusters above would take beyond their minimum for it, and from whom."""
+    found: list[forms.Form] = []
+    done = []
+    for step in start.growth:
+        apply_growth(ledger, step)
+        done.append(step)
+        cluster = ledger.clusters[step.after.cluster_id]
+        if lent := above_minimum(ledger, step):
+            found.append(
+                {
+                    "borrower_id": cluster.cluster_id,
+                    "lender_id": step.lender_id or cluster.parent_id,
+                    "node_id": step.after.node_id,
+                    "resources": forms.amounts(lent),
+                }
+            )
+    for step in reversed(done):
+        revert_growth(ledger, step)
+    return found
