@@ -13,6 +13,7 @@ from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.daemon import retrying
 from vctl.daemon.mirror import Mirror
+from vctl.daemon.stopping import stop_task
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.store import clusters, jobs, rows, tasks
@@ -114,6 +115,7 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
         fresh = tasks.get(store, run.task_id)
         assert fresh is not None
         mirror.put_task(rows.task(fresh))
+        cancel_owned(store, mirror, run.task_id)  # the next try starts its own
         return
     state = tk.FINISHED if outcome.status == jb.SUCCEEDED else tk.FAILED
     reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
@@ -127,11 +129,7 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
     """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
     for row in tasks.owned_by(store, owner_id):
         if row["state"] == tk.RUNNING:
-            mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
-            for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
-                reason = run.stop_reason or tk.OWNER_ENDED
-                jobs.mark_stopping(store, run.run_id, reason)  # the next scheduler sees it too
-                mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
+            stop_task(store, mirror, row, tk.OWNER_ENDED)
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(
@@ -185,9 +183,8 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
 
 
 def is_attached(store: Store, run: Run) -> bool:
-    """Whether a process ends with its job: everything but a detached task."""
-    row = None if run.task_id is None else tasks.get(store, run.task_id)
-    return row is None or not row["detached"]
+    """Whether a process ends with its job: everything but a detached task and what such a one started."""
+    return run.task_id is None or not tasks.is_detached(store, run.task_id)
 
 
 def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:

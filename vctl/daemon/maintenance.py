@@ -18,7 +18,7 @@ from vctl.daemon.mirror import Mirror
 from vctl.ops.clusters import sweep_removing
 from vctl.ops.growth import settle_leases
 from vctl.ops.nodes import settle_drained
-from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, replace_whole, whole_chain
+from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, replace_whole
 from vctl.scheduler.reseating import reseat_slices
 from vctl.store import clusters, jobs, nodes, upkeep
 from vctl.store.store import Store
@@ -147,7 +147,7 @@ class Maintenance:
             for node_id in sorted(self._shrunk)
             if node_id in ledger.nodes
             and not ledger.rooms[node_id].is_overdrawn()
-            and not any(ledger.rooms[v.vnode_id].is_overdrawn() for v in whole_chain(ledger, node_id))
+            and not any(ledger.rooms[v.vnode_id].is_overdrawn() for v in below(ledger, node_id))
         ]
 
     def _replace(self, mirror: Mirror) -> bool:

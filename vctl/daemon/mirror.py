@@ -101,6 +101,7 @@ class Mirror:
     def _take_over(self, store: Store, events: Iterable[Row]) -> None:
         touched: dict[int, None] = {}
         changed_tasks: dict[str, None] = {}
+        changed_nodes: dict[str, None] = {}
         spans: list[tuple[int, int]] = []
         tree_changed = False
         for event in events:
@@ -113,11 +114,13 @@ class Mirror:
                 case "task":
                     changed_tasks[event["object_id"]] = None
                 case "node":
-                    self._reload_node(store, event["object_id"])
+                    changed_nodes[event["object_id"]] = None
                 case "cluster" | "clusters" | "vnodes" | "runs":
                     tree_changed = True
         if tree_changed:
             self._reload_tree(store)
+        for node_id in changed_nodes:  # after the tree: what lay on a node that was removed is gone by now
+            self._reload_node(store, node_id)
         for first, last in dict.fromkeys(spans):
             self._reload_span(store, first, last)
         for job_id in touched:

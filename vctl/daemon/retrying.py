@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.daemon.mirror import Mirror
+from vctl.daemon.stopping import stop_task
 from vctl.ops.forms import timestamp
 from vctl.store import jobs, rows, tasks
 from vctl.store.store import Row, Store
@@ -37,7 +38,7 @@ def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
     """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
     for row in tasks.unfinished_of_job(store, job_id):
         if row["state"] == tk.RUNNING:
-            mirror.stop_task(row["task_id"], row["grace_s"], tk.OWNER_ENDED)
+            stop_task(store, mirror, row, tk.OWNER_ENDED)
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(

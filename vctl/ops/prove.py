@@ -176,8 +176,7 @@ def _devices(facts: _Facts) -> Iterator[str]:
 def _jobs(facts: _Facts) -> Iterator[str]:
     clusters, jobs = facts.by_id["clusters"], facts.by_id["jobs"]
     running = {run["job_id"] for run in facts.live_runs}
-    outliving = {task["task_id"] for task in facts.by_id["tasks"].values() if task["detached"]}
-    attached = {run["job_id"] for run in facts.live_runs if run["task_id"] not in outliving}
+    attached = {run["job_id"] for run in facts.live_runs if not _outlives(facts, run["task_id"])}
     for job_id, job in jobs.items():
         name = f"job {job['submission_id']}"
         if job["status"] == "RUNNING" and job_id not in running:
@@ -194,6 +193,16 @@ def _jobs(facts: _Facts) -> Iterator[str]:
     for run in facts.live_runs:
         if run["job_id"] not in jobs:
             yield f"run {run['run_id']}: its job does not exist"
+
+
+def _outlives(facts: _Facts, task_id: str | None) -> bool:
+    """Whether a task, or the one that started it, is detached from its job."""
+    task = facts.by_id["tasks"].get(task_id)
+    while task is not None:
+        if task["detached"]:
+            return True
+        task = facts.by_id["tasks"].get(task["owner_id"])
+    return False
 
 
 def _leases(facts: _Facts) -> Iterator[str]:

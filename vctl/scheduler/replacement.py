@@ -44,12 +44,9 @@ def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:
     """The virtual nodes that have a node whole, outermost first."""
     chain: list[VNode] = []
     inside = ledger.children[node_id]
-    while len(inside) == 1:
-        vnode = ledger.vnodes[next(iter(inside))]
-        if not vnode.whole:
-            break
-        chain.append(vnode)
-        inside = ledger.children[vnode.vnode_id]
+    while whole := [ledger.vnodes[child] for child in inside if ledger.vnodes[child].whole]:
+        chain.append(whole[0])  # there is one at most; beside it may lie slices that hold nothing
+        inside = ledger.children[whole[0].vnode_id]
     return chain
 
 

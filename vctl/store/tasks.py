@@ -120,8 +120,15 @@ def request_cancel(store: Store, task_id: str, grace_s: float | None) -> None:
 
 
 def is_detached(store: Store, task_id: str) -> bool:
-    """Whether a task outlives its job."""
-    return bool(store.value("SELECT detached FROM tasks WHERE task_id = ?", task_id))
+    """Whether a task outlives its job: it is detached, or was started by one that is."""
+    return bool(
+        store.value(
+            "WITH RECURSIVE up (owner_id, detached) AS (SELECT owner_id, detached FROM tasks WHERE task_id = ?"
+            " UNION ALL SELECT t.owner_id, t.detached FROM tasks t JOIN up ON t.task_id = up.owner_id)"
+            " SELECT max(detached) FROM up",
+            task_id,
+        )
+    )
 
 
 def next_number(store: Store) -> int:

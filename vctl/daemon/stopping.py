@@ -1,0 +1,18 @@
+"""Telling running tasks to end, in the transaction of what ends them: the next scheduler carries on after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.daemon.mirror import Mirror
+from vctl.store import jobs
+from vctl.store.store import Row, Store
+
+
+def stop_task(store: Store, mirror: Mirror, row: Row, reason: str) -> None:
+    """The process of a running task is to be ended; inside a transaction."""
+    mirror.stop_task(row["task_id"], row["grace_s"], reason)
+    for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
+        first = run.stop_reason or reason
+        jobs.mark_stopping(store, run.run_id, first)
+        mirror.runs[run.run_id] = replace(run, stop_reason=first)
