@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from vctl.client.connection import PATIENCE_S, PAUSE_S, Connection, at
-from vctl.client.jobs import resolve, stop
+from vctl.client.jobs import get_job, resolve, stop
 from vctl.client.tasks import get_task
 from vctl.core import jobs as jb
 from vctl.core.tasks import FINISHED
@@ -25,6 +25,7 @@ INTERRUPTED = 130
 _ONE = {"jobs": "job", "tasks": "task"}
 ASK_EVERY_S = 20.0
 LOOK_EVERY_S = 0.3
+PROGRESS_EVERY_S = 1.0
 
 
 def submit_and_follow(
@@ -126,10 +127,27 @@ class Waiter:
 
 
 def _follow(server: Connection, submission_id: str) -> int:
+    if get_job(server, submission_id).get("array"):
+        return _follow_array(server, submission_id)
     job = _copy_log(server, "jobs", submission_id)
     if job is not None and job["status"] != jb.SUCCEEDED and job["state_reason"] != jb.NON_ZERO_EXIT:
         _tell(f"Job {submission_id} {job['status']}: {job['state_reason']}: {job['message']}")
     return exit_code(job)
+
+
+def _follow_array(server: Connection, array_id: str) -> int:
+    """Progress on stderr instead of logs; the first bad exit code by index."""
+    from vctl.ops.arrays import progress
+
+    shown = ""
+    while True:
+        answer = server.get(at("jobs", array_id, "wait"), patient=True, timeout_s=PROGRESS_EVERY_S)
+        line = "" if answer["job"] is None else progress(answer["job"])
+        if line and line != shown:
+            _tell(line)
+        shown = line
+        if answer["over"]:
+            return exit_code(answer["job"])
 
 
 def _copy_log(server: Connection, kind: str, name: str) -> Form | None:

@@ -6,10 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from vctl.core import jobs as jb
 from vctl.ops import arrays as ops
 from vctl.store import arrays as table
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.daemon.waiting import Waiter
@@ -58,23 +57,12 @@ class Progress:
         since = time.monotonic() - self._at
         if not last and since < (OFTEN_S if self._terminal else EVERY_S):
             return
-        array = table.get(self.store, self.array_id)
-        if array is None:
+        if (array := table.get(self.store, self.array_id)) is None:
             return
-        line = words(array, table.counts(self.store, array))
+        line = ops.progress(ops.form(self.store, array))
         if line == self._shown and not (last and self._terminal):
             return
         self._at, self._shown = time.monotonic(), line
         start, end = ("\r\x1b[K", "\n" if last else "") if self._terminal else ("", "\n")
         sys.stderr.write(f"{start}{line}{end}")
         sys.stderr.flush()
-
-
-def words(array: Row, counts: dict[str, int]) -> str:
-    """How far an array is, in one line."""
-    over = sum(counts.get(state, 0) for state in jb.FINAL)
-    parts = [f"{array['array_id']}: {over} of {array['count']} done"]
-    for state, word in ((jb.RUNNING, "running"), (jb.FAILED, "failed"), (jb.STOPPED, "stopped")):
-        if counts.get(state):
-            parts.append(f"{counts[state]} {word}")
-    return ", ".join(parts)

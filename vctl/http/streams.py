@@ -86,8 +86,9 @@ async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, 
     """``{over, job}``: at the end of the job, or after that many seconds."""
     from vctl.ops import jobs
 
-    number = await server.read(lambda store: jobs.resolve(store, job))
-    form = await _wait(server, number, timeout_s, lambda store: _job(store, number), "status", jb.FINAL)
+    first = await server.read(lambda store: jobs.get_job(store, job))
+    ref: str | int = first["submission_id"] if "array" in first else first["job_id"]
+    form = await _wait(server, first["job_id"], timeout_s, lambda store: _job(store, ref), "status", jb.FINAL)
     return {"over": _over(form, "status", jb.FINAL), "job": form}
 
 
@@ -182,11 +183,11 @@ def _over(form: Form | None, key: str, final: frozenset[str]) -> bool:
     return form is None or form[key] in final
 
 
-def _job(store: Store, number: int) -> Form | None:
+def _job(store: Store, ref: str | int) -> Form | None:
     from vctl.ops import jobs
 
     try:
-        return jobs.get_job(store, number)
+        return jobs.get_job(store, ref)
     except NotFound:
         return None
 

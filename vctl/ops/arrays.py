@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vctl.core import jobs as jb
 from vctl.errors import Conflict
@@ -130,6 +130,16 @@ def list_(store: Store, *, all: bool, cluster: str | None) -> list[forms.Form]: 
     found = [row for row in table.all_rows(store) if all or table.is_unfinished(store, row)]
     made = [form(store, row) for row in found]
     return [one for one in made if cluster is None or cluster == one["parent_cluster_id"]]
+
+
+def progress(array: Mapping[str, Any]) -> str:
+    """How far an array is, in one line, from its form."""
+    about = array["array"]
+    parts = [f"{array['submission_id']}: {about['done']} of {about['count']} done"]
+    for state, word in ((jb.RUNNING, "running"), (jb.FAILED, "failed"), (jb.STOPPED, "stopped")):
+        if about["states"].get(state):
+            parts.append(f"{about['states'][state]} {word}")
+    return ", ".join(parts)
 
 
 def _status(counts: Mapping[str, int]) -> str:

@@ -273,6 +273,8 @@ def resolve(store: Store, ref: str | int) -> int:
         return number
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
+    if arrays.known(store, ref):
+        raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_0")
     like = table.numbers_like(store, ref) if ref else []
     if len(like) == 1:
         return like[0][0]
