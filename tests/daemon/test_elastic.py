@@ -373,6 +373,25 @@ def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(wo
     assert (work.leases(), work.node("n0")) == ([], (4, 4))
 
 
+def test_what_a_detached_task_started_outlives_the_job_with_it(work: Elastic) -> None:
+    detached = work.task("j", detach=True)
+    child = work.task("j", inside={"VCTL_TASK_ID": detached})
+    work.life.end("j")
+    assert (work.state(detached), work.state(child)) == ("RUNNING", "RUNNING")
+    work.die_and_start()
+    work.life.turn()
+    work.cancel(detached)
+    assert until_over(work, child) == [("FAILED", "OwnerEnded", 143)]
+    assert not work.exists("kPrimaryClusterID##j")
+
+
+def test_what_a_try_started_ends_before_the_next_try(work: Elastic) -> None:
+    owner = work.task("j", argv=("/bin/sh", "-c", "sleep 0.4; exit 1"), max_retries=1)
+    child = work.task("j", inside={"VCTL_TASK_ID": owner})
+    assert until_over(work, child, owner) == [("FAILED", "OwnerEnded", 143), ("FAILED", "NonZeroExit", 1)]
+    assert tasks.get_task(work.store, owner)["attempt"] == 2
+
+
 def test_a_task_waits_for_room_and_starts_when_another_ends(work: Elastic) -> None:
     tasks_ = [work.task("j", 2), work.task("j", 2)]
     third = work.task("j", 2, running=False)
