@@ -38,7 +38,7 @@ def test_defaults(home):
     assert config.get("local_node") is True
     assert config.get("unit_resources") == {"GPU"}
     assert (config.get("kill_grace"), config.get("maintenance_interval")) == (3, 30)
-    assert config.get("log_max_bytes") == 64 * 2**20
+    assert config.get("log_max_bytes") == 0
     assert {config.origin(setting.name) for setting in SETTINGS} == {"default"}
 
 

@@ -61,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("reclaim_grace", "duration", "VCTL_RECLAIM_GRACE", "From telling a borrower to cutting it.", 30),
     Setting("provider", "text", "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
-    Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A job's log rotates here; 0: never.", 64 * 2**20),
+    Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A running job's log rotates here; 0: never.", 0),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 

@@ -19,12 +19,14 @@ from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.limits import TimeLimits
+from vctl.daemon.log_rotation import rotate
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
+from vctl.ops.jobs import log_of
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
@@ -49,6 +51,7 @@ class Scheduler:
         maintenance_interval_s: float = 30.0,
         terms: LeaseTerms | None = None,
         provider: ProviderSpec | None = None,
+        log_max_bytes: int = 0,
     ) -> None:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
@@ -57,6 +60,7 @@ class Scheduler:
         self.provider = Provider(store, provider or ProviderSpec())
         self.limits = TimeLimits(store)
         self.dependencies = Dependencies(store)
+        self.log_max_bytes = log_max_bytes
         self.kind = kind
         self.local_node = local_node
         self.runtime = LocalRuntime(store.home)
@@ -235,10 +239,17 @@ class Scheduler:
         self._last_sweep = time.monotonic()
         self._observe(mirror, set(mirror.runs), relaunch=relaunch)
         self._forget_runs()
+        if self.log_max_bytes:
+            self._rotate_logs(mirror)
         if relaunch:
             for run_id in self.runtime.known_runs():
                 if run_id not in mirror.runs:
                     self._end_unknown(run_id)
+
+    def _rotate_logs(self, mirror: Mirror) -> None:
+        names = {run.task_id or jobs.submission_id(self.store, run.job_id) for run in mirror.runs.values()}
+        for name in sorted(name for name in names if name):
+            rotate(log_of(self.store.home, name), self.log_max_bytes)
 
     def _forget_runs(self) -> None:
         """Remove the files of runs that are over; what a crash leaves is removed at the next start."""

@@ -27,5 +27,6 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
             duration_s=None if duration is None else float(duration),
             reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
+        log_max_bytes=int(config.get("log_max_bytes")),
         provider=parse_provider(config.get("provider")),
     )

@@ -377,6 +377,13 @@ def log_of(home: Path, submission_id: str) -> Path:
     return home / "logs" / f"{submission_id}.log"
 
 
+def forget_log(home: Path, name: str) -> None:
+    """Remove a log, and what was rotated out of it."""
+    log = log_of(home, name)
+    log.unlink(missing_ok=True)
+    log.with_name(f"{log.name}.1").unlink(missing_ok=True)
+
+
 # ---- ending ----
 
 
@@ -419,7 +426,7 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
                 gone.append(form["submission_id"])
         arrays.forget_empty(store)
     for name in gone:
-        log_of(store.home, name).unlink(missing_ok=True)
+        forget_log(store.home, name)
     return deleted
 
 
@@ -437,5 +444,5 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.
             events = table.delete_events_before(store, min(before, unread))
     if not dry_run:
         for row in old:
-            log_of(store.home, row["submission_id"]).unlink(missing_ok=True)
+            forget_log(store.home, row["submission_id"])
     return {"jobs": [row["submission_id"] for row in old], "events": events, "dry_run": dry_run}

@@ -75,6 +75,12 @@ def number_of(store: Store, submission_id: str) -> int | None:
     return found
 
 
+def submission_id(store: Store, job_id: int) -> str | None:
+    """The submission id of a job's number."""
+    found: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
+    return found
+
+
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:
     """Jobs whose submission id starts with a prefix; the range of the unique index, no scan."""
     return [
