@@ -112,7 +112,7 @@ def test_the_top_level_holds_what_it_should():
 
 
 def test_no_file_names_a_package_registry_or_pins_a_resolution():
-    hosts = re.compile(r"pypi\.(org|python)|pythonhosted\.org|index-url")
+    hosts = re.compile(r"py[p]i\.(org|python)|python[h]osted\.org|index-url")  # brackets: not one itself
     locks = {"uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml", "requirements.txt"}
     files = [path for path in tracked() if path != Path(__file__)]
     assert [in_package(path) for path in files if hosts.search(text_of(path))] == []

@@ -54,6 +54,7 @@ def add(
         resources=_resources(call, resources),
         labels=_labels(label, labels) or {},
         source="simulated" if simulated else "local",
+        units=call.config.get("unit_resources"),
     )
     answer = listing("NodeList", made, len(made), "node_id", NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
@@ -150,6 +151,7 @@ def update(
         node,
         resources=None if resources is None else _resources(call, resources),
         labels=_labels(label, labels),
+        units=call.config.get("unit_resources"),
     )
     return _changed(data, "updated")
 
