@@ -132,6 +132,23 @@ CREATE VIEW v_vnodes AS
 CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events;
 """,
     ),
+    (
+        "0002_preemption_objects_usage",
+        """
+DROP VIEW v_jobs;
+CREATE VIEW v_jobs AS
+    SELECT j.job_id, j.submission_id, j.name, j.status,
+           CASE WHEN j.status = 'PENDING' THEN coalesce(j.state_reason, u.reason, w.reason, 'PendingEvaluation')
+                ELSE j.state_reason END AS state_reason,
+           CASE WHEN j.status = 'PENDING' THEN coalesce(j.message, u.message, w.message) ELSE j.message END AS message,
+           j.exit_code, j.cluster_id, j.parent_cluster_id, j.priority, j.entrypoint, j.attempt, j.user,
+           j.submitted_at, j.started_at, j.ended_at, j.metadata
+    FROM jobs j
+    LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id AND w.shape = j.shape
+    LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id
+        AND u.shape = j.shape || ';user=' || j.user;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)
