@@ -14,7 +14,7 @@ from vctl.core.jobs import PendingJob
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.provisioning import MOST_NODES, Template, wanted_nodes
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.tasking import TaskQueue
+from vctl.scheduler.task_queue import TaskQueue
 
 SMALL, LARGE = ("2c", 4), ("8c", 2)
 

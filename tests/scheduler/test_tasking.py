@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,9 +13,13 @@ import pytest
 from tests.scheduler import ground as g
 from tests.scheduler import trees
 from tests.world import differences
-from vctl.core.nodes import DRAINING
-from vctl.scheduler.plan_tasks import decide_tasks, revert_task, task_still_fits
-from vctl.scheduler.tasking import TaskQueue, choose, may_grow, utilisation
+from vctl.core import resources as rs
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE, DRAINING
+from vctl.scheduler.plan_tasks import TaskStart, TaskWait, revert_task, task_still_fits
+from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.scheduler.task_rounds import TaskRound
+from vctl.scheduler.tasking import Circumstances, choose, may_grow, rank_of, utilisation
 
 THREE = "a < primary [6c]: n1~4c, n2~4c, n3~4c"
 NODES = "4c,4c,4c"
@@ -44,6 +50,27 @@ CHOICES = {
     "a selector": ([], "a: 1c @zone=b", None, "n2"),
     "a selector that nobody matches": ([], "a: 1c @zone=x", None, None),
     "a selector and a strategy": ([], "a: 1c SPREAD @zone=b", None, "n2"),
+    "a selector and full virtual nodes": (["a/1: 4c"], "a: 1c @zone=b", None, None),
+    "a selector and a pin that contradict": ([], "a: 1c NODE:n1 @zone=b", None, None),
+    "a selector and a soft pin that contradict": ([], "a: 1c NODE:n1:soft @zone=b", None, "n2"),
+    # locality
+    "where most bytes of its inputs lie": ([], "a: 1c <n1=10 n3=11", None, "n3"),
+    "before the local one": ([], "a: 1c <n2=1", "a/0", "n2"),
+    "above the threshold too": (["a/1: 3c"], "a: 1c <n2=1", "a/0", "n2"),
+    "only among those with room": (["a/2: 4c"], "a: 1c <n1=10 n3=11", None, "n1"),
+    "the rest as if there were no inputs": (["a/2: 4c"], "a: 1c <n3=11", "a/1", "n2"),
+    "equal bytes: the strategy decides": (["a/1: 3c"], "a: 1c <n2=5 n3=5", None, "n3"),
+    "equal bytes: the local one": ([], "a: 1c <n1=5 n2=5", "a/1", "n2"),
+    "inputs that are nowhere near": ([], "a: 1c <n9=100", "a/1", "n2"),
+    "a selector goes before": ([], "a: 1c @zone=b <n1=100", None, "n2"),
+    "SPREAD skips locality": ([], "a: 1c SPREAD <n3=100", None, "n1"),
+    "a pin skips locality": ([], "a: 1c NODE:n2 <n3=100", None, "n2"),
+    "a soft pin without room, too": (["a/1: 4c"], "a: 1c NODE:n2:soft <n3=100", None, "n1"),
+    # load: what is queued for a virtual node counts as taken
+    "not where others are queued": (["a/0: 1c", "load a/0: 3c"], "a: 1c", "a/0", "n2"),
+    "beside what others queue for": (["load a/0: 3c"], "a: 1c", "a/0", "n1"),
+    "queued for everywhere": (["load a/0: 4c", "load a/1: 4c", "load a/2: 4c"], "a: 1c", None, None),
+    "nothing asked for, whatever the load": (["load a/0: 4c"], "a: 0c", None, "n1"),
 }  # fmt: skip
 LABELS = {"n1": "zone=a", "n2": "zone=b", "n3": "zone=c"}
 
@@ -51,10 +78,15 @@ LABELS = {"n1": "zone=a", "n2": "zone=b", "n3": "zone=c"}
 @pytest.mark.parametrize(("used", "task", "origin", "want"), CHOICES.values(), ids=CHOICES)
 def test_choice(used: list[str], task: str, origin: str | None, want: str | None) -> None:
     ledger = trees.tree(NODES, THREE, labels=LABELS)
+    load = {}
     for one in used:
-        trees.use(ledger, one)
+        if one.startswith("load "):
+            vnode_id, _, amounts = one.removeprefix("load ").partition(": ")
+            load[vnode_id] = g.amounts(amounts)
+        else:
+            trees.use(ledger, one)
     before = copy.deepcopy(ledger)
-    found = choose(ledger, trees.task(task, origin=origin))
+    found = choose(ledger, trees.task(task, origin=origin), Circumstances(load))
     assert (None if found is None else found.node_id) == want
     assert differences(ledger, before) == []
 
@@ -78,9 +110,20 @@ def test_the_fullest_resource_decides() -> None:
 
 SPREADS = {
     "in turn": ([], "n1 n2 n3 n1 n2 n3"),
-    "a full one is passed over": (["a/1: 4c"], "n1 n3 n3 n1 n3 n3"),
+    "a full one is passed over": (["a/1: 4c"], "n1 n3 n1 n3 n1 n3"),
     "all but one full": (["a/0: 4c", "a/1: 4c"], "n3 n3 n3 n3 n3 n3"),
 }
+
+
+def spread(ledger: Ledger, text: str, count: int) -> str:
+    """The nodes that so many tasks get one after the other, without taking anything."""
+    found, last = [], None
+    for _ in range(count):
+        vnode = choose(ledger, trees.task(text), Circumstances(last_spread=last))
+        assert vnode is not None
+        last = rank_of(vnode)
+        found.append(vnode.node_id)
+    return " ".join(found)
 
 
 @pytest.mark.parametrize(("used", "want"), SPREADS.values(), ids=SPREADS)
@@ -88,34 +131,57 @@ def test_spread(used: list[str], want: str) -> None:
     ledger = trees.tree(NODES, THREE)
     for one in used:
         trees.use(ledger, one)
-    found = [choose(ledger, trees.task("a: 1c SPREAD"), turn) for turn in range(6)]
-    assert " ".join(vnode.node_id for vnode in found if vnode) == want
+    assert spread(ledger, "a: 1c SPREAD", 6) == want
 
 
 def test_spread_counts_only_what_could_ever_take_it() -> None:
     ledger = trees.tree("1c,4c,4c", "a < primary []: n1~1c, n2~4c, n3~4c")
-    found = [choose(ledger, trees.task("a: 2c SPREAD"), turn) for turn in range(4)]
-    assert [vnode.node_id for vnode in found if vnode] == ["n2", "n3", "n2", "n3"]
+    assert spread(ledger, "a: 2c SPREAD", 4) == "n2 n3 n2 n3"
 
 
-def test_random_is_uniform_and_repeatable() -> None:
+def test_spread_goes_on_after_the_last_one_is_gone() -> None:
     ledger = trees.tree(NODES, THREE)
+    ledger.release("a/1")
+    found = choose(ledger, trees.task("a: 1c SPREAD"), Circumstances(last_spread=(1, "a/1")))
+    assert found is not None
+    assert found.node_id == "n3"
 
-    def draw() -> list[str]:
-        found = [choose(ledger, trees.task("a: 1c RANDOM", number=number)) for number in range(3000)]
+
+CHI_SQUARE_99 = {2: 9.21, 9: 21.67}
+"""Degrees of freedom -> what the statistic of a uniform draw exceeds once in a hundred times."""
+
+
+def chi_square(counts: Counter[str], places: int) -> float:
+    expected = counts.total() / places
+    return sum((count - expected) ** 2 / expected for count in counts.values()) + expected * (
+        places - len(counts)
+    )
+
+
+@pytest.mark.parametrize("places", [3, 10])
+def test_random_is_uniform_and_repeatable(places: int) -> None:
+    parts = ", ".join(f"n{number}~4c" for number in range(1, places + 1))
+    ledger = trees.tree(",".join(["4c"] * places), f"a < primary []: {parts}")
+
+    def draw(attempts: int) -> list[str]:
+        tasks = [trees.task("a: 1c RANDOM", number=number) for number in range(5000 // attempts)]
+        found = [choose(ledger, replace(task, attempt=n)) for task in tasks for n in range(attempts)]
         return [vnode.node_id for vnode in found if vnode]
 
-    first = draw()
-    assert first == draw()
-    assert all(900 < count < 1100 for count in Counter(first).values())
-    assert len(set(pairwise(first))) == 9  # no pattern from one to the next
+    for attempts in (1, 5):
+        first = draw(attempts)
+        assert first == draw(attempts)
+        assert chi_square(Counter(first), places) < CHI_SQUARE_99[places - 1]
+        assert len(set(pairwise(first))) == places**2  # no pattern from one to the next
 
 
 def test_random_takes_only_what_is_available() -> None:
     ledger = trees.tree(NODES, THREE)
     trees.use(ledger, "a/1: 4c")
-    found = [choose(ledger, trees.task("a: 1c RANDOM", number=number)) for number in range(100)]
-    assert {vnode.node_id for vnode in found if vnode} == {"n1", "n3"}
+    found = [choose(ledger, trees.task("a: 1c RANDOM", number=number)) for number in range(2000)]
+    counts = Counter(vnode.node_id for vnode in found if vnode)
+    assert set(counts) == {"n1", "n3"}
+    assert (counts["n1"] - 1000) ** 2 / 1000 * 2 < 6.63
 
 
 def test_only_tasks_that_name_no_node_make_a_cluster_grow() -> None:
@@ -127,6 +193,20 @@ def test_only_tasks_that_name_no_node_make_a_cluster_grow() -> None:
 
 
 # ---- a round ----
+
+
+def decide_tasks(
+    ledger: Ledger,
+    queues: Mapping[str, TaskQueue],
+    grown: Set[str] = frozenset(),
+    most: int = 100,
+    joined: Mapping[str, Set[str]] | None = None,
+) -> tuple[list[TaskStart], list[TaskWait]]:
+    """One round; what starts stays in the ledger."""
+    round_ = TaskRound(ledger, most)
+    round_.decide(queues, grown, joined or {})
+    return round_.starts, round_.waits
+
 
 ROUNDS = {
     "the walk-through: local, spilled over, waiting": (
@@ -148,6 +228,15 @@ ROUNDS = {
     "spread over what is there": (
         "4c,4c", "job < primary [4c]: n1~2c, n2~2c", ["1c SPREAD"] * 4, "n1 n2 n1 n2", "n1~2c, n2~2c",
     ),
+    "one at random has no room: it grows before anybody waits": (
+        "2c", "job < primary [1c]: n1~1c", ["1c RANDOM", "1c RANDOM"], "n1 n1", "n1~2c",
+    ),
+    "inputs pull it over, and the second stays where there is room": (
+        "4c,4c", "job < primary [2c..2c]: n1~1c, n2~1c", ["1c <n2=9", "1c <n2=9", "1c"], "n2 n1 -", "n1~1c, n2~1c",
+    ),
+    "older first, whatever their shapes": (
+        "3c", "job < primary [3c..3c]: n1~3c", ["1c", "2c", "1c", "2c"], "n1 n1 - -", "n1~3c",
+    ),
 }  # fmt: skip
 
 
@@ -158,7 +247,7 @@ def test_a_round(nodes: str, cluster: str, asked: list[str], want: str, grown: s
     for number, text in enumerate(asked):
         queue.put(trees.task(f"job: {text}", number=number))
     before = copy.deepcopy(ledger)
-    starts, waits = decide_tasks(ledger, {"job": queue}, set(), 100)
+    starts, waits = decide_tasks(ledger, {"job": queue})
     placed = {start.task.number: start.node_id for start in starts}
     assert " ".join(placed.get(number, "-") for number in range(len(asked))) == want
     assert trees.parts(ledger, "job") == grown
@@ -176,13 +265,56 @@ def test_equal_tasks_that_wait_are_judged_once_and_again_when_something_grew() -
     queue = TaskQueue("job")
     for number in range(3):
         queue.put(trees.task("job: 1c", number=number))
-    _, waits = decide_tasks(ledger, {"job": queue}, set(), 100)
+    _, waits = decide_tasks(ledger, {"job": queue})
     assert (len(waits), len(queue.blocked)) == (3, 1)
-    assert decide_tasks(ledger, {"job": queue}, set(), 100) == ([], [])  # told already
+    assert decide_tasks(ledger, {"job": queue}) == ([], [])  # told already
     ledger.discharge(next(iter(ledger.charges)))
-    assert decide_tasks(ledger, {"job": queue}, set(), 100) == ([], [])  # not looked at again
-    starts, _ = decide_tasks(ledger, {"job": queue}, {"job"}, 100)
+    assert decide_tasks(ledger, {"job": queue}) == ([], [])  # not looked at again
+    starts, _ = decide_tasks(ledger, {"job": queue}, {"job"})
     assert [start.task.number for start in starts] == [0]
+
+
+def test_a_late_one_is_told_what_its_lane_was_told() -> None:
+    ledger = trees.tree("1c", "job < primary [1c]: n1~1c")
+    trees.use(ledger, "job/0: 1c")
+    queue = TaskQueue("job")
+    queue.put(trees.task("job: 1c", number=1))
+    _, first = decide_tasks(ledger, {"job": queue})
+    queue.put(trees.task("job: 1c", number=2))
+    _, second = decide_tasks(ledger, {"job": queue})
+    assert [(one.task_id, one.message) for one in second] == [("task-2", first[0].message)]
+
+
+def test_of_a_long_lane_only_the_first_hear_every_number() -> None:
+    ledger = trees.tree("2c", "job < primary [2c..2c]: n1~2c")
+    trees.use(ledger, "job/0: 0.5c")
+    trees.use(ledger, "job/0: 1.5c")
+    queue = TaskQueue("job")
+    for number in range(100):
+        queue.put(trees.task("job: 1c", number=number))
+    assert len(decide_tasks(ledger, {"job": queue})[1]) == 100
+    ledger.discharge(next(iter(ledger.charges)))
+    _, told = decide_tasks(ledger, {"job": queue}, {"job"})
+    assert [one.task_id for one in told] == [f"task-{number}" for number in range(64)]
+    assert "free there: 0.5 CPU" in told[0].message
+
+
+WORDS = {
+    "too large for all": ("9c", "infeasible on the 2 virtual nodes of job"),
+    "too large for one": ("3c", "not available on 1 of the 2 virtual nodes of job, infeasible on the others"),
+    "in use": ("2c", "feasible but not available on the 2 virtual nodes of job; free there: 2 CPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "words"), WORDS.values(), ids=WORDS)
+def test_the_message_says_what_it_is(request_: str, words: str) -> None:
+    ledger = trees.tree("4c,2c", "job < primary [6c..6c]: n1~4c, n2~2c")
+    for one in ("job/0: 3c", "job/1: 1c"):
+        trees.use(ledger, one)
+    queue = TaskQueue("job")
+    queue.put(trees.task(f"job: {request_}"))
+    _, [wait] = decide_tasks(ledger, {"job": queue})
+    assert words in wait.message
 
 
 def test_growth_above_wakes_what_waits_below() -> None:
@@ -190,9 +322,9 @@ def test_growth_above_wakes_what_waits_below() -> None:
     trees.use(ledger, "job/0: 1c")
     queue = TaskQueue("job")
     queue.put(trees.task("job: 1c"))
-    decide_tasks(ledger, {"job": queue}, set(), 100)
+    decide_tasks(ledger, {"job": queue})
     ledger.put_node(g.ledger("4c").nodes["n1"])
-    starts, _ = decide_tasks(ledger, {"job": queue}, {"kPrimaryClusterID"}, 100)
+    starts, _ = decide_tasks(ledger, {"job": queue}, {"kPrimaryClusterID"})
     assert len(starts) == 1
 
 
@@ -201,5 +333,204 @@ def test_most_starts_of_a_round() -> None:
     queue = TaskQueue("job")
     for number in range(4):
         queue.put(trees.task("job: 1c", number=number))
-    starts, waits = decide_tasks(ledger, {"job": queue}, set(), 2)
+    starts, waits = decide_tasks(ledger, {"job": queue}, most=2)
     assert ([start.task.number for start in starts], waits) == ([0, 1], [])
+
+
+def test_one_that_is_tried_again_goes_back_to_its_place() -> None:
+    ledger = trees.tree("1c", "job < primary [1c..1c]: n1~1c")
+    queue = TaskQueue("job")
+    for number in (2, 3, 1):
+        queue.put(trees.task("job: 1c", number=number))
+    starts, _ = decide_tasks(ledger, {"job": queue})
+    assert [start.task.number for start in starts] == [1]
+
+
+# ---- RANDOM waits as load ----
+
+
+def commit(queue: TaskQueue, starts: list[TaskStart], waits: list[TaskWait]) -> None:
+    """What the scheduler does with a round's plan, as far as the queue goes."""
+    for start in starts:
+        queue.drop(start.task.task_id)
+    for wait in waits:
+        queue.bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
+
+
+def drawn(ledger: Ledger, count: int, others: tuple[str, ...] = ()) -> tuple[TaskQueue, list[TaskWait]]:
+    """A full cluster of three, and RANDOM tasks that found no room."""
+    for one in ("a/0: 4c", "a/1: 4c", "a/2: 4c"):
+        trees.use(ledger, one)
+    queue = TaskQueue("a")
+    for number in range(count):
+        queue.put(trees.task("a: 1c RANDOM", number=number))
+    for number, text in enumerate(others, count):
+        queue.put(trees.task(f"a: {text}", number=number))
+    starts, waits = decide_tasks(ledger, {"a": queue})
+    assert starts == []
+    commit(queue, starts, waits)
+    return queue, waits
+
+
+FULL = "a < primary: n1=4c, n2=4c, n3=4c"
+
+
+def test_one_without_room_is_bound_where_it_was_drawn_to() -> None:
+    ledger = trees.tree(NODES, FULL)
+    queue, waits = drawn(ledger, 3000)
+    counts = Counter(wait.vnode_id or "" for wait in waits)
+    assert chi_square(counts, 3) < CHI_SQUARE_99[2]
+    assert {vnode_id: load["CPU"] // 10_000 for vnode_id, load in queue.load.items()} == dict(counts)
+    assert "feasible but not available on a/" in waits[0].message
+    assert decide_tasks(ledger, {"a": queue}) == ([], [])  # nothing new to say
+
+
+def test_it_starts_there_when_there_is_room_and_nowhere_else() -> None:
+    ledger = trees.tree(NODES, FULL)
+    queue, waits = drawn(ledger, 20)
+    at = {wait.task_id: wait.vnode_id for wait in waits}
+    ledger.discharge("a/1#1")
+    starts, _ = decide_tasks(ledger, {"a": queue}, {"a"})
+    assert [start.vnode_id for start in starts] == ["a/1"] * 4
+    assert [start.task.task_id for start in starts] == [one for one in at if at[one] == "a/1"][:4]
+
+
+def test_what_is_queued_for_a_virtual_node_is_not_given_to_others() -> None:
+    ledger = trees.tree(NODES, FULL)
+    queue, waits = drawn(ledger, 1, ("4c", "3c"))
+    place = waits[0].vnode_id
+    assert place is not None
+    ledger.discharge(next(run for run, (vnode_id, _) in ledger.charges.items() if vnode_id == place))
+    starts, _ = decide_tasks(ledger, {"a": queue}, {"a"})
+    assert [(start.task.task_id, start.vnode_id) for start in starts] == [
+        ("task-0", place),
+        ("task-2", place),
+    ]
+    assert len(queue.load) == 1  # until it is committed
+
+
+def test_an_older_large_one_goes_before_a_younger_small_one() -> None:
+    ledger = trees.tree("4c", "a < primary [4c..4c]: n1~4c")
+    for one in ("a/0: 2c", "a/0: 2c"):
+        trees.use(ledger, one)
+    queue = TaskQueue("a")
+    for number, size in enumerate(("3c", "1c")):
+        queue.put(trees.task(f"a: {size} RANDOM", number=number, bound="a/0"))
+    ledger.discharge("a/0#0")
+    assert decide_tasks(ledger, {"a": queue})[0] == []
+    ledger.discharge("a/0#1")
+    starts, _ = decide_tasks(ledger, {"a": queue}, {"a"})
+    assert [start.task.number for start in starts] == [0, 1]
+
+
+GONE = {
+    "the virtual node is gone": lambda ledger: (ledger.discharge("a/1#1"), ledger.release("a/1")),
+    "its node drains": lambda ledger: trees.change_node(ledger, "n2", state=DRAINING),
+}
+
+
+@pytest.mark.parametrize("change", GONE.values(), ids=GONE)
+def test_it_is_drawn_anew_when_its_place_goes_away(change: Callable[[Ledger], object]) -> None:
+    ledger = trees.tree(NODES, FULL)
+    queue, waits = drawn(ledger, 30)
+    lost = {wait.task_id for wait in waits if wait.vnode_id == "a/1"}
+    change(ledger)
+    starts, again = decide_tasks(ledger, {"a": queue}, {"a"})
+    commit(queue, starts, again)
+    assert {wait.task_id for wait in again} == lost
+    assert {wait.vnode_id for wait in again} == {"a/0", "a/2"}
+    assert set(queue.load) == {"a/0", "a/2"}
+
+
+def test_it_is_bound_to_nothing_when_no_place_is_left() -> None:
+    ledger = trees.tree("4c", "a < primary [4c..4c]: n1~4c")
+    trees.use(ledger, "a/0: 4c")
+    queue = TaskQueue("a")
+    queue.put(trees.task("a: 1c RANDOM", bound="a/0"))
+    trees.change_node(ledger, "n1", state=DRAINING)
+    starts, waits = decide_tasks(ledger, {"a": queue}, {"a"})
+    commit(queue, starts, waits)
+    assert [(wait.vnode_id, "infeasible on the 1 virtual node" in wait.message) for wait in waits] == [
+        (None, True)
+    ]
+    assert queue.load == {}
+
+
+# ---- nodes that join or grow ----
+
+JOINS = {
+    "the one that was too large goes first, then one that was not": (
+        "2c,8c", "job < primary [1c..20c]: n1~2c", ["1c", "1c", "6c"], ["n2 - n2", "n2"],
+    ),
+    "all that were too large go before": (
+        "2c,8c", "job < primary [1c..20c]: n1~2c", ["1c", "4c", "1c", "3c"], ["n2 n2 - n2", "-"],
+    ),
+    "then at most one a round": ("2c,8c", "job < primary [1c..20c]: n1~2c", ["1c"] * 4, ["n2 - - -", "n2 n2 n2"]),
+    "on each node that joined": (
+        "2c,8c,8c", "job < primary [1c..20c]: n1~2c", ["1c"] * 4, ["n2 n3 - -", "n2 n2"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "cluster", "asked", "rounds"), JOINS.values(), ids=JOINS)
+def test_a_node_that_joins(nodes: str, cluster: str, asked: list[str], rounds: list[str]) -> None:
+    """The first node is full and the queue has been judged; then the other nodes join the primary."""
+    first, *others = nodes.split(",")
+    ledger = trees.tree(first, cluster)
+    trees.use(ledger, "job/0: 2c")
+    queue = TaskQueue("job")
+    for number, text in enumerate(asked):
+        queue.put(trees.task(f"job: {text}", number=number))
+    starts, waits = decide_tasks(ledger, {"job": queue})
+    assert starts == []
+    commit(queue, starts, waits)
+    ledger.grown.clear()
+    ledger.joined.clear()
+    for number, text in enumerate(others, 2):
+        ledger.put_node(replace(g.ledger(text).nodes["n1"], node_id=f"n{number}", hostname=f"n{number}"))
+    grown, joined = set(ledger.grown), dict(ledger.joined)
+    for want in rounds:
+        waiting = list(queue.tasks)
+        round_ = TaskRound(ledger, 100)
+        round_.decide({"job": queue}, grown, joined)
+        placed = {start.task.task_id: start.node_id for start in round_.starts}
+        commit(queue, round_.starts, round_.waits)
+        assert " ".join(placed.get(task_id, "-") for task_id in waiting) == want
+        grown, joined = set(), {}
+        if not round_.deferred:
+            assert not queue.tasks or all(shape in queue.blocked for shape in queue.lanes)
+    assert not round_.deferred
+
+
+def test_a_virtual_node_that_grows_takes_one_that_was_not_too_large() -> None:
+    ledger = trees.tree("8c", "job < primary [2c..2c]: n1~2c")
+    trees.use(ledger, "job/0: 2c")
+    queue = TaskQueue("job")
+    for number, text in enumerate(("1c", "1c", "4c")):
+        queue.put(trees.task(f"job: {text}", number=number))
+    commit(queue, *decide_tasks(ledger, {"job": queue}))
+    ledger.joined.clear()
+    vnode = ledger.vnodes["job/0"]
+    ledger.resize(replace(vnode, holding=rs.Holding(g.amounts("8c"), {}, ())))
+    assert ledger.joined == {"job": {"n1"}}
+    starts, _ = decide_tasks(ledger, {"job": queue}, {"job"}, joined=ledger.joined)
+    assert [start.task.number for start in starts] == [2, 0]
+
+
+def test_growth_for_one_task_is_no_joining_node() -> None:
+    ledger = trees.tree("8c", "job < primary [1c]: n1~1c")
+    ledger.joined.clear()
+    queue = TaskQueue("job")
+    for number in range(4):
+        queue.put(trees.task("job: 1c", number=number))
+    starts, _ = decide_tasks(ledger, {"job": queue})
+    assert len(starts) == 4
+    assert not any(ledger.joined.values())
+
+
+def test_a_node_that_is_back_in_service_has_joined() -> None:
+    ledger = trees.tree("8c", "job < primary [1c]: n1~1c")
+    for state, joined in ((DRAINING, set()), (ALIVE, {"n1"})):
+        ledger.joined.clear()
+        trees.change_node(ledger, "n1", state=state)
+        assert ledger.joined.get("kPrimaryClusterID", set()) == joined

@@ -87,16 +87,19 @@ def parts(ledger: Ledger, cluster_id: str) -> str:
     )
 
 
-def task(text: str, *, number: int = 1, origin: str | None = None) -> PendingTask:
-    """'job: 1c', 'job: 1c SPREAD', 'job: 1c NODE:n2:soft @zone=a'."""
+def task(text: str, *, number: int = 1, origin: str | None = None, bound: str | None = None) -> PendingTask:
+    """'job: 1c', 'job: 1c SPREAD', 'job: 1c NODE:n2:soft @zone=a', 'job: 1c <n1=10 n2=30' (bytes of inputs there)."""
     cluster_id, _, rest = text.partition(": ")
+    rest, _, inputs = rest.partition("<")
+    inputs_at = {node_id: int(size) for node_id, _, size in (one.partition("=") for one in inputs.split())}
     rest, _, condition = rest.partition("@")
     words = rest.split()
     strategy = words.pop() if words and words[-1][0].isupper() else "HYBRID"
     request = g.amounts(" ".join(words))
     return PendingTask(
-        f"task-{number}", number, 1, cluster_id, request, g.selector(condition.strip()), strategy, origin
-    )
+        f"task-{number}", number, 1, cluster_id, request, g.selector(condition.strip()), strategy, origin,
+        inputs_at=inputs_at, bound_vnode_id=bound,
+    )  # fmt: skip
 
 
 def lease(ledger: Ledger, text: str, *, number: int = 1, lender: str | None = None, since: int = 1) -> Lease:

@@ -128,6 +128,8 @@ class Ledger:
         """vnode id -> how many processes live there, those without a request of their own included."""
         self.grown: dict[str, set[str]] = {}
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
+        self.joined: dict[str, set[str]] = {}
+        """cluster id -> physical nodes that joined it, or on which it became larger, since somebody last cleared this."""
         self.may_gain_nodes = False
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
@@ -144,6 +146,7 @@ class Ledger:
         twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
         twin.charges, twin.homes = dict(self.charges), dict(self.homes)
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
+        twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
         twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
         return twin
@@ -155,8 +158,11 @@ class Ledger:
         vnode = VNode(
             node.node_id, PRIMARY, node.node_id, None, PHYSICAL, node.total, primary_labels(node), whole=True
         )
-        if node.node_id in self.rooms:
-            if self.nodes[node.node_id].total != node.total:
+        before = self.nodes.get(node.node_id)
+        if node.schedulable and (before is None or not before.schedulable or before.total != node.total):
+            self.note_joined(PRIMARY, node.node_id)
+        if before is not None:
+            if before.total != node.total:
                 self.rooms[node.node_id].resize(node.total)
         else:
             self.rooms[node.node_id] = Room(node.total)
@@ -225,6 +231,7 @@ class Ledger:
         self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
         self._note_membership(vnode)
+        self.note_joined(vnode.cluster_id, vnode.node_id)
 
     def resize(self, vnode: VNode) -> None:
         """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
@@ -240,6 +247,8 @@ class Ledger:
             self._refile(changed)
             self._note_growth(changed)
         self._note_membership(vnode)
+        if not rs.within(vnode.holding.amounts, old.holding.amounts):
+            self.note_joined(vnode.cluster_id, vnode.node_id)
 
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
@@ -255,6 +264,10 @@ class Ledger:
         self._refile(vnode.parent_id)
         self._note_growth(vnode.parent_id)
         self._note_membership(vnode)
+
+    def note_joined(self, cluster_id: str, node_id: str) -> None:
+        """A physical node joined a cluster, or the cluster has more of it now."""
+        self.joined.setdefault(cluster_id, set()).add(node_id)
 
     # ---- processes ----
 
@@ -323,6 +336,12 @@ class Ledger:
         room = self.rooms[slot_id]
         room.take_beyond(holding) if self.nodes[node_id].shrunk else room.take_exactly(holding)
 
+    def note_growth(self, vnode_ids: Iterable[str]) -> None:
+        """Let what may fit on these virtual nodes be looked at again, as if they had got more room."""
+        for vnode_id in vnode_ids:
+            if vnode_id in self.vnodes:
+                self._note_growth(vnode_id)
+
     def _note_growth(self, vnode_id: str) -> None:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
@@ -346,3 +365,13 @@ class Ledger:
 def primary_labels(node: Node) -> dict[str, str]:
     """Labels of a physical node as a virtual node of the primary cluster."""
     return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY}
+
+
+def joined_since(before: Ledger, after: Ledger) -> dict[str, set[str]]:
+    """Cluster id -> physical nodes that joined it, or on which it became larger; ``before`` may know of others yet."""
+    found = {cluster_id: set(ids) for cluster_id, ids in before.joined.items()}
+    for vnode_id, vnode in after.vnodes.items():
+        old = before.vnodes.get(vnode_id)
+        if old is None or not rs.within(vnode.holding.amounts, old.holding.amounts):
+            found.setdefault(vnode.cluster_id, set()).add(vnode.node_id)
+    return found

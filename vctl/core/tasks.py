@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vctl.core.labels import Selector
 from vctl.core.resources import Amounts
@@ -13,8 +13,8 @@ FINISHED, FAILED = "FINISHED", "FAILED"
 FINAL = frozenset({FINISHED, FAILED})
 
 TRANSITIONS = {
-    PENDING_ARGS: {"ready": PENDING_NODE, "cancel": FAILED},
-    PENDING_NODE: {"start": RUNNING, "cancel": FAILED},
+    PENDING_ARGS: {"ready": PENDING_NODE, "input-lost": FAILED, "cancel": FAILED},
+    PENDING_NODE: {"start": RUNNING, "input-awaited": PENDING_ARGS, "input-lost": FAILED, "cancel": FAILED},
     RUNNING: {"finish": FINISHED, "fail": FAILED, "retry": PENDING_NODE, "cancel": FAILED},
     FINISHED: {},
     FAILED: {},
@@ -22,13 +22,20 @@ TRANSITIONS = {
 """state -> event -> next state, as in Ray's task states."""
 
 CANCELLED, OWNER_ENDED = "Cancelled", "OwnerEnded"
+INPUT_FAILED, OUTPUT_MISSING = "InputFailed", "OutputMissing"
+AWAITING_INPUTS = "AwaitingInputs"
+"""Why a task is PENDING_ARGS_AVAIL."""
 HYBRID, SPREAD, RANDOM, NODE = "HYBRID", "SPREAD", "RANDOM", "NODE"
 STRATEGIES = (HYBRID, SPREAD, RANDOM, NODE)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingTask:
-    """A task that waits for a place. ``origin_vnode_id`` is where it was started: the local one for HYBRID."""
+    """A task that waits for a place. ``origin_vnode_id`` is where it was started: the local one for HYBRID.
+
+    ``inputs_at`` tells how many bytes of its inputs lie on which physical node. ``bound_vnode_id`` is the virtual
+    node that a RANDOM task has drawn and waits for, as load of it.
+    """
 
     task_id: str
     number: int
@@ -38,6 +45,9 @@ class PendingTask:
     selector: Selector = ()
     strategy: str = HYBRID
     origin_vnode_id: str | None = None
+    attempt: int = 0
+    inputs_at: Mapping[str, int] = field(default_factory=dict)
+    bound_vnode_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, joined_since
 from vctl.core.tasks import CANCELLED, PENDING_NODE, Lease, PendingTask
 from vctl.daemon.windows import Windows
 from vctl.ops import replay
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.tasking import TaskQueue
+from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.task_queue import TaskQueue, Verdict
 from vctl.store import clusters, jobs, nodes, rows, tasks
 from vctl.store.store import Row, Store
 
@@ -84,6 +85,7 @@ class Mirror:
                     mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
             mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
+        mirror.ledger.joined.clear()  # whatever there is was there before
         return mirror
 
     def follow(self, store: Store) -> bool:
@@ -216,6 +218,11 @@ class Mirror:
         if not queue.tasks:
             del self.tasks[cluster_id]
 
+    def bind_task(self, wait: TaskWait) -> None:
+        """What a task that waits was told: it may be bound to a virtual node now."""
+        if cluster_id := self.task_cluster.get(wait.task_id):
+            self.tasks[cluster_id].bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
+
     def stop_task(self, task_id: str, grace_s: float, reason: str = CANCELLED) -> None:
         """The process of a running task is to be ended."""
         for run in self.runs.values():
@@ -271,13 +278,14 @@ class Mirror:
 
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
-        may_gain_nodes, self.ledger = self.ledger.may_gain_nodes, clusters.load_ledger(store)
-        self.ledger.may_gain_nodes = may_gain_nodes
+        before, self.ledger = self.ledger, clusters.load_ledger(store)
+        self.ledger.may_gain_nodes = before.may_gain_nodes
+        self.ledger.joined = joined_since(before, self.ledger)
         self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         for queue in self.queues.values():
             queue.forget_verdicts()
         for waiting in self.tasks.values():
-            waiting.blocked.clear()
+            waiting.forget_verdicts()
 
 
 def _grace_s(store: Store, run: Run) -> float:

@@ -164,7 +164,7 @@ class Scheduler:
             self._launch(mirror, run)
         proposed = len(plan.starts) + len(plan.task_starts)
         done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
-        return proposed >= MOST_STARTS or done < proposed
+        return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:

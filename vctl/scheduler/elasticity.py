@@ -43,11 +43,14 @@ class Grow:
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
-    """Take it in a ledger."""
+    """Take it in a ledger. What it adds is for whom it was made: nobody else is told that a node joined."""
+    known = grow.after.node_id in ledger.joined.get(grow.after.cluster_id, ())
     if grow.before is None:
         ledger.carve(grow.after)
     else:
         ledger.resize(grow.after)
+    if not known and grow.after.cluster_id in ledger.joined:
+        ledger.joined[grow.after.cluster_id].discard(grow.after.node_id)
 
 
 def revert_growth(ledger: Ledger, grow: Grow) -> None:

@@ -14,7 +14,8 @@ from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.tasking import TaskQueue, may_grow
+from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.tasking import may_grow
 
 MOST_NODES = 64
 """Most nodes that one round asks for; the next round asks for more."""
@@ -47,10 +48,11 @@ def wanted_nodes(
         ledger, sorted(templates, key=lambda t: (sum(t.resources.values()), t.name)), dict(present), units
     )
     grown = {cluster_id: set(ids) for cluster_id, ids in ledger.grown.items()}
+    joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
     try:
         for queue in tasks.values():
             for task in queue.tasks.values():
-                if may_grow(task):
+                if may_grow(task) and task.bound_vnode_id is None:
                     trial.satisfy_task(task)
         for queue_ in queues.values():
             for shape in queue_.shapes.values():
@@ -60,7 +62,7 @@ def wanted_nodes(
                             break
     finally:
         trial.undo()
-        ledger.grown = grown
+        ledger.grown, ledger.joined = grown, joined
     return trial.added
 
 

@@ -1,7 +1,8 @@
-"""Which virtual node a task gets, and the queue of tasks that wait for one."""
+"""Which virtual node a task gets: one function per strategy, and where it could ever run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
@@ -14,31 +15,90 @@ from vctl.core.tasks import PendingTask
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
+SOFT = ":soft"
+NO_LOAD: Amounts = {}
 
 
-def choose(ledger: Ledger, task: PendingTask, turn: int = 0) -> VNode | None:
-    """The virtual node of the task's cluster on which it starts now, or None. ``turn`` counts SPREAD starts."""
-    fitting = [
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a choice depends on beside the ledger. ``load``: vnode id -> the demand of what is queued for it.
+
+    ``closed`` are physical nodes that take no more tasks in this round; ``last_spread`` is where the last SPREAD
+    task went.
+    """
+
+    load: Mapping[str, Amounts] = field(default_factory=dict)
+    closed: Set[str] = frozenset()
+    last_spread: tuple[int, str] | None = None
+
+
+CALM = Circumstances()
+
+
+def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNode | None:
+    """The virtual node of the task's cluster on which it starts now, or None."""
+    available = [
         vnode
         for vnode in in_order(ledger, task.cluster_id)
-        if ledger.nodes[vnode.node_id].schedulable
-        and lb.matches(task.selector, vnode.labels)
-        and ledger.rooms[vnode.vnode_id].fits(task.request)
+        if suits(ledger, task, vnode)
+        and vnode.node_id not in now.closed
+        and is_available(ledger, vnode, task.request, now.load.get(vnode.vnode_id, NO_LOAD))
     ]
-    if not fitting:
+    if not available:
         return None
     match task.strategy.partition(":"):
         case (tk.HYBRID, _, _):
-            return hybrid(ledger, task, fitting)
+            return hybrid(ledger, task, _nearest(task, available))
         case (tk.SPREAD, _, _):
-            return _spread(ledger, task, fitting, turn)
-        case (tk.RANDOM, _, _):  # the number of the task is the seed: the same state gives the same plan
-            return fitting[_mixed(task.number) % len(fitting)]
+            return _spread(available, now.last_spread)
+        case (tk.RANDOM, _, _):
+            return draw(task, available)
         case (_, _, wanted):
-            pinned = [v for v in fitting if wanted.removesuffix(":soft") in (v.vnode_id, v.node_id)]
-            if pinned or not wanted.endswith(":soft"):
-                return pinned[0] if pinned else None
-            return hybrid(ledger, task, fitting)
+            named = [vnode for vnode in available if _is_named(wanted, vnode)]
+            if named or not wanted.endswith(SOFT):
+                return named[0] if named else None
+            return hybrid(ledger, task, available)
+
+
+def suits(ledger: Ledger, task: PendingTask, vnode: VNode) -> bool:
+    """Whether a virtual node takes such tasks at all: its node is in service and its labels match."""
+    return ledger.nodes[vnode.node_id].schedulable and lb.matches(task.selector, vnode.labels)
+
+
+def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts = NO_LOAD) -> bool:
+    """Whether a request fits what is free, less what is queued for the virtual node already."""
+    room = ledger.rooms[vnode.vnode_id]
+    if not room.fits(request):
+        return False
+    return not load or all(
+        not amount or room.free.get(name, 0) - load.get(name, 0) >= amount for name, amount in request.items()
+    )
+
+
+def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
+    """The virtual nodes of the task's cluster on which it fits when they are empty, in order."""
+    _, colon, wanted = task.strategy.partition(":")
+    pinned = bool(colon) and not wanted.endswith(SOFT)
+    return [
+        vnode
+        for vnode in in_order(ledger, task.cluster_id)
+        if suits(ledger, task, vnode)
+        and rs.within(task.request, vnode.holding.amounts)
+        and (not pinned or _is_named(wanted, vnode))
+    ]
+
+
+def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
+    """The virtual node that a task drew and waits for, if it can still come to run there."""
+    vnode = ledger.vnodes.get(task.bound_vnode_id or "")
+    if vnode is None or vnode.cluster_id != task.cluster_id or not suits(ledger, task, vnode):
+        return None
+    return vnode if rs.within(task.request, vnode.holding.amounts) else None
+
+
+def draw(task: PendingTask, places: list[VNode]) -> VNode:
+    """One of several, each as likely. Number and attempt are the seed: the same state gives the same plan."""
+    return places[_mixed(task.number * 1009 + task.attempt) % len(places)]
 
 
 def _mixed(number: int) -> int:
@@ -52,25 +112,38 @@ def _mixed(number: int) -> int:
 
 def may_grow(task: PendingTask) -> bool:
     """Whether more room elsewhere would do: not for a task that names its node."""
-    return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(":soft")
+    return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
 
 
-def _spread(ledger: Ledger, task: PendingTask, fitting: list[VNode], turn: int) -> VNode:
-    """Round robin over the virtual nodes that could ever take it; the next one that can now."""
-    feasible = [v for v in in_order(ledger, task.cluster_id) if rs.within(task.request, v.holding.amounts)]
-    start = turn % len(feasible)
-    ids = {vnode.vnode_id for vnode in fitting}
-    return next(vnode for vnode in feasible[start:] + feasible[:start] if vnode.vnode_id in ids)
+def _is_named(wanted: str, vnode: VNode) -> bool:
+    return wanted.removesuffix(SOFT) in (vnode.vnode_id, vnode.node_id)
+
+
+def _spread(available: list[VNode], last: tuple[int, str] | None) -> VNode:
+    """Round robin: the next one after the last that is available, and after the end the first."""
+    after = (vnode for vnode in available if last is not None and rank_of(vnode) > last)
+    return next(after, available[0])
+
+
+def rank_of(vnode: VNode) -> tuple[int, str]:
+    """The place of a virtual node among those of its cluster."""
+    return vnode.rank, vnode.vnode_id
 
 
 def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
     """The virtual nodes of a cluster by rank; the order in which they are packed."""
-    return sorted(
-        (ledger.vnodes[v] for v in ledger.members.get(cluster_id, ())), key=lambda v: (v.rank, v.vnode_id)
-    )
+    return sorted((ledger.vnodes[v] for v in ledger.members.get(cluster_id, ())), key=rank_of)
 
 
-def hybrid(ledger: Ledger, task: PendingTask, fitting: list[VNode]) -> VNode:
+def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
+    """Those on whose physical node most bytes of the task's inputs lie; all of them when it has none."""
+    if not task.inputs_at:
+        return available
+    most = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
+    return [vnode for vnode in available if task.inputs_at.get(vnode.node_id, 0) == most]
+
+
+def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
     """Those that stay below the threshold count as equal, the local one first; above it the least utilised wins."""
 
     def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
@@ -78,7 +151,7 @@ def hybrid(ledger: Ledger, task: PendingTask, fitting: list[VNode]) -> VNode:
         use = utilisation(ledger, vnode, task.request)
         return (0.0 if use < THRESHOLD else use, vnode.vnode_id != task.origin_vnode_id, number)
 
-    return min(enumerate(fitting), key=score)[1]
+    return min(enumerate(available), key=score)[1]
 
 
 def utilisation(ledger: Ledger, vnode: VNode, request: Amounts) -> float:
@@ -92,34 +165,6 @@ def utilisation(ledger: Ledger, vnode: VNode, request: Amounts) -> float:
         ),
         default=0.0,
     )
-
-
-@dataclass(slots=True)
-class TaskQueue:
-    """Tasks of one cluster that wait for a place, oldest first; equal ones are judged once."""
-
-    cluster_id: str
-    tasks: dict[str, PendingTask] = field(default_factory=dict)
-    blocked: dict[object, str] = field(default_factory=dict)
-    """shape -> message of the last look."""
-    turn: int = 0
-    """How many SPREAD tasks have started."""
-    told: set[str] = field(default_factory=set)
-    """Tasks whose reason has been written."""
-
-    def put(self, task: PendingTask) -> None:
-        """Add a task at the end."""
-        self.tasks[task.task_id] = task
-
-    def drop(self, task_id: str) -> None:
-        """A task no longer waits."""
-        self.tasks.pop(task_id, None)
-        self.told.discard(task_id)
-
-
-def shape_of(task: PendingTask) -> object:
-    """Equal shapes fit the same places."""
-    return (rs.shape_of(task.request), task.selector, task.strategy)
 
 
 def ancestors(ledger: Ledger, cluster_id: str) -> list[str]:

@@ -5,6 +5,7 @@ A ``TaskRequest`` that exists is well formed; whether its job runs and has room 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,9 @@ DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 SOFT = "soft"
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
 """Where a process of a job finds which job it belongs to; the first that is set counts."""
+OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+MOST_OBJECTS = 256
+"""Inputs, or outputs, of one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,8 @@ class TaskRequest:
     """Everything a ``task run`` carries. ``job`` None: the one in whose environment it is started.
 
     ``strategy``: HYBRID, SPREAD, RANDOM, ``NODE:<id>`` or ``NODE:<id>:soft``. ``max_retries`` counts tries
-    after the first. ``env`` is added to the environment of whoever starts it; ``cwd`` None: its directory.
+    after the first. ``inputs`` and ``outputs`` are names of objects.
+    ``env`` is added to the environment of whoever starts it; ``cwd`` None: its directory.
     """
 
     argv: tuple[str, ...]
@@ -49,6 +54,8 @@ class TaskRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     grace_s: float | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
@@ -57,8 +64,35 @@ class TaskRequest:
         check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
         check_seconds(self.grace_s, "grace")
         check_environment(self.env)
+        check_objects(self.inputs, self.outputs)
         if self.job is not None and not self.job:
             raise refuse("--job", "the job id is empty", "leave it out inside a job, or name a job")
+
+
+def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    """Names of objects, each once and none on both sides."""
+    for names, path in ((inputs, "--input"), (outputs, "--output")):
+        if len(names) > MOST_OBJECTS:
+            raise refuse(
+                path, f"{len(names)} names are too many", f"use at most {MOST_OBJECTS}, or a directory"
+            )
+        for name in names:
+            check_object_name(name, path)
+            if names.count(name) > 1:
+                raise refuse(path, f"{name} is named twice", "name each object once")
+    if both := next((name for name in inputs if name in outputs), None):
+        raise refuse("--output", f"{both} is an input, too", "write the result under another name")
+
+
+def check_object_name(name: str, path: str) -> str:
+    """The name of an object: one component of a path, with nothing that any shell or tool takes for something else."""
+    if not OBJECT_NAME.match(name):
+        raise refuse(
+            path,
+            f"{show(name)} is not a name of an object",
+            "use 1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit",
+        )
+    return name
 
 
 def job_of(request: TaskRequest, environment: Mapping[str, str]) -> str:

@@ -147,6 +147,18 @@ CREATE VIEW v_jobs AS
     LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id AND w.shape = j.shape
     LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id
         AND u.shape = j.shape || ';user=' || j.user;
+CREATE TABLE objects (
+    job_id INTEGER NOT NULL, name TEXT NOT NULL, node_id TEXT NOT NULL, cluster_id TEXT NOT NULL, size INTEGER NOT NULL,
+    task_id TEXT, created_at INTEGER NOT NULL, PRIMARY KEY (job_id, name, node_id)
+) WITHOUT ROWID;
+CREATE INDEX objects_by_node ON objects (node_id);
+CREATE TABLE promises (
+    job_id INTEGER NOT NULL, name TEXT NOT NULL, task_id TEXT, PRIMARY KEY (job_id, name)
+) WITHOUT ROWID;
+CREATE TABLE task_inputs (
+    job_id INTEGER NOT NULL, name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (job_id, name, task_id)
+) WITHOUT ROWID;
+CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """,
     ),
 ]

@@ -39,8 +39,11 @@ def get(store: Store, task_id: str) -> Row | None:
 
 
 def launch(store: Store, task_id: str) -> Row | None:
-    """What is started: argv, environment, directory."""
-    return store.row("SELECT * FROM task_launches WHERE task_id = ?", task_id)
+    """What is started: argv, environment, directory; what it uses and what it is to leave."""
+    return store.row(
+        "SELECT l.*, t.inputs, t.outputs FROM task_launches l JOIN tasks t USING (task_id) WHERE task_id = ?",
+        task_id,
+    )
 
 
 def views(
@@ -75,16 +78,39 @@ def mark_started(store: Store, task_id: str, *, vnode_id: str, node_id: str, att
     _event(store, "task.started", task_id, row["cluster_id"], row["job_id"], vnode=vnode_id)
 
 
-def mark_waiting(store: Store, task_id: str, reason: str, message: str) -> None:
-    """Why a task waits; no event, because a reason is not a change of its state."""
+def mark_ready(store: Store, task_id: str) -> None:
+    """All inputs of a task are there: it waits for a place from now on."""
+    _move(store, task_id, tk.PENDING_NODE, None, None, "task.ready")
+
+
+def mark_awaiting(store: Store, task_id: str, message: str) -> None:
+    """Inputs of a task are not there, or not any more."""
+    _move(store, task_id, tk.PENDING_ARGS, tk.AWAITING_INPUTS, message, "task.awaits_inputs")
+
+
+def _move(
+    store: Store, task_id: str, state: str, reason: str | None, message: str | None, event: str
+) -> None:
     store.db.execute(
-        "UPDATE tasks SET state_reason = ?, message = ? WHERE task_id = ? AND state = ?",
-        (reason, message, task_id, tk.PENDING_NODE),
+        "UPDATE tasks SET state = ?, state_reason = ?, message = ?, vnode_id = NULL, node_id = NULL WHERE task_id = ?",
+        (state, reason, message, task_id),
+    )
+    row = get(store, task_id)
+    assert row is not None
+    _event(store, event, task_id, row["cluster_id"], row["job_id"])
+
+
+def mark_waiting(store: Store, task_id: str, reason: str, message: str, vnode_id: str | None = None) -> None:
+    """Why a task waits, and for which virtual node alone; no event, because that is not a change of its state."""
+    store.db.execute(
+        "UPDATE tasks SET state_reason = ?1, message = ?2, vnode_id = ?3,"
+        " node_id = (SELECT node_id FROM vnodes WHERE vnode_id = ?3) WHERE task_id = ?4 AND state = ?5",
+        (reason, message, vnode_id, task_id, tk.PENDING_NODE),
     )
 
 
 def mark_retry(store: Store, task_id: str, message: str) -> None:
-    """A failed try is repeated: the task waits for a place again."""
+    """A failed try is repeated: the task waits for a place again, if its inputs are still there."""
     store.db.execute(
         "UPDATE tasks SET state = ?, vnode_id = NULL, node_id = NULL, message = ? WHERE task_id = ?",
         (tk.PENDING_NODE, message, task_id),

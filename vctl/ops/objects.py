@@ -1,0 +1,280 @@
+"""Objects: named files that tasks leave on nodes for other tasks of their job. Put one, look, and judge who waits.
+
+A name stands for one object of a job. Whoever has promised it last, a task or the entrypoint, decides what becomes of
+tasks that wait for it: they go on waiting while it works, and fail with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.clusters import PRIMARY
+from vctl.core.nodes import DEAD
+from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import forms
+from vctl.ops import jobs as job_ops
+from vctl.ops.filters import choose
+from vctl.runtime import objects as files
+from vctl.store import clusters, jobs, nodes, rows
+from vctl.store import objects as table
+from vctl.store import tasks as task_table
+from vctl.store.store import Row, Store
+
+JOB_MARK = "##"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the inputs of a task say: all there, or what it waits for, or why it can never run."""
+
+    places: Mapping[str, Mapping[str, int]]
+    """name -> node id -> bytes."""
+    awaits: str = ""
+    broken: str = ""
+
+    @property
+    def bytes_at(self) -> dict[str, int]:
+        """node id -> bytes of inputs that lie there."""
+        found: dict[str, int] = {}
+        for at in self.places.values():
+            for node_id, size in at.items():
+                found[node_id] = found.get(node_id, 0) + size
+        return found
+
+
+def judge(store: Store, job_id: int, names: Sequence[str]) -> Verdict:
+    """Whether the objects of these names are there, may still come, or cannot come any more."""
+    places = table.places(store, job_id, names)
+    missing = [name for name in names if name not in places]
+    if not missing:
+        return Verdict(places)
+    promised = table.promised(store, job_id, missing)
+    awaits: list[str] = []
+    takes_tasks: bool | None = None
+    for name in missing:
+        maker = promised.get(name)
+        if maker is not None and maker["state"] is not None and maker["state"] not in tk.FINAL:
+            awaits.append(f"{name} from {maker['task_id']}")
+            continue
+        if maker is not None:
+            return Verdict(places, broken=_why_broken(name, maker))
+        if takes_tasks is None:
+            job = jobs.get(store, job_id)
+            takes_tasks = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
+        if not takes_tasks:
+            return Verdict(places, broken=f"input {name} was promised by no task, and the job is over")
+        awaits.append(f"{name}, which no task has promised yet")
+    return Verdict(places, awaits=f"waits for {' and '.join(awaits)}")
+
+
+def _why_broken(name: str, maker: Row) -> str:
+    if maker["task_id"] is None:
+        return f"input {name} was put by the entrypoint and is lost: the node it lay on is gone"
+    if maker["state"] == tk.FINISHED:
+        return f"input {name} of {maker['task_id']} is lost: {maker['node_id']}, where it lay, is gone"
+    return f"input {name} cannot come: {maker['task_id']} FAILED ({maker['state_reason']})"
+
+
+def settle(store: Store, job_id: int, names: Iterable[str]) -> list[str]:
+    """Something happened to the objects of these names: move the tasks that wait for them.
+
+    One whose inputs are all there waits for a place; one whose input cannot come is FAILED ``InputFailed``, and with
+    it what waits for its outputs. Returns the ids of all that changed. Inside a transaction.
+    """
+    changed: dict[str, None] = {}
+    pending = list(names)
+    while pending:
+        moved = [row for row in table.expecting(store, job_id, pending) if _move(store, row)]
+        changed.update((row["task_id"], None) for row in moved)
+        ended = (row for row in moved if row["outputs"] != "[]")
+        pending = [name for row in ended for name in rows.loads(row["outputs"])]
+    return list(changed)
+
+
+def _move(store: Store, row: Row) -> bool:
+    """Let a task that has not started be what its inputs say; whether that is something else."""
+    verdict = judge(store, row["job_id"], rows.loads(row["inputs"]))
+    if verdict.broken:
+        task_table.mark_ended(
+            store,
+            row["task_id"],
+            state=tk.FAILED,
+            reason=tk.INPUT_FAILED,
+            message=verdict.broken,
+            exit_code=None,
+        )
+    elif verdict.awaits:
+        if row["state"] == tk.PENDING_ARGS and row["message"] == verdict.awaits:
+            return False
+        task_table.mark_awaiting(store, row["task_id"], verdict.awaits)
+    elif row["state"] == tk.PENDING_ARGS:
+        task_table.mark_ready(store, row["task_id"])
+    else:
+        return False
+    return True
+
+
+def give_up(store: Store, job_id: int) -> list[str]:
+    """The job takes no more tasks: those that wait for what nobody makes fail; returns what changed."""
+    names = {name for row in table.awaiting(store, job_id) for name in rows.loads(row["inputs"])}
+    return settle(store, job_id, sorted(names))
+
+
+def accept(store: Store, task_id: str, job_id: int, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Take up what a new task uses and leaves: it may wait, or be over at once. Inside a transaction.
+
+    Raises Conflict when an object of such a name is there, or somebody makes it.
+    """
+    if outputs:
+        promise(store, job_id, outputs, task_id)
+    if inputs:
+        table.expect(store, job_id, inputs, task_id)
+        row = task_table.get(store, task_id)
+        assert row is not None
+        _move(store, row)
+        if outputs:
+            settle(store, job_id, outputs)
+
+
+def promise(store: Store, job_id: int, names: Collection[str], task_id: str | None) -> None:
+    """Say who makes these objects. Raises Conflict when there is one already, or another task makes it."""
+    there = table.places(store, job_id, names)
+    makers = table.promised(store, job_id, names)
+    for name in names:
+        maker = makers.get(name)
+        if name in there:
+            raise Conflict(
+                f"the job has an object {name} already", fix="use it, or choose another name",
+                details={"object": name},
+            )  # fmt: skip
+        if maker is not None and maker["state"] is not None and maker["state"] not in tk.FINAL:
+            raise Conflict(
+                f"{maker['task_id']} makes {name} already", fix="wait for it, cancel it, or choose another name",
+                details={"object": name, "task": maker["task_id"]},
+            )  # fmt: skip
+    table.promise(store, job_id, names, task_id)
+
+
+def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+    """Make what lies in ``$VCTL_OBJECT_DIR`` under a name an object; for processes of a running job.
+
+    Raises BadSpec outside a job, NotFound when nothing lies there, Conflict when there is such an object.
+    """
+    from vctl.spec.task_request import check_object_name
+
+    check_object_name(name, "NAME")
+    around = os.environ if environment is None else environment
+    submission_id, node_id = around.get("VCTL_SUBMISSION_ID"), around.get("VCTL_NODE_ID")
+    if not submission_id or not node_id:
+        raise BadSpec(
+            "an object is put from inside a job, and this is none (VCTL_SUBMISSION_ID and VCTL_NODE_ID are not set)",
+            fix="call it from the job's own command",
+        )
+    with store.transaction():
+        job = jobs.get(store, job_ops.resolve(store, submission_id))
+        assert job is not None
+        if job["status"] != jb.RUNNING:
+            raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
+        place = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
+        try:
+            size = files.size_of(place, name)
+        except files.Unusable as error:
+            raise NotFound(error.problem, fix=f"write it to $VCTL_OBJECT_DIR/{name} first") from None
+        promise(store, job["job_id"], [name], None)
+        cluster_id = around.get("VCTL_CLUSTER_ID") or job["cluster_id"]
+        if cluster_id != job["cluster_id"] and cluster_id not in clusters.subtree(store, job["cluster_id"]):
+            cluster_id = job["cluster_id"]
+        files.seal(place, name)
+        table.insert(
+            store, job["job_id"], name, node_id=node_id, cluster_id=cluster_id, size=size, task_id=None
+        )  # fmt: skip
+        settle(store, job["job_id"], [name])
+    return get_object(store, f"{submission_id}/{name}")
+
+
+def _known_node(store: Store, node_id: str) -> str:
+    row = nodes.get(store, node_id)
+    if row is None or row["state"] == DEAD:
+        raise NotFound(f"there is no living node {node_id!r}", fix="`vctl node list` shows them all")
+    return node_id
+
+
+# ---- looking ----
+
+
+def list_objects(
+    store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
+) -> tuple[list[forms.Form], int]:
+    """Objects, by job and name, and how many there are without the limit; of one job when asked."""
+    where, values = "1", []
+    if job is not None:
+        where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
+    with store.snapshot():
+        found = choose(_forms(store, table.listed(store, where, values)), filters)
+    return (found if limit is None else found[:limit]), len(found)
+
+
+def get_object(store: Store, ref: str, *, job: str | None = None) -> forms.Form:
+    """One object, by ``JOB/NAME``, or by its name where that is enough. ``job`` is looked at first."""
+    owner, slash, name = ref.rpartition("/")
+    with store.snapshot():
+        if slash:
+            found = _forms(
+                store,
+                table.listed(store, "o.job_id = ? AND o.name = ?", (job_ops.resolve(store, owner), name)),
+            )
+        else:
+            found = _forms(store, table.listed(store, "o.name = ?", (name,)))
+            found = [one for one in found if one["submission_id"] == job] or found
+    if len(found) > 1:
+        shown = ", ".join(str(one["object_id"]) for one in found[:5])
+        raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
+    if not found:
+        raise NotFound(
+            f"there is no object {ref!r}", fix="`vctl list objects` shows them", details={"object": ref}
+        )
+    return found[0]
+
+
+def _forms(store: Store, copies: Sequence[Row]) -> list[forms.Form]:
+    """Copies put together to objects; the first copy of each is where it was made."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in copies:
+        one = found.get((row["job_id"], row["name"]))
+        if one is None:
+            place = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
+            found[row["job_id"], row["name"]] = {
+                "object_id": f"{row['submission_id']}/{row['name']}",
+                "name": row["name"],
+                "job_id": row["job_id"],
+                "submission_id": row["submission_id"],
+                "cluster_id": row["cluster_id"],
+                "task_id": row["task_id"],
+                "node_id": row["node_id"],
+                "node_ids": [row["node_id"]],
+                "size": row["size"],
+                "created_at": forms.timestamp(row["created_at"]),
+                "path": str(place / row["name"]),
+            }
+        else:
+            one["node_ids"].append(row["node_id"])
+    return list(found.values())
+
+
+def used_bytes(store: Store, cluster_id: str) -> int:
+    """Bytes of the objects of a cluster and of those below it, every copy counted."""
+    sizes = table.sizes(store)
+    if cluster_id == PRIMARY or not sizes:
+        return sum(row["size"] for row in sizes)
+    below = [cluster_id, *clusters.subtree(store, cluster_id)]
+    return sum(
+        row["size"]
+        for row in sizes
+        # what a sub-cluster left stays with the job when that cluster is gone; ids carry those of their parents
+        if any(row["cluster_id"] == one or row["cluster_id"].startswith(one + JOB_MARK) for one in below)
+    )

@@ -1,0 +1,143 @@
+"""The queue of tasks that wait for a place in one cluster. Equal ones share a lane and are judged once."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from vctl.core import resources as rs
+from vctl.core.resources import Amounts
+from vctl.core.tasks import PendingTask
+
+Shape = object
+MOST_TOLD = 64
+"""Tasks of one lane that hear of every change of the numbers; those behind them hear when the verdict is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why tasks of one shape do not start. ``infeasible``: no virtual node of the cluster is large enough."""
+
+    message: str
+    infeasible: bool = False
+
+
+def shape_of(task: PendingTask) -> Shape:
+    """Equal shapes fit the same places."""
+    return rs.shape_of(task.request), task.selector, task.strategy, task.bound_vnode_id
+
+
+@dataclass(slots=True)
+class TaskQueue:
+    """Tasks of one cluster that wait for a place, oldest first."""
+
+    cluster_id: str
+    tasks: dict[str, PendingTask] = field(default_factory=dict)
+    lanes: dict[Shape, dict[str, PendingTask]] = field(default_factory=dict)
+    """shape -> its tasks, oldest first."""
+    blocked: dict[Shape, Verdict] = field(default_factory=dict)
+    """Lanes that were judged, and that nothing has happened for since."""
+    before: dict[Shape, Verdict] = field(default_factory=dict)
+    """What the tasks of a lane were told last."""
+    load: dict[str, dict[str, int]] = field(default_factory=dict)
+    """vnode id -> what the tasks that are bound to it ask for together."""
+    bound: dict[str, dict[str, PendingTask]] = field(default_factory=dict)
+    """vnode id -> those tasks, oldest first."""
+    untold: dict[Shape, dict[str, None]] = field(default_factory=dict)
+    """shape -> tasks that have not been told yet why they wait."""
+    last_spread: tuple[int, str] | None = None
+    """Rank and id of the virtual node that the last SPREAD task got."""
+
+    def put(self, task: PendingTask) -> None:
+        """Add a task, at the place of its number."""
+        shape = shape_of(task)
+        self.tasks[task.task_id] = task
+        _insert(self.lanes.setdefault(shape, {}), task)
+        self.untold.setdefault(shape, {})[task.task_id] = None
+        if task.bound_vnode_id is not None:
+            _insert(self.bound.setdefault(task.bound_vnode_id, {}), task)
+            self.load[task.bound_vnode_id] = rs.add(self.load.get(task.bound_vnode_id, {}), task.request)
+
+    def drop(self, task_id: str) -> None:
+        """A task no longer waits."""
+        task = self.tasks.pop(task_id, None)
+        if task is None:
+            return
+        shape = shape_of(task)
+        del self.lanes[shape][task_id]
+        self._has_heard(shape, task_id)
+        if not self.lanes[shape]:
+            del self.lanes[shape]
+            self.blocked.pop(shape, None)
+            self.before.pop(shape, None)
+        if (vnode_id := task.bound_vnode_id) is not None:
+            del self.bound[vnode_id][task_id]
+            self.load[vnode_id] = rs.subtract(self.load[vnode_id], task.request)
+            if not self.bound[vnode_id]:
+                del self.bound[vnode_id], self.load[vnode_id]
+
+    def bind(self, task_id: str, vnode_id: str | None, verdict: Verdict) -> None:
+        """A task waits for this very virtual node from now on, or (None) for none in particular; it was told so."""
+        task = self.tasks.get(task_id)
+        if task is None or task.bound_vnode_id == vnode_id:
+            return
+        self.drop(task_id)
+        bound = replace(task, bound_vnode_id=vnode_id)
+        self.put(bound)
+        shape = shape_of(bound)
+        self._has_heard(shape, task_id)
+        self.blocked.setdefault(shape, verdict)
+        self.before.setdefault(shape, verdict)
+
+    def forget_verdicts(self) -> None:
+        """Everything is to be judged anew."""
+        self.blocked.clear()
+
+    def block(self, shape: Shape, verdict: Verdict) -> None:
+        """The tasks of a lane cannot start now; those that have heard otherwise are to be told."""
+        self.blocked[shape] = verdict
+        told = self.before.get(shape)
+        self.before[shape] = verdict
+        if told == verdict:
+            return
+        lane = self.lanes[shape]
+        all_of_them = told is None or told.infeasible != verdict.infeasible
+        whom = lane if all_of_them else islice(lane, MOST_TOLD)
+        self.untold.setdefault(shape, {}).update(dict.fromkeys(whom))
+
+    def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
+        """The tasks that have to be told why they wait, and why; each once, and none of ``besides``."""
+        found: list[tuple[PendingTask, Verdict]] = []
+        for shape in [shape for shape in self.untold if shape in self.blocked]:
+            whom = self.untold.pop(shape)
+            found += [(self.tasks[one], self.blocked[shape]) for one in whom if one not in besides]
+            if left := {one: None for one in whom if one in besides}:
+                self.untold[shape] = left
+        return found
+
+    def _has_heard(self, shape: Shape, task_id: str) -> None:
+        if whom := self.untold.get(shape):
+            whom.pop(task_id, None)
+            if not whom:
+                del self.untold[shape]
+
+    def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
+        """What tasks that are bound to a virtual node and older than ``number`` ask for, but for the started ones."""
+        found: Amounts = {}
+        for task in self.bound.get(vnode_id, {}).values():
+            if task.number >= number:
+                break
+            if task.task_id not in started:
+                found = rs.add(found, task.request)
+        return found
+
+
+def _insert(lane: dict[str, PendingTask], task: PendingTask) -> None:
+    """Keep a lane in the order of numbers; almost always the new one is the last."""
+    last = next(reversed(lane.values()), None)
+    lane[task.task_id] = task
+    if last is not None and last.number > task.number:
+        ordered = sorted(lane.items(), key=lambda item: item[1].number)
+        lane.clear()
+        lane.update(ordered)

@@ -1,0 +1,241 @@
+"""The part of a round that starts tasks: in their own cluster where they fit, else after it has grown.
+
+A node that joined a cluster or one above it, or became larger there, first takes tasks that no virtual node was large
+enough for, and then at most one other task in the round that sees it first: others are judged in the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from heapq import heapify, heappop, heapreplace
+
+from vctl.core import resources as rs
+from vctl.core import tasks as tk
+from vctl.core.clusters import VNode
+from vctl.core.ledger import Ledger
+from vctl.core.tasks import PendingTask
+from vctl.scheduler.elasticity import Grow, grow, revert_growth
+from vctl.scheduler.placement_reasons import amounts_text
+from vctl.scheduler.plan_tasks import TaskStart, TaskWait
+from vctl.scheduler.task_queue import Shape, TaskQueue, Verdict, shape_of
+from vctl.scheduler.tasking import (
+    Circumstances,
+    ancestors,
+    bound_to,
+    choose,
+    draw,
+    feasible,
+    is_available,
+    may_grow,
+    rank_of,
+)
+
+NOBODY: Mapping[str, Set[str]] = {}
+
+
+class TaskRound:
+    """One round over the tasks of all clusters. What is started is applied to the ledger; the caller reverts."""
+
+    def __init__(self, ledger: Ledger, most: int) -> None:
+        self.ledger = ledger
+        self.most = most
+        self.starts: list[TaskStart] = []
+        self.waits: list[TaskWait] = []
+        self.deferred = False
+        """Whether tasks were put off that may start in the next round."""
+        self.closed: set[str] = set()
+        """Nodes that joined and have taken their one task of this round."""
+
+    def decide(
+        self, queues: Mapping[str, TaskQueue], grown: Set[str], joined: Mapping[str, Set[str]] = NOBODY
+    ) -> None:
+        """Start what fits, oldest first.
+
+        ``grown`` are clusters that got room: only they, and those below them, are looked at again. ``joined`` tells
+        which physical nodes joined a cluster, or became larger there, since the last round.
+        """
+        visits = [
+            _Visit(self, queues[cluster_id], grown, joined)
+            for cluster_id in sorted(queues)
+            if cluster_id in self.ledger.clusters
+        ]
+        for visit in visits:
+            if visit.joined:
+                visit.serve(visit.too_large())
+        for visit in visits:
+            visit.serve(visit.open_lanes())
+        for visit in visits:
+            self.waits += visit.waits()
+
+
+class _Visit:
+    """The queue of one cluster in one round."""
+
+    def __init__(
+        self, round_: TaskRound, queue: TaskQueue, grown: Set[str], joined: Mapping[str, Set[str]]
+    ) -> None:
+        self.round = round_
+        self.ledger = round_.ledger
+        self.queue = queue
+        above = ancestors(self.ledger, queue.cluster_id)
+        self.joined = {node_id for one in above for node_id in joined.get(one, ())} if joined else set()
+        if not grown.isdisjoint(above):
+            queue.forget_verdicts()
+        self.load: dict[str, dict[str, int]] = dict(queue.load)
+        self.started: set[str] = set()
+        self.last_spread = queue.last_spread
+        self.drawn: list[TaskWait] = []
+
+    def too_large(self) -> list[Shape]:
+        """Lanes that were last told that no virtual node is large enough."""
+        before = self.queue.before
+        return [shape for shape in self.open_lanes() if shape in before and before[shape].infeasible]
+
+    def open_lanes(self) -> list[Shape]:
+        """Lanes that are to be judged."""
+        return [shape for shape in self.queue.lanes if shape not in self.queue.blocked]
+
+    def serve(self, shapes: list[Shape]) -> None:
+        """Judge the tasks of some lanes, oldest first, until each is empty or blocked."""
+        order: list[tuple[int, int, Shape, PendingTask, Iterator[PendingTask]]] = []
+        for place, shape in enumerate(shapes):
+            tasks = iter(self.queue.lanes[shape].values())
+            first = next((task for task in tasks if task.task_id not in self.started), None)
+            if first is not None:
+                order.append((first.number, place, shape, first, tasks))
+        heapify(order)
+        while order and len(self.round.starts) < self.round.most:
+            _, place, shape, task, tasks = order[0]
+            following = next(tasks, None) if self._judge(shape, task) else None
+            if following is None:
+                heappop(order)
+            else:
+                heapreplace(order, (following.number, place, shape, following, tasks))
+
+    def waits(self) -> list[TaskWait]:
+        """What tasks are to be told that go on waiting."""
+        told = [
+            TaskWait(task.task_id, verdict.message, None if verdict.infeasible else task.bound_vnode_id)
+            for task, verdict in self.queue.tell(self.started)
+        ]
+        return self.drawn + told
+
+    def _judge(self, shape: Shape, task: PendingTask) -> bool:
+        """Start a task or say why not; False when those behind it in its lane need not be looked at."""
+        if task.strategy == tk.RANDOM:
+            return self._judge_random(shape, task)
+        growth: list[Grow] = []
+        vnode = choose(self.ledger, task, self._now())
+        if vnode is None:
+            vnode, growth = self._grow_for(task)
+        if vnode is not None:
+            self._start(task, vnode, growth)
+            return True
+        return self._put_off(shape, task)
+
+    def _judge_random(self, shape: Shape, task: PendingTask) -> bool:
+        """It starts where it is drawn to, or waits there and nowhere else."""
+        vnode = bound_to(self.ledger, task)
+        if vnode is not None:
+            ahead = self.queue.load_before(vnode.vnode_id, task.number, self.started)
+            if vnode.node_id not in self.round.closed and is_available(
+                self.ledger, vnode, task.request, ahead
+            ):
+                self._start(task, vnode, [])
+                return True
+            return self._put_off(shape, task)
+        chosen, growth = choose(self.ledger, task, self._now()), list[Grow]()
+        if chosen is None:
+            chosen, growth = self._grow_for(task)
+        if chosen is not None:
+            self._start(task, chosen, growth)
+            return True
+        if self._is_put_off():
+            return False
+        places = feasible(self.ledger, task)
+        if not places:
+            return self._put_off(shape, task)
+        place = draw(task, places)
+        self.load[place.vnode_id] = rs.add(self.load.get(place.vnode_id, {}), task.request)
+        self.drawn.append(TaskWait(task.task_id, _bound_message(self.ledger, task, place), place.vnode_id))
+        return True
+
+    def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
+        """Let the cluster grow so that a task fits; an untouched ledger when it does not help."""
+        if not may_grow(task):
+            return None, []
+        growth = grow(
+            self.ledger, task.cluster_id, task.request, task.selector, avoid=frozenset(self._closed())
+        )
+        vnode = choose(self.ledger, task, self._now()) if growth else None
+        if vnode is None:
+            for step in reversed(growth or []):
+                revert_growth(self.ledger, step)
+            return None, []
+        return vnode, growth or []
+
+    def _start(self, task: PendingTask, vnode: VNode, growth: list[Grow]) -> None:
+        holding = self.ledger.rooms[vnode.vnode_id].copy().take({n: a for n, a in task.request.items() if a})
+        start = TaskStart(task, tuple(growth), vnode.vnode_id, vnode.node_id, holding)
+        self.ledger.charge(start.run_id, vnode.vnode_id, holding)
+        self.round.starts.append(start)
+        self.started.add(task.task_id)
+        if task.strategy == tk.SPREAD:
+            self.last_spread = self.queue.last_spread = rank_of(vnode)
+        if task.bound_vnode_id in self.load:
+            self.load[task.bound_vnode_id] = rs.subtract(self.load[task.bound_vnode_id], task.request)
+        if vnode.node_id in self.joined and not self._was_too_large(task):
+            self.round.closed.add(vnode.node_id)
+
+    def _was_too_large(self, task: PendingTask) -> bool:
+        told = self.queue.before.get(shape_of(task))
+        return told is not None and told.infeasible
+
+    def _put_off(self, shape: Shape, task: PendingTask) -> bool:
+        """A lane does not go on in this round."""
+        if not self._is_put_off():
+            self.queue.block(shape, _verdict(self.ledger, task))
+        return False
+
+    def _is_put_off(self) -> bool:
+        """Whether nodes were left out that take more tasks in the next round."""
+        if self._closed():
+            self.round.deferred = True
+            return True
+        return False
+
+    def _closed(self) -> set[str]:
+        return self.round.closed & self.joined
+
+    def _now(self) -> Circumstances:
+        return Circumstances(self.load, self._closed(), self.last_spread)
+
+
+def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
+    """Why a task does not start: on how many virtual nodes it is infeasible, on how many just not available."""
+    vnode = bound_to(ledger, task)
+    if vnode is not None:
+        return Verdict(_bound_message(ledger, task, vnode))
+    count, possible = len(ledger.members.get(task.cluster_id, ())), len(feasible(ledger, task))
+    free = ledger.available(task.cluster_id)
+    have = amounts_text({name: free.get(name, 0) for name in task.request})
+    where = f"{count} virtual node{'s' * (count != 1)} of {task.cluster_id}"
+    if not possible:
+        state = f"infeasible on the {where}: they are too small, out of service or not what it selects"
+    elif possible < count:
+        state = f"feasible but not available on {possible} of the {where}, infeasible on the others; free there: {have}"
+    else:
+        state = f"feasible but not available on the {where}; free there: {have}"
+    grows = "; neither it nor a cluster above can grow now" if may_grow(task) else ""
+    return Verdict(
+        f"needs {amounts_text(task.request)} on one virtual node; {state}{grows}", infeasible=not possible
+    )
+
+
+def _bound_message(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
+    free = ledger.rooms[vnode.vnode_id].free
+    have = amounts_text({name: free.get(name, 0) for name in task.request})
+    return (
+        f"needs {amounts_text(task.request)}; feasible but not available on {vnode.vnode_id}, which it drew and"
+        f" waits for; free there: {have}"
+    )

@@ -1,0 +1,177 @@
+"""SQL about objects: what tasks leave on nodes under a name, who has promised one, and who waits for it.
+
+``objects`` has a row for each copy. ``promises`` tells who makes, or was to make, the object of a name: a task, or
+(``task_id`` NULL) the entrypoint that put it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from sqlite3 import Row
+
+from vctl.core import tasks as tk
+from vctl.store import rows
+from vctl.store.store import Store
+
+_WAITS = f"t.ended_at IS NULL AND t.state <> '{tk.RUNNING}'"
+
+
+def insert(
+    store: Store, job_id: int, name: str, *, node_id: str, cluster_id: str, size: int, task_id: str | None
+) -> None:
+    """An object is there: on which node, in which cluster, how large (bytes), from which task."""
+    store.db.execute(
+        "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (job_id, name, node_id, cluster_id, size, task_id, store.clock()),
+    )
+    store.event(
+        "object.created", "object", name, cluster_id=cluster_id, job_id=job_id,
+        data={"node": node_id, "size": size, "task": task_id},
+    )  # fmt: skip
+
+
+def insert_copies(store: Store, job_id: int, names: Iterable[str], *, node_id: str, cluster_id: str) -> None:
+    """Copies of objects on another node, counted in the cluster of who uses them there."""
+    store.db.execute(
+        "INSERT OR IGNORE INTO objects SELECT job_id, name, ?1, ?2, size, task_id, ?3 FROM objects"
+        " WHERE job_id = ?4 AND name IN (SELECT value FROM json_each(?5)) GROUP BY name",
+        (node_id, cluster_id, store.clock(), job_id, rows.dumps(list(names))),
+    )
+
+
+def forget_copy(store: Store, job_id: int, name: str, node_id: str) -> None:
+    """A copy turned out not to be there."""
+    store.db.execute(
+        "DELETE FROM objects WHERE job_id = ? AND name = ? AND node_id = ?", (job_id, name, node_id)
+    )
+
+
+def promise(store: Store, job_id: int, names: Iterable[str], task_id: str | None) -> None:
+    """Who makes these objects from now on."""
+    store.db.executemany(
+        "INSERT OR REPLACE INTO promises VALUES (?, ?, ?)", [(job_id, name, task_id) for name in names]
+    )
+
+
+def promised(store: Store, job_id: int, names: Collection[str]) -> dict[str, Row]:
+    """name -> who was to make it: ``task_id``, and of that task ``state``, ``state_reason``, ``node_id``."""
+    found = store.rows(
+        "SELECT p.name, p.task_id, t.state, t.state_reason, t.node_id FROM promises p LEFT JOIN tasks t USING (task_id)"
+        " WHERE p.job_id = ? AND p.name IN (SELECT value FROM json_each(?))",
+        job_id, rows.dumps(list(names)),
+    )  # fmt: skip
+    return {row["name"]: row for row in found}
+
+
+def places(store: Store, job_id: int, names: Collection[str]) -> dict[str, dict[str, int]]:
+    """name -> node id -> bytes, of the objects that are there; the node where it was made comes first."""
+    found: dict[str, dict[str, int]] = {}
+    for row in store.rows(
+        "SELECT name, node_id, size FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))"
+        " ORDER BY created_at, node_id",
+        job_id, rows.dumps(list(names)),
+    ):  # fmt: skip
+        found.setdefault(row["name"], {})[row["node_id"]] = row["size"]
+    return found
+
+
+def expect(store: Store, job_id: int, names: Iterable[str], task_id: str) -> None:
+    """A task has these inputs."""
+    store.db.executemany(
+        "INSERT OR IGNORE INTO task_inputs VALUES (?, ?, ?)", [(job_id, name, task_id) for name in names]
+    )
+
+
+def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
+    """Tasks that have not started and have one of these inputs, oldest first."""
+    return store.rows(
+        "SELECT DISTINCT t.* FROM task_inputs i JOIN tasks t USING (task_id)"
+        f" WHERE i.job_id = ? AND i.name IN (SELECT value FROM json_each(?)) AND {_WAITS} ORDER BY t.task_number",
+        job_id, rows.dumps(list(names)),
+    )  # fmt: skip
+
+
+def awaiting(store: Store, job_id: int | None = None) -> list[Row]:
+    """Tasks whose inputs are not all there, of one job or of all, oldest first."""
+    if job_id is None:
+        return store.rows(
+            "SELECT * FROM tasks WHERE ended_at IS NULL AND state = ? ORDER BY task_number", tk.PENDING_ARGS
+        )
+    return store.rows(
+        "SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL AND state = ? ORDER BY task_number",
+        job_id, tk.PENDING_ARGS,
+    )  # fmt: skip
+
+
+def lose(store: Store, node_ids: Iterable[str]) -> list[tuple[int, str]]:
+    """What lies on these nodes is gone; returns (job, name) of the objects of which no copy is left."""
+    lost: list[tuple[int, str]] = []
+    for node_id in node_ids:
+        found = store.rows("SELECT job_id, name, cluster_id FROM objects WHERE node_id = ?", node_id)
+        store.db.execute("DELETE FROM objects WHERE node_id = ?", (node_id,))
+        for row in found:
+            if not store.value(
+                "SELECT 1 FROM objects WHERE job_id = ? AND name = ?", row["job_id"], row["name"]
+            ):
+                lost.append((row["job_id"], row["name"]))
+                store.event(
+                    "object.lost", "object", row["name"], cluster_id=row["cluster_id"], job_id=row["job_id"],
+                    data={"node": node_id},
+                )  # fmt: skip
+    return lost
+
+
+def are_on(store: Store, node_id: str) -> list[Row]:
+    """The objects on a node: ``submission_id``, ``name``, ``size``."""
+    return store.rows(
+        "SELECT j.submission_id, o.name, o.size FROM objects o JOIN jobs j USING (job_id) WHERE o.node_id = ?"
+        " ORDER BY j.job_id, o.name",
+        node_id,
+    )
+
+
+def drop(store: Store, job_id: int) -> None:
+    """Forget all objects of a job, and who was to make or use them."""
+    gone = store.db.execute("DELETE FROM objects WHERE job_id = ?", (job_id,)).rowcount
+    store.db.execute("DELETE FROM promises WHERE job_id = ?", (job_id,))
+    store.db.execute("DELETE FROM task_inputs WHERE job_id = ?", (job_id,))
+    if gone:
+        store.event("objects.dropped", "objects", str(job_id), job_id=job_id, data={"count": gone})
+
+
+def is_wanted(store: Store, job_id: int, attempt: int) -> bool:
+    """Whether the objects of an attempt of a job may still be used: it runs, or a detached task of it does."""
+    return bool(
+        store.value(
+            "SELECT 1 FROM jobs j WHERE job_id = ? AND attempt = ? AND (status = 'RUNNING'"
+            " OR EXISTS (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL))",
+            job_id, attempt,
+        )
+    )  # fmt: skip
+
+
+def ownerless(store: Store) -> list[int]:
+    """Jobs of which there are objects and nothing else any more."""
+    return [
+        row[0]
+        for row in store.rows(
+            "SELECT DISTINCT o.job_id FROM (SELECT job_id FROM objects UNION SELECT job_id FROM promises"
+            " UNION SELECT job_id FROM task_inputs) o LEFT JOIN jobs j USING (job_id)"
+            " WHERE (j.status IS NULL OR j.status <> 'RUNNING')"
+            " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.job_id = o.job_id AND t.ended_at IS NULL)"
+        )
+    ]
+
+
+def listed(store: Store, where: str = "1", values: Iterable[object] = ()) -> list[Row]:
+    """Every copy of every object, with its job's ``submission_id`` and ``attempt``; oldest objects first."""
+    return store.rows(
+        "SELECT o.*, j.submission_id, j.attempt FROM objects o JOIN jobs j USING (job_id)"
+        f" WHERE {where} ORDER BY o.job_id, o.name, o.created_at, o.node_id",
+        *values,
+    )
+
+
+def sizes(store: Store) -> list[Row]:
+    """(cluster_id, bytes) of all copies together."""
+    return store.rows("SELECT cluster_id, sum(size) AS size FROM objects GROUP BY cluster_id")
