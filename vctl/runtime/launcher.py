@@ -1,15 +1,21 @@
-"""The fork server: a small process that forks one supervisor per run it is asked to launch.
+"""The fork server: a small process that finds a supervisor for each run it is asked to launch.
 
 Run as a script, `python -I -S launcher.py`, with the channel to the scheduler as its standard input. Requests
 come length-prefixed, one after the other, and are not answered: the files a supervisor writes are the answer.
-When the channel ends the launcher ends; its supervisors live on. It holds no state, so killing it loses
-nothing but requests that no supervisor has taken up, and those are sent again to the next launcher.
+Each goes to a supervisor that has nothing to do, else to one that is forked for it: a fork of Python costs more
+than all that a supervisor does for a short job, so those that are as good as new afterwards are used again.
+
+When the channel ends the launcher ends; supervisors end with their runs. It holds no state, so killing it loses
+nothing but requests that no supervisor has taken up, and those are sent again to the next launcher. For the same
+reason it ends by itself when a supervisor dies with a request that it may not have taken up.
 """
 
 import _ctypes
+import _socket  # the public module builds enums at import
 import gc
 import marshal
 import os
+import select
 import sys
 
 MYPY = False
@@ -27,8 +33,14 @@ else:
     import supervisor
 
 CHANNEL = 0
+LINE = 3  # in a supervisor: to its launcher
 PREFIX_BYTES = 4
+TAKEN, IDLE = b"t", b"i"  # what supervisors say on their lines
 _CHUNK_BYTES = 1 << 18
+_LONGEST_PASSED_ON = (
+    1 << 15
+)  # a line takes that much without waiting for its reader; longer ones are inherited
+_MOST_RUNS = 1000  # of one supervisor: without garbage collection nobody is young for ever
 # What ctypes is made of, without its 3 ms of import.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
@@ -45,17 +57,96 @@ def main() -> None:
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     gc.disable()  # a collection in a supervisor would copy every page it touches
     gc.freeze()
-    boot_id = processes.boot_id()
-    received = bytearray()
-    while chunk := os.read(CHANNEL, _CHUNK_BYTES):
-        received += chunk
-        while len(received) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
-            if len(received) < end:
-                break
-            request = bytes(received[PREFIX_BYTES:end])
-            del received[:end]
-            launch(request, boot_id)
+    Launcher().serve()
+
+
+class Launcher:
+    """The supervisors that were forked, by their lines, and which of them have nothing to do."""
+
+    def __init__(self) -> None:
+        self.boot_id = processes.boot_id()
+        self.poll = select.poll()
+        self.poll.register(CHANNEL, select.POLLIN)
+        self.untaken: dict[int, bool] = {}  # line -> whether it has a request it may not have taken up
+        self.idle: list[int] = []  # the one that was busy last at the end: its pages are warm
+        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))
+
+    def serve(self) -> None:
+        """Pass requests on until the channel ends, or a request may have been lost with its supervisor."""
+        received = bytearray()
+        while True:
+            ready = [fd for fd, _ in self.poll.poll()]
+            for line in ready:
+                if line != CHANNEL and not self.listen(line):
+                    return
+            if CHANNEL in ready:
+                if not (chunk := os.read(CHANNEL, _CHUNK_BYTES)):
+                    return
+                received += chunk
+                for request in _whole(received):
+                    self.launch(request)
+
+    def listen(self, line: int) -> bool:
+        """Hear what a supervisor says; False when it died before it had taken up its request."""
+        if not (said := hear(line, 64)):
+            return not self.hang_up(line)
+        self.untaken[line] = False
+        if said.endswith(IDLE):
+            if len(self.idle) < self.most_idle:
+                self.idle.append(line)
+            else:
+                self.hang_up(line)  # which ends it
+        return True
+
+    def hang_up(self, line: int) -> bool:
+        """Close the line to a supervisor; whether it has a request that it may not have taken up."""
+        self.poll.unregister(line)
+        os.close(line)
+        if line in self.idle:
+            self.idle.remove(line)
+        return self.untaken.pop(line)
+
+    def launch(self, request: bytes) -> None:
+        """Hand a request to an idle supervisor, or fork one for it."""
+        if self.idle and len(request) <= _LONGEST_PASSED_ON:
+            line = self.idle.pop()
+            self.untaken[line] = True
+            try:
+                os.write(line, len(request).to_bytes(PREFIX_BYTES, "little") + request)
+            except BrokenPipeError:
+                return  # it was killed: listening to it tells
+        else:
+            self.fork(request)
+
+    def fork(self, request: bytes) -> None:
+        """Fork a supervisor for a request. When the kernel refuses, the run's exit record says so."""
+        ours, theirs = (end.detach() for end in _socket.socketpair())
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(ours)
+            os.close(theirs)
+            refused = supervisor.Supervisor(marshal.loads(request), self.boot_id)
+            if refused.claim():
+                refused.record_exit(
+                    126, launch_errno=error.errno or 0, message=f"cannot fork: {error.strerror}"
+                )
+            return
+        if child:
+            os.close(theirs)
+            self.poll.register(ours, select.POLLIN)
+            self.untaken[ours] = True
+            return
+        status = 70
+        try:
+            if theirs != LINE:
+                os.dup2(theirs, LINE, inheritable=False)
+            supervise(request, self.boot_id)
+            status = 0
+        except BaseException:  # noqa: BLE001 - nothing may leave the child but by _exit
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
 
 
 def close_inherited() -> None:
@@ -68,31 +159,66 @@ def close_inherited() -> None:
                 continue  # the one that listed the directory
 
 
-def launch(request: bytes, boot_id: str) -> None:
-    """Fork the supervisor of one run. When the kernel refuses, the run's exit record says so."""
-    try:
-        if os.fork() > 0:
+def _whole(received: bytearray) -> list[bytes]:
+    """Cut the requests that have arrived whole off what was received."""
+    found = []
+    while len(received) >= PREFIX_BYTES:
+        end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
+        if len(received) < end:
+            break
+        found.append(bytes(received[PREFIX_BYTES:end]))
+        del received[:end]
+    return found
+
+
+def supervise(request: bytes, boot_id: str) -> None:
+    """The life of a supervisor: its first run, and more while it is as good as new and the launcher lives."""
+    os.setsid()
+    _prctl(_PR_SET_NAME, supervisor.NAME)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # The job's standard input, inherited as it is; it also takes the channel away from us.
+    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), CHANNEL)
+    os.closerange(LINE + 1, 1 << 20)
+    cpus = os.sched_getaffinity(0)
+    for _ in range(_MOST_RUNS):
+        run = supervisor.Supervisor(marshal.loads(request), boot_id)
+        claimed = run.claim()
+        tell(TAKEN)
+        if claimed:
+            run.run()
+            if not run.leaves_nothing():
+                return
+            os.sched_setaffinity(0, cpus)
+        if not tell(IDLE) or not (request := next_request()):
             return
-    except OSError as error:
-        refused = supervisor.Supervisor(marshal.loads(request), boot_id)
-        if refused.claim():
-            refused.record_exit(126, launch_errno=error.errno or 0, message=f"cannot fork: {error.strerror}")
-            os.close(refused.lock)
-        return
-    status = 70
+
+
+def tell(word: bytes) -> bool:
+    """Say a word to the launcher; False when it is gone."""
     try:
-        os.setsid()
-        _prctl(_PR_SET_NAME, supervisor.NAME)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The job's standard input, inherited as it is; it also takes the channel away from us.
-        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), CHANNEL)
-        supervisor.Supervisor(marshal.loads(request), boot_id).run()
-        status = 0
-    except BaseException:  # noqa: BLE001 - nothing may leave the child but by _exit
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(status)
+        os.write(LINE, word)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def next_request() -> bytes:
+    """Wait for the next request; empty when the launcher is gone or needs us no more."""
+    received = bytearray()
+    while chunk := hear(LINE, _CHUNK_BYTES):
+        received += chunk
+        if requests := _whole(received):
+            return requests[0]
+    return b""
+
+
+def hear(line: int, most_bytes: int) -> bytes:
+    """Read from a line; empty when the other end is gone."""
+    try:
+        return os.read(line, most_bytes)
+    except ConnectionResetError:
+        return b""  # gone without having read what we wrote
 
 
 def _prctl(option: int, value: int | bytes) -> None:

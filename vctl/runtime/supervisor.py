@@ -1,6 +1,7 @@
 """The process that stands over one run: starts it, waits, clears up what it left, records how it ended.
 
-It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler.
+It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. The same
+process may stand over another run afterwards, never over two at once.
 Files, all below the state directory; a run is one attempt to run one process of a job:
 
     runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
@@ -17,7 +18,6 @@ lost.
 import errno
 import fcntl
 import os
-import resource
 import time
 
 MYPY = False
@@ -61,11 +61,10 @@ class Supervisor:
         self.stopped = False
         self.unwritten = b""  # a start record the disk had no room for
         self.kill_pause_s = _KILL_PAUSE_S[0]
+        self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
 
     def run(self) -> None:
-        """Take the run from claim to exit record; return at once when another supervisor has it or had it."""
-        if not self.claim():
-            return
+        """Take a run that was claimed to its exit record."""
         self.heed_stop()
         if self.stopped:
             self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
@@ -78,6 +77,12 @@ class Supervisor:
         self.wait()
         code = os.waitstatus_to_exitcode(self.status or 0)
         self.record_exit(code if code >= 0 else 128 - code, -code if code < 0 else 0)
+
+    def leaves_nothing(self) -> bool:
+        """Give the run up after its end; whether the process is now as it was before, fit for another run."""
+        os.close(self.lock)
+        niceness = self.plan[-1]  # which cannot be taken back
+        return not niceness and not self.reap()
 
     def claim(self) -> bool:
         """Create the run's directory with its lock already held; False when the directory exists.
@@ -101,6 +106,7 @@ class Supervisor:
                 raise
             os.unlink(staged + b"/lock")
             os.rmdir(staged)
+            os.close(self.lock)
             return False
         return True
 
@@ -141,11 +147,14 @@ class Supervisor:
         """Collect what has ended; False when nothing is left: a subreaper's orphans are its children."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
+            self.max_rss_kib = max(self.max_rss_kib, usage.ru_maxrss)
+            self.user_s += usage.ru_utime
+            self.system_s += usage.ru_stime
             if pid == self.main:
                 self.status = status
             self.kill_pause_s = _KILL_PAUSE_S[0]
@@ -218,16 +227,15 @@ class Supervisor:
         self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = ""
     ) -> None:
         """Put the exit record in place, however long a full disk takes to have room for it."""
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         record = _lines(
             exit_code=exit_code,
             signal=signo,
             launch_errno=launch_errno,
             stopped=int(self.stopped),
             ended_at=time.time_ns(),
-            max_rss_kib=usage.ru_maxrss,
-            user_us=int(usage.ru_utime * 1_000_000),
-            system_us=int(usage.ru_stime * 1_000_000),
+            max_rss_kib=self.max_rss_kib,
+            user_us=int(self.user_s * 1_000_000),
+            system_us=int(self.system_s * 1_000_000),
             message=message,
         )
         while True:

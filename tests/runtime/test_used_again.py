@@ -1,0 +1,110 @@
+"""Supervisors that stand over one run after the other: each run is as if it were the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.runtime.conftest import eventually, is_gone
+from vctl.runtime import processes
+from vctl.runtime.protocol import RunState
+
+
+def supervisor_of(ground, run_id):
+    return ground.runtime.observe(run_id).start.supervisor
+
+
+def idle(pid):
+    """Whether a supervisor has no run: nothing is below it and it waits for its launcher."""
+    seen = processes.process(pid)
+    return seen is not None and seen.state == "S" and not processes.descendants(pid)
+
+
+def one_by_one(ground, *runs):
+    """Each run is launched when the supervisor of the one before has nothing to do."""
+    for run_id, code, fields in runs:
+        ground.python(run_id, code, **fields)
+        ground.ended(run_id)
+        pid = supervisor_of(ground, run_id)
+        eventually(lambda pid=pid: is_gone(pid) or idle(pid))
+
+
+def test_a_supervisor_is_used_again(ground):
+    one_by_one(ground, *((f"r{n}", "pass", {}) for n in range(5)))
+    assert len({supervisor_of(ground, f"r{n}") for n in range(5)}) < 5
+
+
+def test_a_run_inherits_nothing_from_the_one_before(ground):
+    last = max(os.sched_getaffinity(0))
+    say = (
+        "import os\nfiles = len(os.listdir('/proc/self/fd'))\n"
+        "print(sorted(os.sched_getaffinity(0)), os.nice(0), os.getcwd(), files)"
+    )
+    one_by_one(
+        ground,
+        ("pinned", say, {"cpu_ids": (last,)}),
+        ("free", say, {}),
+        ("nice", say, {"niceness": 3}),
+        ("not nice", say, {"cwd": "/"}),
+    )
+    everywhere = str(sorted(os.sched_getaffinity(0)))
+    assert ground.log("free").decode().startswith(everywhere)
+    assert ground.log("not nice").decode().startswith(f"{everywhere} {os.nice(0)} / 4")
+    assert is_gone(supervisor_of(ground, "nice"))
+
+
+def test_use_is_counted_for_each_run_alone(ground):
+    one_by_one(
+        ground,
+        ("large", "x = bytearray(80_000_000)\nfor i in range(2_000_000): pass", {}),
+        ("small", "pass", {}),
+    )
+    large, small = ground.ended("large"), ground.ended("small")
+    assert large.max_rss_kib > 78_000 > 40_000 > small.max_rss_kib
+    assert small.user_us < large.user_us
+
+
+def test_a_stop_of_an_earlier_run_does_not_reach_the_next(ground):
+    one_by_one(ground, ("first", "pass", {}))
+    pid = supervisor_of(ground, "first")
+    ground.launch("second", "sleep", "1000")
+    assert ground.running("second").supervisor == pid
+    ground.runtime.stop("first", grace_s=0)
+    os.kill(pid, signal.SIGUSR1)  # as if the stop had been sent just before the first run ended
+    ground.launch("third", "true")
+    ground.ended("third")
+    assert ground.runtime.observe("second").state is RunState.RUNNING
+
+
+def test_an_idle_supervisor_that_is_killed_takes_no_request_with_it(ground):
+    for n in range(20):
+        ground.launch(f"r{n}", "true")
+        ground.ended(f"r{n}")
+        os.kill(supervisor_of(ground, f"r{n}"), signal.SIGKILL)
+        ground.launch(f"s{n}", "sh", "-c", f"exit {n}")
+        assert ground.ended(f"s{n}").exit_code == n
+
+
+def test_a_long_environment_reaches_a_supervisor_that_was_used(ground):
+    one_by_one(ground, ("a", "pass", {}))
+    env = {"PATH": os.environ["PATH"], **{f"V{n}": "x" * 60_000 for n in range(10)}}
+    ground.python("b", "import os; print(sum(map(len, os.environ.values())))", env=env)
+    assert ground.ended("b").exit_code == 0
+    assert int(ground.log("b")) >= 600_000
+
+
+def test_idle_supervisors_end_with_their_launcher(ground):
+    one_by_one(ground, ("a", "pass", {}))
+    pid = supervisor_of(ground, "a")
+    ground.runtime.close()
+    eventually(lambda: is_gone(pid))
+
+
+def test_few_supervisors_wait_for_work(ground):
+    for n in range(60):
+        ground.launch(f"r{n}", "sleep", "0.3")
+    for n in range(60):
+        ground.ended(f"r{n}")
+    pids = {supervisor_of(ground, f"r{n}") for n in range(60)}
+    most = max(4, 2 * len(os.sched_getaffinity(0)))
+    eventually(lambda: sum(not is_gone(pid) for pid in pids) <= most)
