@@ -11,13 +11,14 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.daemon import retrying
+from vctl.daemon import objects, retrying
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.store import clusters, jobs, rows, tasks
-from vctl.store.store import Store
+from vctl.store import objects as object_table
+from vctl.store.store import Row, Store
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Ended:
     run: Run
     record: ExitRecord | None
     lost_message: str = ""
+    lost_reason: str = jb.PROCESS_LOST
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,10 +50,6 @@ def observed(
         for run, start in seen:
             jobs.mark_launched(
                 store, run.run_id, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
-                started_at=start.started_at,
-            )  # fmt: skip
-            mirror.runs[run.run_id] = dataclasses.replace(
-                run, state=jb.LAUNCHED, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
                 started_at=start.started_at,
             )  # fmt: skip
         touched: set[str] = set()
@@ -103,6 +101,7 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
     row = tasks.get(store, run.task_id)
     assert row is not None
     job = jobs.get(store, run.job_id)
+    outcome = objects.keep(store, mirror, run, row, outcome)
     stopping = row["stop_requested_at"] is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
     if (
@@ -112,9 +111,7 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
         and row["attempt"] <= row["max_retries"]
     ):
         tasks.mark_retry(store, run.task_id, outcome.message or "")
-        fresh = tasks.get(store, run.task_id)
-        assert fresh is not None
-        mirror.put_task(rows.task(fresh))
+        objects.wait_again(store, mirror, run.task_id)
         cancel_owned(store, mirror, run.task_id)  # the next try starts its own
         return
     state = tk.FINISHED if outcome.status == jb.SUCCEEDED else tk.FAILED
@@ -123,10 +120,12 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
         store, run.task_id, state=state, reason=reason, message=outcome.message, exit_code=outcome.exit_code
     )
     cancel_owned(store, mirror, run.task_id)
+    objects.task_over(store, mirror, row)
 
 
 def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
     """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
+    ended: list[Row] = []
     for row in tasks.owned_by(store, owner_id):
         if row["state"] == tk.RUNNING:
             stop_task(store, mirror, row, tk.OWNER_ENDED)
@@ -137,6 +136,9 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
                 message=f"{owner_id}, which started it, is over", exit_code=None,
             )  # fmt: skip
             cancel_owned(store, mirror, row["task_id"])
+            ended.append(row)
+    for row in ended:
+        objects.task_over(store, mirror, row)
 
 
 def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | None) -> None:
@@ -168,6 +170,7 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
                 jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
                 return
             _destroy(store, mirror, job["cluster_id"])
+            object_table.drop(store, job_id)
             retrying.requeue(store, mirror, job, outcome)
             return
         mirror.note_end(job)
@@ -176,8 +179,10 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
             store, job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
             message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],
         )  # fmt: skip
+        objects.job_over(store, mirror, job_id)
     if not (mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id)):
         _destroy(store, mirror, job["cluster_id"])
+        object_table.drop(store, job_id)
     else:
         clusters.set_detached(store, job["cluster_id"])
 
@@ -212,7 +217,7 @@ def outcome_of(run: Run, end: Ended) -> Outcome:
     if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
         return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
     if record is None:
-        return Outcome(jb.FAILED, jb.PROCESS_LOST, None, end.lost_message)
+        return Outcome(jb.FAILED, end.lost_reason, None, end.lost_message)
     if record.launch_errno is not None:
         return Outcome(jb.FAILED, jb.LAUNCH_FAILED, record.exit_code, record.message)
     if run.stop_reason is not None and record.stopped:

@@ -22,6 +22,7 @@ from vctl.daemon.limits import TimeLimits
 from vctl.daemon.log_rotation import rotate
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
+from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.returning import LeaseTerms, Returns
@@ -32,11 +33,14 @@ from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
 from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.plan import Plan
 from vctl.store import jobs, repair
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
 """Longest sleep: what no wake-up told (a supervisor that was killed) is found by then."""
+STARTS_S = 0.05
+"""How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 
 
 class Scheduler:
@@ -59,6 +63,7 @@ class Scheduler:
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
         self.limits = TimeLimits(store)
+        self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.dependencies = Dependencies(store)
         self.log_max_bytes = log_max_bytes
         self.kind = kind
@@ -70,6 +75,9 @@ class Scheduler:
         self.mirror: Mirror | None = None
         self._awaited: set[str] = set()
         """Runs that were launched and of which no start has been seen yet."""
+        self._begun: list[tuple[Run, StartRecord]] = []
+        """Starts that were seen and are not written yet, and since when."""
+        self._begun_at = 0.0
         self._last_sweep = 0.0
         self._over: list[str] = []
         """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
@@ -90,6 +98,8 @@ class Scheduler:
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
+        if orderly and self.mirror is not None:
+            self._record(self.mirror, [])
         self._forget_runs()
         self.provider.close()
         self.watch.close()
@@ -101,6 +111,7 @@ class Scheduler:
         self.mirror = Mirror.load(self.store)
         self.mirror.lease_s = self.returns.terms.duration_s
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
+        self._begun.clear()  # they are seen again
         self.limits.clear()
         self.dependencies.clear()
         self.maintenance.end_lost_work(
@@ -134,6 +145,7 @@ class Scheduler:
             self._sweep(mirror)
         mirror.follow(self.store)
         self.maintenance.turn(mirror, self._stop_run)
+        self.objects.turn(mirror)
         mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._carry_out_stops(mirror)
         self.dependencies.turn(mirror)
@@ -150,28 +162,36 @@ class Scheduler:
 
     def _round(self, mirror: Mirror) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
-        began = time.perf_counter()
-        plan = decide(
-            mirror.ledger, mirror.queues, mirror.tasks,
-            now_ns=self.store.clock(), running=mirror.running, usage=mirror.usage,
-        )  # fmt: skip
-        if plan.is_empty:
-            return False
-        started = commit.commit(self.store, mirror, plan)
-        self.last_round_ms = (time.perf_counter() - began) * 1e3
-        self.rounds += 1
+        plan, started = self._decide(mirror)
         for run in started:
             self._launch(mirror, run)
         proposed = len(plan.starts) + len(plan.task_starts)
         done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
         return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred
 
+    def _decide(self, mirror: Mirror) -> tuple[Plan, list[Run]]:
+        """What to start, and what of it was committed."""
+        began = time.perf_counter()
+        plan = decide(
+            mirror.ledger, mirror.queues, mirror.tasks,
+            now_ns=self.store.clock(), running=mirror.running, usage=mirror.usage,
+        )  # fmt: skip
+        if plan.is_empty:
+            return plan, []
+        started = commit.commit(self.store, mirror, plan)
+        self.last_round_ms = (time.perf_counter() - began) * 1e3
+        self.rounds += 1
+        return plan, started
+
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:
             request = request_of(self.store, mirror.ledger, run)
         except ValueError as error:
-            lost = Ended(run, None, f"what it was to start cannot be read: {error}")
-            endings.observed(self.store, mirror, [], [lost])
+            self._record(mirror, [Ended(run, None, f"what it was to start cannot be read: {error}")])
+            return
+        except Unprepared as error:
+            self._record(mirror, [Ended(run, None, error.problem, error.reason)])
+            self._let_go(mirror, run)
             return
         if request is not None:
             self._awaited.add(run.run_id)
@@ -190,7 +210,6 @@ class Scheduler:
         return names, overflow
 
     def _observe(self, mirror: Mirror, run_ids: set[str], *, relaunch: bool = False) -> None:
-        started: list[tuple[Run, StartRecord]] = []
         ended: list[Ended] = []
         for run_id in sorted(run_ids):
             run = mirror.runs.get(run_id)
@@ -204,19 +223,46 @@ class Scheduler:
                 case RunState.RUNNING:
                     assert seen.start is not None
                     self._awaited.discard(run_id)
-                    if run.state == jb.ASSIGNED:
-                        started.append((run, seen.start))
+                    self._note_start(mirror, run, seen.start)
                     self.limits.note(run, seen.start.started_at)
                 case RunState.EXITED:
-                    if seen.start is not None and run.state == jb.ASSIGNED:
-                        started.append((run, seen.start))
+                    if seen.start is not None:
+                        self._note_start(mirror, run, seen.start)
                     ended.append(Ended(run, seen.exit))
                 case RunState.LOST if not self.runtime.clear_lost(run_id):
                     ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
-        if started or ended:
-            endings.observed(self.store, mirror, started, ended)
-            for end in ended:
-                self._let_go(mirror, end.run)
+        if ended:
+            self._follow_up(mirror, ended)
+        elif self._begun and time.monotonic() - self._begun_at >= STARTS_S:
+            self._record(mirror, [])
+
+    def _note_start(self, mirror: Mirror, run: Run, start: StartRecord) -> None:
+        """A process was seen to run; that is written with the next commit, or soon."""
+        if run.state == jb.ASSIGNED:
+            if not self._begun:
+                self._begun_at = time.monotonic()
+            self._begun.append((run, start))
+            mirror.runs[run.run_id] = dataclasses.replace(
+                run, state=jb.LAUNCHED, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
+                started_at=start.started_at,
+            )  # fmt: skip
+
+    def _follow_up(self, mirror: Mirror, ended: list[Ended]) -> None:
+        """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
+        with self.store.together():
+            self._record(mirror, ended)
+            self.dependencies.turn(mirror)
+            _, started = self._decide(mirror)
+        for end in ended:
+            self._let_go(mirror, end.run)
+        for run in started:
+            self._launch(mirror, run)
+
+    def _record(self, mirror: Mirror, ended: list[Ended]) -> None:
+        """Write the starts that were seen, and what has ended."""
+        if self._begun or ended:
+            endings.observed(self.store, mirror, self._begun, ended)
+            self._begun.clear()
 
     def _let_in(self, mirror: Mirror) -> None:
         """Members of arrays for which there is room since somebody stopped or held others."""
@@ -231,6 +277,7 @@ class Scheduler:
         self._awaited.discard(run.run_id)
         self.limits.forget(run.run_id)
         self._over.append(run.run_id)
+        self.objects.let_go(mirror, run)
         if run.job_id not in mirror.runs_of_job:
             gangs.forget(self.store.home, run)
 
@@ -256,6 +303,7 @@ class Scheduler:
         for run_id in self._over:
             self.runtime.forget(run_id)
         self._over.clear()
+        self.objects.tidy()
 
     def _end_unknown(self, run_id: str) -> None:
         """A process that no row knows (its row was set aside, or a backup was restored)."""
@@ -304,6 +352,8 @@ class Scheduler:
         """How long nothing will be due, at most ``SAFETY_S``."""
         now = self.store.clock()
         due = [] if (at := self.limits.nearest_ns()) is None else [at]
+        if self._begun:
+            due.append(now + int(STARTS_S * 1e9))
         if self.mirror is not None:
             if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
                 return 0.0  # found out at the end of the turn

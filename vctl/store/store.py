@@ -39,6 +39,7 @@ class Store:
         self.lock_timeout_s = database.BUSY_TIMEOUT_S
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
+        self._joins = False
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float | None = None) -> Store:
@@ -96,6 +97,9 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """One decision: all of it is on disk when this returns, or none of it is."""
+        if self._joins:
+            yield
+            return
         try:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -115,6 +119,16 @@ class Store:
             raise
         self.db.execute("COMMIT")
         self._announce()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several decisions in one commit: the transactions inside are on disk when this returns, or none is."""
+        with self.transaction():
+            self._joins = True
+            try:
+                yield
+            finally:
+                self._joins = False
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
