@@ -93,6 +93,17 @@ class RunningJob:
     user: str
     ends_at_ns: int | None
     """When its time limit ends it; None: never."""
+    submission_id: str = ""
+    priority: int = 0
+    started_at_ns: int = 0
+
+    @classmethod
+    def begun(cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int) -> RunningJob:
+        """A job that starts now, in this cluster, with this process."""
+        ends_at_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
+        return cls(
+            job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority, now_ns
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,23 @@ class Room:
         self.take_exactly(holding)
         return holding
 
+    def take_most(self, wanted: Holding) -> Holding:
+        """Take as much of a holding as is free: of its very instances, and of any cores."""
+        amounts: dict[str, int] = {}
+        instances: dict[str, dict[int, int]] = {}
+        for name, amount in wanted.amounts.items():
+            if name in self.instances:
+                have = self.instances[name]
+                parts = {i: min(s, have.get(i, 0)) for i, s in wanted.instances.get(name, {}).items()}
+                instances[name] = {index: share for index, share in parts.items() if share > 0}
+                amounts[name] = sum(instances[name].values())
+            else:
+                amounts[name] = max(0, min(amount, self.free.get(name, 0)))
+        cores = tuple(sorted(self.cores)[: amounts.get(CPU, 0) // SCALE])
+        taken = Holding({name: amount for name, amount in amounts.items() if amount}, instances, cores)
+        self.take_exactly(taken)
+        return taken
+
     def fits_exactly(self, holding: Holding) -> bool:
         """Whether this very holding, with its instances and cores, is free."""
         if any(amount > self.free.get(name, 0) for name, amount in holding.amounts.items() if amount):

@@ -5,11 +5,11 @@ Two ways to get it: as it is now, or as it would be if every alive or draining n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vctl.core import labels as lb
-from vctl.core.ledger import ClassKey, Ledger, SlotClass
+from vctl.core.ledger import ClassKey, Ledger, SlotClass, SlotIndex
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import Room
 
@@ -61,6 +61,14 @@ def ground_now(ledger: Ledger, parent_id: str) -> Ground:
     return _ground(
         ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.rooms.__getitem__
     )
+
+
+def ground_of(ledger: Ledger, rooms: Mapping[str, Room]) -> Ground:
+    """Some virtual nodes of a cluster, as if these were their rooms."""
+    index = SlotIndex()
+    for vnode_id, room in rooms.items():
+        ledger.file(index, vnode_id, room)
+    return _ground(ledger, list(index.classes.values()), index.crowded, index.class_of, rooms.__getitem__)
 
 
 def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:

@@ -1,4 +1,4 @@
-"""The jobs that run, by the cluster they were sent to: what limits, reservations and fair shares are counted from."""
+"""The jobs that run, by the cluster they were sent to: what limits, reservations, fair shares and preemption count."""
 
 from __future__ import annotations
 
@@ -15,25 +15,63 @@ class Running:
     def __init__(self, jobs: Iterable[RunningJob] = ()) -> None:
         self.jobs: dict[int, RunningJob] = {}
         self.of_parent: dict[str, dict[int, RunningJob]] = {}
+        self.leaving: set[int] = set()
+        """Jobs that are being ended, whatever for: what they hold is coming free."""
+        self.tasks: dict[int, set[str]] = {}
+        """Processes of tasks, by their job."""
         self._of_user: dict[tuple[str, str], int] = {}
+        self._of_priority: dict[str, dict[int, int]] = {}
+        self._versions: dict[str, int] = {}
         for job in jobs:
             self.put(job)
 
     def put(self, job: RunningJob) -> None:
         """A job runs, or its time limit has changed."""
-        self.drop(job.job_id)
+        if self.jobs.get(job.job_id) == job:
+            return
+        self._take_out(job.job_id)
         self.jobs[job.job_id] = job
         self.of_parent.setdefault(job.parent_id, {})[job.job_id] = job
         key = (job.parent_id, job.user)
         self._of_user[key] = self._of_user.get(key, 0) + 1
+        levels = self._of_priority.setdefault(job.parent_id, {})
+        levels[job.priority] = levels.get(job.priority, 0) + 1
+        self._note_change(job.parent_id)
 
     def drop(self, job_id: int) -> None:
         """A job is over, or waits again."""
+        self.leaving.discard(job_id)
+        self._take_out(job_id)
+
+    def _take_out(self, job_id: int) -> None:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
         del self.of_parent[job.parent_id][job_id]
         self._of_user[job.parent_id, job.user] -= 1
+        levels = self._of_priority[job.parent_id]
+        levels[job.priority] -= 1
+        if not levels[job.priority]:
+            del levels[job.priority]
+        self._note_change(job.parent_id)
+
+    def leave(self, job_id: int, *, leaves: bool = True) -> None:
+        """A job is being ended; or it is spared after all."""
+        job = self.jobs.get(job_id)
+        if job is not None and leaves != (job_id in self.leaving):
+            self.leaving ^= {job_id}
+            self._note_change(job.parent_id)
+
+    def put_task(self, job_id: int, run_id: str) -> None:
+        """A task of a job runs."""
+        self.tasks.setdefault(job_id, set()).add(run_id)
+
+    def drop_task(self, job_id: int, run_id: str) -> None:
+        """A task of a job is over."""
+        runs = self.tasks.get(job_id, set())
+        runs.discard(run_id)
+        if not runs:
+            self.tasks.pop(job_id, None)
 
     def count(self, parent_id: str) -> int:
         """How many jobs run that were sent to a cluster."""
@@ -42,6 +80,17 @@ class Running:
     def count_of(self, parent_id: str, user: str) -> int:
         """How many of these are a user's."""
         return self._of_user.get((parent_id, user), 0)
+
+    def any_below(self, parent_id: str, priority: int) -> bool:
+        """Whether one of them has a lower priority."""
+        return any(level < priority for level in self._of_priority.get(parent_id, ()))
+
+    def version(self, parent_id: str) -> int:
+        """How often they have changed."""
+        return self._versions.get(parent_id, 0)
+
+    def _note_change(self, parent_id: str) -> None:
+        self._versions[parent_id] = self._versions.get(parent_id, 0) + 1
 
 
 def holdings_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Holding]]:
@@ -53,3 +102,12 @@ def holdings_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Holding]
                 yield vnode.parent_id, vnode.holding
     elif (charge := ledger.charges.get(job.run_id)) is not None:
         yield charge
+
+
+def returned_by(ledger: Ledger, running: Running, job: RunningJob) -> list[tuple[str, Holding]]:
+    """The same with what its tasks hold beside it in a cluster that it shares: all that comes free when it ends."""
+    parts = list(holdings_of(ledger, job))
+    if job.cluster_id == job.parent_id:
+        tasks = sorted(running.tasks.get(job.job_id, ()))
+        parts += [ledger.charges[run_id] for run_id in tasks if run_id in ledger.charges]
+    return parts
