@@ -48,12 +48,13 @@ def run(words: Sequence[str]) -> int:
 def wants_json(words: Sequence[str]) -> bool:
     """Whether errors go to stdout as JSON; known before the words are parsed, as they may be wrong."""
     chosen = os.environ.get("VCTL_OUTPUT", "")
+    names_objects = ["task", "run"] in (list(words[i : i + 2]) for i in range(len(words)))
     for index, word in enumerate(words):
         if word == "--":
             break
-        if word in ("-o", "--output") and index + 1 < len(words):
+        if (word == "-o" or (word == "--output" and not names_objects)) and index + 1 < len(words):
             chosen = words[index + 1]
-        elif word.startswith("--output="):
+        elif word.startswith("--output=") and not names_objects:
             chosen = word.partition("=")[2]
         elif word.startswith("-o") and word != "-o":
             chosen = word[2:]
@@ -66,7 +67,12 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
     names = {name for param in HOISTED for name in param.info.names}
     while words and words[0].startswith("-") and words[0].partition("=")[0] in names:
         taken = 1 if "=" in words[0] else 2
-        front, words = front + words[:taken], words[taken:]
+        given, words = words[:taken], words[taken:]
+        if (
+            given[0].partition("=")[0] == "--output"
+        ):  # behind the command, the long name may be something else
+            given = ["-o", given[0].partition("=")[2] if taken == 1 else "".join(given[1:])]
+        front += given
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words = ["status", *words]
     if words[0] in ("-h", "--help", "help") or (

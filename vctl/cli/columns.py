@@ -116,6 +116,14 @@ TASKS = [
     Column("AGE", lambda task: words.lasted(task["created_at"]), right=True, spare=True),
     Column("EXIT", "exit_code", right=True, optional=True),
 ]
+OBJECTS = [
+    Column("OBJECT", "object_id"),
+    Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
+    Column("TASK", lambda one: one["task_id"] or "", optional=True),
+    Column("CLUSTER", lambda one: words.cluster_name(one["cluster_id"]), give=True),
+    Column("NODES", lambda one: _few(one["node_ids"]), give=True),
+    Column("AGE", lambda one: words.lasted(one["created_at"]), right=True, spare=True),
+]
 LEASES = [
     Column("LEASE", "lease_id", right=True),
     Column("BORROWER", lambda lease: words.cluster_name(lease["borrower_id"]), give=True),

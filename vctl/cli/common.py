@@ -10,6 +10,12 @@ OUTPUT = Param(
     Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],
     default=None,
 )
+SHORT_OUTPUT = Param(
+    "output",
+    Annotated[str | None, Opt("-o", choices=OUTPUTS, help="How results are written to stdout.")],
+    default=None,
+)
+"""For a command whose ``--output`` is something else."""
 COLOR = Param(
     "color",
     Annotated[str | None, Opt("--color", choices=COLORS, help="Colours in tables (NO_COLOR is kept).")],
@@ -65,6 +71,8 @@ INTERRUPTED = 130
 
 CHANGES = (OUTPUT, COLOR, HOME)
 """Shared by every command, those that change something included."""
+NAMES_OUTPUTS = (SHORT_OUTPUT, COLOR, HOME)
+"""Instead of CHANGES where ``--output`` names objects."""
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)
 LISTS = (FILTER, LIMIT, *READS)
 HOISTED = (OUTPUT, COLOR, HOME)

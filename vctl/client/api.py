@@ -220,7 +220,7 @@ def list_tasks(*, filters: Sequence[Filter] = (), limit: int | None = None) -> l
     return _here().list_tasks(filters=filters, limit=limit)
 
 
-def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[dict[str, Any]]:
+def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.ObjectForm]:
     """Outputs of its tasks that are kept on nodes."""
     return _here().list_objects(filters=filters, limit=limit)
 

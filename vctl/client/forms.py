@@ -57,6 +57,22 @@ class TaskForm(TypedDict):
     detached: bool
 
 
+class ObjectForm(TypedDict):
+    """What a task left on nodes for others of its job; ``size`` in bytes."""
+
+    object_id: str
+    name: str
+    job_id: int
+    submission_id: str
+    cluster_id: str
+    task_id: str | None
+    node_id: str
+    node_ids: list[str]
+    size: int
+    created_at: str
+    path: str
+
+
 class ClusterForm(TypedDict):
     """A virtual cluster."""
 

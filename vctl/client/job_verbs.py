@@ -198,10 +198,13 @@ class Tasks:
         env: Mapping[str, str] | None = None,
         working_dir: str | os.PathLike[str] | None = None,
         grace: Duration | None = None,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
     ) -> Task:
         """Start a command in the cluster that the caller is in (or in the named job), with resources of its own.
 
-        It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster.
+        It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster. It starts
+        once all ``inputs`` are there, as ``$VCTL_OBJECT_DIR/NAME``, and leaves its ``outputs`` in that directory.
         """
         from vctl.ops import tasks
         from vctl.spec.selectors import parse_selector
@@ -221,9 +224,17 @@ class Tasks:
             env=dict(env or {}),
             cwd=None if working_dir is None else os.path.abspath(os.path.expanduser(working_dir)),
             grace_s=None if grace is None else seconds_of(grace, "grace"),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
         )
         form = self._place.ask(tasks.run, request, environment=inside.environment())
         return Task(self._place, str(form["task_id"]))
+
+    def put(self, name: str) -> forms.ObjectForm:
+        """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
+        from vctl.ops import objects
+
+        return cast(forms.ObjectForm, self._place.ask(objects.put, name, environment=inside.environment()))
 
     def get(self, ref: str | int) -> Task:
         """A task by its id, its number or ``last``."""

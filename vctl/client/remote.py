@@ -22,6 +22,7 @@ STANDINS = {
     "vctl.ops.leases": "views",
     "vctl.ops.membership": "clusters",
     "vctl.ops.nodes": "nodes",
+    "vctl.ops.objects": "objects",
     "vctl.ops.replay": "upkeep",
     "vctl.ops.tasks": "tasks",
     "vctl.ops.tree_files": "tree_files",

@@ -97,9 +97,13 @@ class State:
 
     def list_objects(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Outputs of tasks that are kept on nodes."""
-        return _chosen([], filters, limit)  # no task leaves any yet
+    ) -> list[forms.ObjectForm]:
+        """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
+        from vctl.ops import objects
+
+        below = self._scope()
+        found = cast(list[forms.ObjectForm], self._place.ask(objects.list_objects)[0])
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_leases(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None

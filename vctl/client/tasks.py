@@ -32,6 +32,8 @@ def run(server: Connection, request: TaskRequest, *, environment: Mapping[str, s
         "environment": sendable(os.environ if environment is None else environment),
         "cwd": request.cwd or os.getcwd(),
         "grace_s": request.grace_s,
+        "inputs": list(request.inputs),
+        "outputs": list(request.outputs),
     }
     task: Form = server.post("/tasks", body)
     return task

@@ -15,6 +15,7 @@ from vctl.client.tasks import get_task
 from vctl.core import jobs as jb
 from vctl.core.tasks import FINISHED
 from vctl.errors import NotFound, TimedOut, Unreachable
+from vctl.ops.forms import failure_of
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -82,7 +83,10 @@ def follow_task(server: Connection, config: Config, ref: str) -> int:  # noqa: A
     """A task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
     task_id = str(get_task(server, ref)["task_id"])
     try:
-        return exit_code(_copy_log(server, "tasks", task_id))
+        task = _copy_log(server, "tasks", task_id)
+        if task is not None and (line := failure_of(task)):
+            _tell(line)
+        return exit_code(task)
     except KeyboardInterrupt:
         _tell(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
         return INTERRUPTED

@@ -17,8 +17,8 @@ from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart
-from vctl.store import clusters, jobs, tasks
-from vctl.store.rows import dumps
+from vctl.store import clusters, jobs, objects, tasks
+from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
 
 
@@ -43,11 +43,12 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
             if task.task.task_id not in mirror.task_cluster:
                 continue  # cancelled meanwhile
             if not pt.task_still_fits(mirror.ledger, task):
-                mirror.tasks[task.task.cluster_id].blocked.clear()
+                mirror.tasks[task.task.cluster_id].forget_verdicts()
                 continue
             started.append(_start_task(store, mirror, task))
         for told in plan.task_waits:
-            tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message)
+            tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message, told.vnode_id)
+            mirror.bind_task(told)
         for wait in plan.waits:
             jobs.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
@@ -84,8 +85,7 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
     mirror.dequeue(job.job_id)
     mirror.add_run(run)
-    ends_at = None if job.time_limit_ns is None else store.clock() + job.time_limit_ns
-    mirror.running.put(RunningJob(job.job_id, job.parent_id, start.cluster_id, run.run_id, job.user, ends_at))
+    mirror.running.put(RunningJob.begun(job, start.cluster_id, run.run_id, store.clock()))
     return run
 
 
@@ -101,6 +101,9 @@ def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
     )  # fmt: skip
     mirror.ledger.charge(run.run_id, start.vnode_id, start.holding)
     jobs.insert_run(store, run)
+    if task.inputs_at:
+        names = loads(row["inputs"])
+        objects.insert_copies(store, task.job_id, names, node_id=run.node_id, cluster_id=run.cluster_id)
     tasks.mark_started(store, task.task_id, vnode_id=start.vnode_id, node_id=start.node_id, attempt=attempt)
     mirror.drop_task(task.task_id)
     mirror.add_run(run)

@@ -10,7 +10,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Holding
-from vctl.daemon import gangs
+from vctl.daemon import gangs, objects
 from vctl.ops.forms import amounts
 from vctl.ops.jobs import log_of
 from vctl.runtime.environment import job_environment
@@ -21,7 +21,7 @@ from vctl.store.store import Store
 
 
 def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
-    """What to start for a run, or None when its job is gone."""
+    """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
     job = jobs.get(store, run.job_id)
     launch = jobs.launch(store, run.job_id) if run.task_id is None else tasks.launch(store, run.task_id)
     if job is None or launch is None:
@@ -47,8 +47,13 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         "VCTL_HOME": str(store.home),
         "VCTL_LEASE_FILE": notice_path(str(store.home), job["submission_id"]),
     }
-    if run.task_id is not None:
+    if run.task_id is None:
+        place = objects.prepare(store, run, job["attempt"])
+    else:
         own["VCTL_TASK_ID"] = run.task_id
+        uses, leaves = loads(launch["inputs"]), loads(launch["outputs"])
+        place = objects.prepare(store, run, job["attempt"], inputs=uses, outputs=leaves)
+    own["VCTL_OBJECT_DIR"] = str(place)
     if job["array_id"] is not None and run.task_id is None:
         own["VCTL_ARRAY_ID"] = job["array_id"]
         own["VCTL_ARRAY_INDEX"] = str(job["array_index"])

@@ -8,15 +8,17 @@ from dataclasses import replace
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, joined_since
-from vctl.core.tasks import CANCELLED, PENDING_NODE, Lease, PendingTask
+from vctl.core.nodes import DEAD
+from vctl.core.tasks import CANCELLED, PENDING_ARGS, PENDING_NODE, Lease, PendingTask
 from vctl.daemon.windows import Windows
-from vctl.ops import replay
+from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Usage
+from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 from vctl.store import clusters, jobs, nodes, rows, tasks
+from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
 GANG_ENDED = "GangEnded"
@@ -54,7 +56,12 @@ class Mirror:
         self.tasks: dict[str, TaskQueue] = {}
         """cluster id -> its tasks that wait for a place."""
         self.task_cluster: dict[str, str] = {}
+        self.awaiting: dict[str, int] = {}
+        """Tasks whose inputs are not all there, with their jobs."""
         self.waiting_tasks_of: dict[int, int] = {}
+        """job -> how many of its tasks wait, for inputs or for a place."""
+        self.lost_nodes: set[str] = set()
+        """Nodes that are dead or gone, and what lay on them."""
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
         self.leases: dict[int, Lease] = {}
@@ -77,7 +84,9 @@ class Mirror:
                     mirror.stop_members(row)  # it was ending already
             mirror.windows.load(store)
             for row in tasks.waiting_rows(store):
-                mirror.put_task(rows.task(row))
+                mirror.put_task(objects.pending(store, row))
+            for row in object_table.awaiting(store):
+                mirror.put_awaiting(row["task_id"], row["job_id"])
             for row in tasks.stop_requests(store):
                 mirror.stop_task(row["task_id"], row["grace_s"])
             for run in mirror.runs.values():
@@ -85,6 +94,7 @@ class Mirror:
                     mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
             mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
+        mirror.lost_nodes = {one for one, node in mirror.ledger.nodes.items() if node.state == DEAD}
         mirror.ledger.joined.clear()  # whatever there is was there before
         return mirror
 
@@ -128,7 +138,7 @@ class Mirror:
         for job_id in touched:
             self.reload_job(store, job_id)
         for task_id in changed_tasks:
-            self._reload_task(store, task_id)
+            self.reload_task(store, task_id)
 
     def caught_up(self, store: Store) -> None:
         """Our own events of this transaction are not news."""
@@ -200,20 +210,37 @@ class Mirror:
         """A task waits for a place."""
         if task.task_id in self.task_cluster:
             return
+        self._stop_awaiting(task.task_id)
         self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
         self.task_cluster[task.task_id] = task.cluster_id
-        self.waiting_tasks_of[task.job_id] = self.waiting_tasks_of.get(task.job_id, 0) + 1
+        self._count_waiting(task.job_id, 1)
+
+    def put_awaiting(self, task_id: str, job_id: int) -> None:
+        """A task waits for its inputs."""
+        if task_id not in self.awaiting:
+            self.awaiting[task_id] = job_id
+            self._count_waiting(job_id, 1)
+
+    def _stop_awaiting(self, task_id: str) -> None:
+        job_id = self.awaiting.pop(task_id, None)
+        if job_id is not None:
+            self._count_waiting(job_id, -1)
+
+    def _count_waiting(self, job_id: int, more: int) -> None:
+        count = self.waiting_tasks_of.get(job_id, 0) + more
+        if count:
+            self.waiting_tasks_of[job_id] = count
+        else:
+            del self.waiting_tasks_of[job_id]
 
     def drop_task(self, task_id: str) -> None:
         """A task no longer waits."""
+        self._stop_awaiting(task_id)
         cluster_id = self.task_cluster.pop(task_id, None)
         if cluster_id is None:
             return
         queue = self.tasks[cluster_id]
-        job_id = queue.tasks[task_id].job_id
-        self.waiting_tasks_of[job_id] -= 1
-        if not self.waiting_tasks_of[job_id]:
-            del self.waiting_tasks_of[job_id]
+        self._count_waiting(queue.tasks[task_id].job_id, -1)
         queue.drop(task_id)
         if not queue.tasks:
             del self.tasks[cluster_id]
@@ -229,12 +256,16 @@ class Mirror:
             if run.task_id == task_id:
                 self.run_stops[run.run_id] = (reason, grace_s)
 
-    def _reload_task(self, store: Store, task_id: str) -> None:
+    def reload_task(self, store: Store, task_id: str) -> None:
+        """Take over the row of a task: whether it waits and for what, whether it is to be stopped."""
         row = tasks.get(store, task_id)
         if row is not None and row["state"] == PENDING_NODE:
-            self.put_task(rows.task(row))
+            self.put_task(objects.pending(store, row))
             return
         self.drop_task(task_id)
+        if row is not None and row["state"] == PENDING_ARGS:
+            self.put_awaiting(task_id, row["job_id"])
+            return
         if row is not None and row["ended_at"] is None and row["stop_requested_at"] is not None:
             self.stop_task(task_id, row["grace_s"])
 
@@ -270,6 +301,8 @@ class Mirror:
 
     def _reload_node(self, store: Store, node_id: str) -> None:
         row = nodes.get(store, node_id)
+        if row is None or row["state"] == DEAD:
+            self.lost_nodes.add(node_id)
         if row is not None:
             self.ledger.put_node(rows.node(row))
             self.nodes_changed.add(node_id)

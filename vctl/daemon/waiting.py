@@ -24,6 +24,7 @@ from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.arrays import exit_code
+from vctl.ops.forms import failure_of
 from vctl.runtime.watch import CREATE, DELETE, MODIFY, MOVED_TO, Watch
 from vctl.store import jobs as table
 from vctl.store import tasks as task_table
@@ -186,6 +187,8 @@ def follow_task(store: Store, config: Config, ref: str) -> int:
         if not _copy_log(waiter, task_id, lambda: _task_is_over(store, task_id)):
             tell(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
             return INTERRUPTED
+    if line := failure_of(task_ops.get_task(store, task_id)):
+        tell(line)
     return _task_code(store, task_id)
 
 

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
-from vctl.http import answers, clusters, jobs, management, metrics, nodes, tasks, tree_files, views, why
+from vctl.http import answers, clusters, jobs, management, metrics, nodes, objects, tasks, tree_files, views, why
 from vctl.http.context import Server, state
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
@@ -31,7 +31,7 @@ def create_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(Guard, server=server)
     answers.install(app)
-    for part in (management, jobs, why, tasks, clusters, tree_files, nodes, views):
+    for part in (management, jobs, why, tasks, objects, clusters, tree_files, nodes, views):
         app.include_router(part.router)
     _add_open_routes(app)
     return app

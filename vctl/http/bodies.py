@@ -172,6 +172,15 @@ class Task(Body):
     environment: dict[str, str] | None = None
     cwd: Annotated[StrictStr, Field(max_length=4096)] | None = None
     grace_s: Seconds | None = None
+    inputs: Annotated[list[Id], Field(max_length=1000)] = []
+    outputs: Annotated[list[Id], Field(max_length=1000)] = []
+
+
+class Put(Body):
+    """An object, and where the process that puts it is: those of its variables that vctl gave it."""
+
+    name: Id
+    inside: dict[str, str]
 
 
 class Job(Body):
@@ -301,4 +310,6 @@ def task_request(server: Server, body: Task) -> TaskRequest:
         env=body.env,
         cwd=body.cwd,
         grace_s=body.grace_s,
+        inputs=tuple(body.inputs),
+        outputs=tuple(body.outputs),
     )

@@ -81,6 +81,23 @@ class Task(Document):
     resources: Amounts
     exit_code: int | None
     attempt: int
+    inputs: list[str]
+    outputs: list[str]
+
+
+class Object(Document):
+    """What a task left on nodes for others of its job. ``size`` in bytes; ``node_ids``: every node with a copy."""
+
+    object_id: str
+    name: str
+    job_id: int
+    cluster_id: str
+    task_id: str | None
+    node_id: str
+    node_ids: list[str]
+    size: int
+    created_at: str
+    path: str
 
 
 class WatchedTask(Document):
@@ -141,6 +158,12 @@ class TaskList(Listing):
     """Tasks."""
 
     items: list[Task]  # type: ignore[assignment]  # narrower than any object
+
+
+class ObjectList(Listing):
+    """Objects."""
+
+    items: list[Object]  # type: ignore[assignment]  # narrower than any object
 
 
 class ClusterList(Listing):

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from vctl.core.jobs import NON_ZERO_EXIT
 from vctl.core.resources import SCALE, Amounts
+from vctl.core.tasks import FAILED
 from vctl.store.rows import loads
 from vctl.store.store import Row
 
@@ -65,6 +67,13 @@ def job(row: Row, position: int | None) -> Form:
         "array_id": row["array_id"],
         "array_index": row["array_index"],
     }
+
+
+def failure_of(task: Mapping[str, Any]) -> str | None:
+    """One line on what the output of a task does not tell: why it never started, or what else was wrong with it."""
+    if task["state"] != FAILED or task["state_reason"] == NON_ZERO_EXIT:
+        return None
+    return f"Task {task['task_id']} FAILED: {task['state_reason']}: {task['message']}"
 
 
 def node(row: Row, available: Amounts | None = None) -> Form:

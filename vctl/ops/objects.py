@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import DEAD
+from vctl.core.tasks import PendingTask
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops import jobs as job_ops
@@ -202,6 +203,20 @@ def _known_node(store: Store, node_id: str) -> str:
     if row is None or row["state"] == DEAD:
         raise NotFound(f"there is no living node {node_id!r}", fix="`vctl node list` shows them all")
     return node_id
+
+
+def pending(store: Store, row: Row) -> PendingTask:
+    """A waiting row of ``tasks``, with where its inputs lie."""
+    task = rows.task(row)
+    if row["inputs"] == "[]":
+        return task
+    verdict = judge(store, row["job_id"], rows.loads(row["inputs"]))
+    return replace(task, inputs_at=verdict.bytes_at)
+
+
+def left_over(store: Store) -> list[tuple[int, int]]:
+    """(job, attempt) of directories of objects that nobody needs any more."""
+    return [one for one in files.kept(store.home) if not table.is_wanted(store, *one)]
 
 
 # ---- looking ----

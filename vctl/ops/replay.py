@@ -20,7 +20,7 @@ from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.store import clusters, jobs, nodes, repair, rows, settings, tasks, upkeep
+from vctl.store import clusters, jobs, nodes, objects, repair, rows, settings, tasks, upkeep
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
@@ -252,7 +252,7 @@ def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
     """Waiting work and leases are read by the scheduler later; here only what it could not read goes aside."""
     for row in jobs.pending_rows(store):
         reader.read("jobs", row, rows.pending, done.steps[5])
-    for row in tasks.waiting_rows(store):
+    for row in (*tasks.waiting_rows(store), *objects.awaiting(store)):
         reader.read("tasks", row, rows.task, done.steps[5])
     for row in tasks.lease_rows(store):
         reader.read("leases", row, rows.lease, done.steps[4])

@@ -32,14 +32,15 @@ FILTER_KEYS = (
     "owner_id",
 )
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
-               "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
+               "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
 """What the environment says about the process that starts the task, not about the task."""
 
 
 def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
-    """Queue a task in a running job. It waits until its cluster has room or has grown; size never refuses it.
+    """Queue a task in a running job. It waits until its inputs are there and its cluster has room or has grown.
 
-    Raises NotFound for an unknown job, Conflict when the job is over or has not started.
+    Raises NotFound for an unknown job, Conflict when the job is over or has not started, or has an object (or a task
+    that makes one) of the name of an output. Size never refuses it; inputs that can no longer come make it FAILED.
     """
     from vctl.spec.task_request import job_of
 
@@ -62,7 +63,9 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             "cluster_id": _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None),
             "owner_id": (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"],
             "name": request.name or None,
-            "state": tk.PENDING_NODE,
+            "state": tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
+            "inputs": rows.dumps(request.inputs),
+            "outputs": rows.dumps(request.outputs),
             "request": rows.dumps({n: a for n, a in request.request.items() if a}),
             "selector": rows.dumps([[c.key, c.operator, list(c.values)] for c in request.selector]),
             "strategy": request.strategy,
@@ -79,6 +82,10 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             "cwd": request.cwd or os.getcwd(),
         }
         table.insert(store, columns, launch)
+        if request.inputs or request.outputs:
+            from vctl.ops import objects
+
+            objects.accept(store, task_id, job_id, request.inputs, request.outputs)
     return get_task(store, task_id)
 
 
@@ -172,6 +179,10 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.For
                 store, row["task_id"], state=tk.FAILED, reason=tk.CANCELLED, message="cancelled before it started",
                 exit_code=None,
             )  # fmt: skip
+            if row["outputs"] != "[]":
+                from vctl.ops import objects
+
+                objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
     return get_task(store, row["task_id"])
 
 

@@ -70,6 +70,8 @@ def _node(slot: Slot, cluster_id: str) -> forms.Form:
 
 def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
     """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
+    from vctl.ops.objects import used_bytes
+
     with store.snapshot():
         form = get_cluster(store, resolve(cluster_id))
         return {
@@ -78,7 +80,7 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
             "total_resources": form["total_resources"],
             "max_resources": form["max_resources"],
             "available_resources": form["available_resources"],
-            "used_object_store_memory": 0.0,
+            "used_object_store_memory": float(used_bytes(store, form["cluster_id"])),
             "nodes": [node["NodeID"] for node in nodes(store, cluster_id)],
             "children": form["children"],
             "parent": form["parent_id"],

@@ -18,7 +18,8 @@ from vctl.errors import VctlError
 
 ROOT = "objects"
 _ATTEMPT = re.compile(r"(\d+)\.(\d+)\Z")
-_STAGED = ".incoming-"
+_STAGED, _BROUGHT = ".incoming-", ".brought-"
+"""No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -88,9 +89,11 @@ def is_there(place: Path, name: str) -> bool:
 def bring(source: Path, place: Path, name: str) -> None:
     """Make an object visible on another node of this machine, whole or not at all: links, or copies where none can be.
 
-    Raises Unusable when it is not there any more.
+    Raises Unusable when it is not there any more. What was brought once is left alone: others may read it.
     """
-    staged = place / f"{_STAGED}{name}"
+    staged, mark = place / f"{_STAGED}{name}", place / f"{_BROUGHT}{name}"
+    if mark.exists() and is_there(place, name):
+        return
     _remove(staged)
     try:
         with _opened(source, name) as here:
@@ -100,6 +103,7 @@ def bring(source: Path, place: Path, name: str) -> None:
                 _link_tree(here, name, staged)
         _remove(place / name)
         os.rename(staged, place / name)
+        mark.touch(mode=0o600)
     except OSError as error:
         raise Unusable(f"{name} cannot be brought to {place}: {error.strerror}") from None
     finally:
@@ -108,7 +112,8 @@ def bring(source: Path, place: Path, name: str) -> None:
 
 def clear(place: Path, name: str) -> None:
     """Remove what an earlier try left under a name."""
-    _remove(place / name)
+    for entry in (name, f"{_BROUGHT}{name}"):
+        _remove(place / entry)
 
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str | None = None) -> None:

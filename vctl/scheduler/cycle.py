@@ -7,12 +7,16 @@ from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
+from vctl.scheduler.earmarks import Holds
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.plan import Plan, Start, Wait, revert
-from vctl.scheduler.plan_tasks import TaskStart, TaskWait, decide_tasks, revert_task
+from vctl.scheduler.plan_tasks import revert_task
+from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.tasking import TaskQueue, ancestors
+from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.task_rounds import TaskRound
+from vctl.scheduler.tasking import ancestors
 from vctl.scheduler.turns import Turn
 
 MOST_STARTS = 256
@@ -27,21 +31,24 @@ def decide(
     now_ns: int,
     running: Running | None = None,
     usage: Usage | None = None,
+    preempts: bool = True,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     A shape that does not fit is judged once; all its jobs share the verdict. ``running`` are the jobs that run,
-    ``usage`` what fair shares remember of the past.
+    ``usage`` what fair shares remember of the past. ``preempts`` False: nobody is ended, whatever the settings say.
     """
     running = Running() if running is None else running
     starts: list[Start] = []
     waits: list[Wait] = []
-    task_starts: list[TaskStart] = []
-    task_waits: list[TaskWait] = []
+    round_ = TaskRound(ledger, MOST_STARTS)
     grown = dict(ledger.grown)
+    holds = Holds(ledger, [one for queue in queues.values() for one in queue.earmarks.values()])
+    preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts)
     try:
         if tasks:
-            task_starts, task_waits = decide_tasks(ledger, tasks, set(grown), MOST_STARTS)
+            joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
+            round_.decide(tasks, set(grown), joined)
         open_queues = []
         for parent_id in sorted(queues):
             _reconsider(ledger, queues[parent_id], grown)
@@ -52,7 +59,7 @@ def decide(
         )  # the past counts also while nobody waits
         shares = _shares(ledger, running, usage, now_ns) if fair else None
         turns = [
-            Turn(ledger, queue, running, shares, now_ns=now_ns, stale=queue.parent_id in grown)
+            Turn(ledger, queue, running, shares, preemptor, now_ns=now_ns, stale=queue.parent_id in grown)
             for queue in open_queues
         ]
         for start in _in_turn(turns):
@@ -63,14 +70,20 @@ def decide(
             turn.finish()
             waits += turn.waits
     finally:
+        holds.close()
         for start in reversed(starts):
             revert(ledger, start)
             running.drop(start.job.job_id)
-        for task in reversed(task_starts):
+        for task in reversed(round_.starts):
             revert_task(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone
+        ledger.joined.clear()
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
-    return Plan(tuple(starts), tuple(waits), cleared, tuple(task_starts), tuple(task_waits))
+    return Plan(
+        tuple(starts), tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
+        preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed), unsearched=preemptor.unsearched,
+        tasks_deferred=round_.deferred,
+    )  # fmt: skip
 
 
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
@@ -13,6 +14,9 @@ from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_gr
 from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
+
+if TYPE_CHECKING:
+    from vctl.scheduler.preemption import Preempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,21 @@ class Plan:
     """(parent id, shape) pairs of which no job waits any more."""
     task_starts: tuple[TaskStart, ...] = ()
     task_waits: tuple[TaskWait, ...] = ()
+    preempts: tuple[Preempt, ...] = ()
+    lapsed: tuple[tuple[str, int], ...] = ()
+    """(parent id, job) of earmarks that did not help; they end."""
+    unsearched: bool = False
+    """Whether more may be found at once: the round ended at its bound of searches."""
+    tasks_deferred: bool = False
+    """Whether tasks were put off that may start in the next round."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.starts or self.waits or self.cleared or self.task_starts or self.task_waits)
+        return not (
+            self.starts or self.waits or self.cleared or self.task_starts or self.task_waits
+            or self.preempts or self.lapsed
+        )  # fmt: skip
 
 
 def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:

@@ -21,7 +21,7 @@ from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.tasking import TaskQueue
+from vctl.scheduler.task_queue import TaskQueue
 
 MOST_ROUNDS = 8
 """A scheduler goes on at once after a full round; a job that would start later than this is not counted as started."""
@@ -152,7 +152,7 @@ class Trials:
                         return Outcome(start, None)
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
                 trial.begin(plan)
-                if len(plan.starts) + len(plan.task_starts) >= MOST_STARTS:
+                if len(plan.starts) + len(plan.task_starts) >= MOST_STARTS or plan.tasks_deferred:
                     continue
                 if gone is None:
                     break
@@ -204,10 +204,7 @@ class _Trial:
             job = start.job
             apply(self.ledger, start)
             self.queues[job.parent_id].drop(job.job_id)
-            ends_at = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
-            self.running.put(
-                RunningJob(job.job_id, job.parent_id, start.cluster_id, start.run_id, job.user, ends_at)
-            )
+            self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
             self.done.append(start)
 
     def end(self, job: Holder) -> None:

@@ -39,11 +39,10 @@ def insert_copies(store: Store, job_id: int, names: Iterable[str], *, node_id: s
     )
 
 
-def forget_copy(store: Store, job_id: int, name: str, node_id: str) -> None:
-    """A copy turned out not to be there."""
-    store.db.execute(
-        "DELETE FROM objects WHERE job_id = ? AND name = ? AND node_id = ?", (job_id, name, node_id)
-    )
+def forget(store: Store, job_id: int, name: str) -> None:
+    """An object turned out not to be where it should."""
+    store.db.execute("DELETE FROM objects WHERE job_id = ? AND name = ?", (job_id, name))
+    store.event("object.lost", "object", name, job_id=job_id)
 
 
 def promise(store: Store, job_id: int, names: Iterable[str], task_id: str | None) -> None:
@@ -122,10 +121,10 @@ def lose(store: Store, node_ids: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def are_on(store: Store, node_id: str) -> list[Row]:
-    """The objects on a node: ``submission_id``, ``name``, ``size``."""
+    """The objects on a node: ``job_id``, ``submission_id``, ``attempt``, ``name``."""
     return store.rows(
-        "SELECT j.submission_id, o.name, o.size FROM objects o JOIN jobs j USING (job_id) WHERE o.node_id = ?"
-        " ORDER BY j.job_id, o.name",
+        "SELECT j.job_id, j.submission_id, j.attempt, o.name FROM objects o JOIN jobs j USING (job_id)"
+        " WHERE o.node_id = ? ORDER BY j.job_id, o.name",
         node_id,
     )
 

@@ -138,7 +138,8 @@ def running(row: Row, run_id: str) -> RunningJob:
     limit_ns = in_ns(row["time_limit_s"])
     ends_at = None if limit_ns is None or row["started_at"] is None else row["started_at"] + limit_ns
     return RunningJob(
-        row["job_id"], row["parent_cluster_id"], row["cluster_id"], run_id, row["user"], ends_at
+        row["job_id"], row["parent_cluster_id"], row["cluster_id"], run_id, row["user"], ends_at, row["submission_id"],
+        row["priority"], row["started_at"] or 0,
     )  # fmt: skip
 
 
@@ -152,13 +153,16 @@ def pending(row: Row) -> PendingJob:
 
 
 def task(row: Row) -> PendingTask:
-    """A waiting row of ``tasks``."""
+    """A waiting row of ``tasks``; the virtual node of one that waits is what it drew. Where inputs lie is not in it."""
+    for names in (row["inputs"], row["outputs"]):
+        if names != "[]" and not all(isinstance(name, str) for name in loads(names)):
+            raise ValueError(f"names of objects are texts, not {names}")
     selector = tuple(
         Condition(key, operator, tuple(values)) for key, operator, values in loads(row["selector"])
     )
     return PendingTask(
         row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], loads(row["request"]), selector,
-        row["strategy"], row["origin_vnode_id"],
+        row["strategy"], row["origin_vnode_id"], row["attempt"], {}, row["vnode_id"],
     )  # fmt: skip
 
 

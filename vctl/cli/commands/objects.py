@@ -95,6 +95,19 @@ def _task(call: Call, ref: str) -> Data:
     return tasks.get_task(call.store, ref)
 
 
+def _objects(call: Call) -> Items:
+    from vctl.ops import objects
+
+    here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
+    return objects.list_objects(call.store, filters=call.filters, limit=call.limit, job=here)
+
+
+def _object(call: Call, ref: str) -> Data:
+    from vctl.ops import objects
+
+    return objects.get_object(call.store, ref, job=os.environ.get("VCTL_SUBMISSION_ID"))
+
+
 def _leases(call: Call) -> Items:
     from vctl.ops import leases
     from vctl.ops.filters import choose
@@ -130,6 +143,7 @@ KINDS = {
     "nodes": Kind("NodeList", "node_id", "state", _nodes, _node),
     "jobs": Kind("JobList", "submission_id", "status", _jobs, _job),
     "tasks": Kind("TaskList", "task_id", "state", _tasks, _task),
+    "objects": Kind("ObjectList", "object_id", "node_id", _objects, _object),
     "leases": Kind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
     "events": Kind("EventList", "seq", "kind", _events, None),
 }
@@ -143,6 +157,7 @@ Single = Annotated[
     "list",
     "vctl list jobs --filter status=RUNNING",
     "vctl list clusters --detail -o json",
+    "vctl list objects --filter node_id=n1",
     common=(*LISTS, NO_LOCAL_NODE),
     uses_nodes=True,
 )
@@ -173,6 +188,7 @@ def _field(name: str) -> Callable[[Any], str]:
     "get",
     "vctl get clusters team-a",
     "vctl get jobs last -o json",
+    "vctl get objects shard-0 -o json",
     common=(*READS, NO_LOCAL_NODE),
     uses_nodes=True,
 )

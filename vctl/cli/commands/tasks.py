@@ -5,7 +5,7 @@ import sys
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, READS
+from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
@@ -22,7 +22,9 @@ Job = Annotated[
     "vctl task run -- python part.py 1",
     "vctl task run --num-gpus 1 --no-wait -- python part.py 2",
     "vctl task run --job last --num-cpus 2 --strategy SPREAD -- ./shard.sh",
-    common=CHANGES,
+    "vctl task run --no-wait --output words -- sh -c 'wc -w < book.txt > $VCTL_OBJECT_DIR/words'",
+    "vctl task run --input words -- sh -c 'cat $VCTL_OBJECT_DIR/words'",
+    common=NAMES_OUTPUTS,
     own_words=True,
 )
 def run(
@@ -50,6 +52,14 @@ def run(
             help="HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.",
         ),
     ] = "HYBRID",
+    inputs: Annotated[
+        list[str] | None,
+        Opt("--input", metavar="NAME", help="Start once that object is there; repeatable."),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        Opt("--output", metavar="NAME", help="It leaves $VCTL_OBJECT_DIR/NAME for others; repeatable."),
+    ] = None,
     max_retries: Annotated[int, Opt("--max-retries", help="Tries after the first that fails (0).")] = 0,
     name: Annotated[str, Opt("--name", help="A name for people.")] = "",
     job: Job = None,
@@ -60,6 +70,9 @@ def run(
 
     It starts on a virtual node of the job's cluster that has room; the cluster grows, or the task waits. Its
     output is shown and its exit code is returned. Ctrl-C detaches: the task goes on.
+
+    Objects are files or directories in $VCTL_OBJECT_DIR that tasks of a job hand to each other by name: a task
+    starts once its inputs are there, where most bytes of them lie if there is room, and finds them in that directory.
     """
     from vctl.ops import tasks
     from vctl.spec.task_request import TaskRequest, task_amounts
@@ -73,6 +86,8 @@ def run(
         name=name,
         max_retries=max_retries,
         detach=detach,
+        inputs=tuple(inputs or ()),
+        outputs=tuple(outputs or ()),
     )
     task = tasks.run(call.store, request)
     if no_wait:
@@ -100,6 +115,18 @@ def _follow(call: Call, task_id: str) -> Answer | int:
         return waiting.follow_task(call.store, call.config, task_id)
     code = waiting.wait_for_tasks(call.store, call.config, [task_id], timeout_s=None)
     return single(tasks.get_task(call.store, task_id), task_id, code=code)
+
+
+@command("task put", "vctl task put book", common=CHANGES)
+def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the object.")]) -> Answer:
+    """Make a file that the job wrote an input for its tasks: $VCTL_OBJECT_DIR/NAME.
+
+    Tasks declare what they leave with --output; this is for a job's own command. The files become read-only.
+    """
+    from vctl.ops import objects
+
+    made = objects.put(call.store, name)
+    return done(made, made["object_id"], f"object {made['object_id']} is there ({made['size']} bytes)")
 
 
 @command("task list", "vctl task list", "vctl task list --job last -a -o json", common=LISTS)

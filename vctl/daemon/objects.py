@@ -1,0 +1,208 @@
+"""Objects while work runs: what a process finds in its directory, what it left there, and when all of that goes.
+
+An output is recorded in the transaction that ends its task, and a copy in the one that starts its user; files follow,
+and are made again until the process has started. So the tables are right whenever the scheduler dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD
+from vctl.daemon.mirror import Mirror
+from vctl.errors import VctlError
+from vctl.ops import objects as ops
+from vctl.runtime import objects as files
+from vctl.store import jobs, rows, tasks
+from vctl.store import objects as table
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.daemon.endings import Outcome
+
+EXIT_OUTPUT_MISSING = 1
+NOTHING = "[]"
+
+
+class Unprepared(VctlError):
+    """A process cannot be started, because its directory of objects cannot be made ready."""
+
+    def __init__(self, problem: str, reason: str) -> None:
+        super().__init__(problem)
+        self.reason = reason
+
+
+# ---- before a process starts ----
+
+
+def prepare(
+    store: Store, run: Run, attempt: int, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+) -> Path:
+    """Make the directory of a run's objects: inputs are there, of outputs no earlier try has left anything.
+
+    ``attempt`` is the job's. Raises Unprepared. Doing it again changes nothing.
+    """
+    place = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    try:
+        files.make(place)
+    except OSError as error:
+        raise Unprepared(f"{place} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
+    for name in outputs:
+        files.clear(place, name)
+    if inputs:
+        there = table.places(store, run.job_id, inputs)
+        for name in inputs:
+            _bring(store, run, attempt, name, list(there.get(name, ())))
+    return place
+
+
+def _bring(store: Store, run: Run, attempt: int, name: str, node_ids: list[str]) -> None:
+    """Make one input visible on a run's node, from the first node on which it can be found."""
+    place = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    if run.node_id in node_ids[:1] and files.is_there(place, name):
+        return  # it was made here
+    problem = f"there is no {name} any more"
+    for node_id in node_ids:
+        if node_id != run.node_id:
+            try:
+                files.bring(files.place_of(store.home, run.job_id, attempt, node_id), place, name)
+            except files.Unusable as error:
+                problem = error.problem
+            else:
+                return
+    if run.node_id in node_ids and files.is_there(place, name):
+        return  # a copy, of which the first one is gone
+    with store.transaction():
+        table.forget(store, run.job_id, name)
+    raise Unprepared(f"input {name} is lost: {problem}", tk.INPUT_FAILED)
+
+
+# ---- when a process has ended; inside the transaction of its end ----
+
+
+def keep(store: Store, mirror: Mirror, run: Run, row: Row, outcome: Outcome) -> Outcome:
+    """Record what a task that ended well has left. One that did not leave what it declared has not ended well."""
+    if outcome.status != jb.SUCCEEDED or row["outputs"] == NOTHING:
+        return outcome
+    job = jobs.get(store, run.job_id)
+    place = files.place_of(store.home, run.job_id, 0 if job is None else job["attempt"], run.node_id)
+    sizes: dict[str, int] = {}
+    for name in rows.loads(row["outputs"]):
+        try:
+            sizes[name] = files.size_of(place, name)
+        except files.Unusable as error:
+            return dataclasses.replace(
+                outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
+                message=f"exited with code 0 without leaving output {name} in $VCTL_OBJECT_DIR: {error.problem}",
+            )  # fmt: skip
+    node = mirror.ledger.nodes.get(run.node_id)
+    if node is not None and node.state != DEAD:
+        for name, size in sizes.items():
+            files.seal(place, name)
+            table.insert(
+                store, run.job_id, name, node_id=run.node_id, cluster_id=run.cluster_id, size=size,
+                task_id=run.task_id,
+            )  # fmt: skip
+    return outcome
+
+
+def task_over(store: Store, mirror: Mirror, row: Row) -> None:
+    """A task is over: those that wait for what it was to leave start, or never will."""
+    if row["outputs"] != NOTHING:
+        settle(store, mirror, row["job_id"], rows.loads(row["outputs"]))
+
+
+def settle(store: Store, mirror: Mirror, job_id: int, names: Iterable[str]) -> None:
+    """Something happened to objects of a job."""
+    for task_id in ops.settle(store, job_id, names):
+        mirror.reload_task(store, task_id)
+
+
+def job_over(store: Store, mirror: Mirror, job_id: int) -> None:
+    """A job takes no more tasks: what waits for an object that nobody makes never starts."""
+    if mirror.waiting_tasks_of.get(job_id):
+        for task_id in ops.give_up(store, job_id):
+            mirror.reload_task(store, task_id)
+
+
+def wait_again(store: Store, mirror: Mirror, task_id: str) -> None:
+    """A task is to be tried again: it needs its inputs once more."""
+    row = tasks.get(store, task_id)
+    assert row is not None
+    if row["inputs"] != NOTHING:
+        ops.settle(store, row["job_id"], rows.loads(row["inputs"]))
+    mirror.reload_task(store, task_id)
+
+
+# ---- in the course of time ----
+
+
+class Objects:
+    """What goes with its job or its node. ``interval_s`` is the time between looks at what a crash left."""
+
+    def __init__(self, store: Store, *, interval_s: float = 30.0) -> None:
+        self.store = store
+        self.interval_s = interval_s
+        self._next = 0.0
+        self._over: dict[tuple[int, int], None] = {}
+        """(job, attempt) of directories that can go; at leisure, removing files is slow beside commits."""
+
+    def turn(self, mirror: Mirror) -> None:
+        """Do what is due."""
+        if mirror.lost_nodes:
+            lost, mirror.lost_nodes = mirror.lost_nodes, set()
+            self._lose(mirror, sorted(lost))
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.interval_s
+            self.sweep()
+
+    def let_go(self, mirror: Mirror, run: Run) -> None:
+        """A process is over; with the last one of its job the objects go."""
+        if run.job_id in mirror.runs_of_job or mirror.waiting_tasks_of.get(run.job_id):
+            return
+        attempt: int | None = run.attempt
+        if run.task_id is not None:
+            job = jobs.get(self.store, run.job_id)
+            attempt = None if job is None else job["attempt"]
+        if attempt is not None:
+            self._over[run.job_id, attempt] = None
+
+    def tidy(self) -> None:
+        """Remove the directories of what is over."""
+        for job_id, attempt in self._over:
+            files.remove(self.store.home, job_id, attempt)
+        self._over.clear()
+
+    def sweep(self) -> None:
+        """Remove what belongs to nobody: a scheduler may have died before it did."""
+        ownerless = table.ownerless(self.store)
+        if ownerless:
+            with self.store.transaction():
+                for job_id in table.ownerless(self.store):
+                    table.drop(self.store, job_id)
+        for job_id, attempt in ops.left_over(self.store):
+            files.remove(self.store.home, job_id, attempt)
+
+    def _lose(self, mirror: Mirror, node_ids: list[str]) -> None:
+        """Nodes are gone, and what lay on them."""
+        there = {row["job_id"]: row["attempt"] for one in node_ids for row in table.are_on(self.store, one)}
+        if not there:
+            return
+        with self.store.transaction():
+            mirror.follow(self.store)
+            names: dict[int, list[str]] = {}
+            for job_id, name in table.lose(self.store, node_ids):
+                names.setdefault(job_id, []).append(name)
+            for job_id, lost in names.items():
+                settle(self.store, mirror, job_id, lost)
+            mirror.caught_up(self.store)
+        for job_id, attempt in there.items():
+            for node_id in node_ids:
+                files.remove(self.store.home, job_id, attempt, node_id)
