@@ -1,24 +1,28 @@
 """Reservations: when and where a job that does not fit now could start, from the time limits of what runs.
 
-A reservation keeps its pieces: until its start they may be used only by what ends before.
+Conservative backfilling (D. G. Feitelson and A. M. Weil, "Utilization and predictability in scheduling the IBM SP2
+with backfilling", IPPS 1998), with places instead of counts. Running jobs until their limits and reservations over
+their whole span always fit together, on every virtual node and for every numbered instance. Whatever is started or
+reserved later keeps that true, so at its reserved start the place of a reservation is free, and nobody starts later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from vctl.core.jobs import PendingJob
-from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Amounts, Holding, Room, add, maximum, subtract
+from vctl.core.ledger import Ledger, SlotIndex
+from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, Room
+from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.horizon import Horizon, Part, parts_of
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.placement_ground import Ground
-from vctl.scheduler.running import Running, holdings_of
+from vctl.scheduler.placement_result import Piece
 
 BUDGET = 2_000
 """Steps of one search for a place in the future."""
+FOR_EVER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,128 +33,119 @@ class Reservation:
     submission_id: str
     start_ns: int | None
     end_ns: int | None
-    pieces: tuple[tuple[str, Amounts, bool], ...]
-    """(virtual node of the parent, amounts, whole)."""
+    """When its time limit would end it; None: it has none."""
+    placed: Placed = field(compare=False)
+
+    @property
+    def pieces(self) -> tuple[tuple[str, Amounts, bool], ...]:
+        """(virtual node of the parent, amounts, whole)."""
+        return tuple((one.parent_vnode_id, one.holding.amounts, one.whole) for one in self.placed.pieces)
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether its start has come."""
+        return self.start_ns is not None and self.start_ns <= now_ns
 
     def binds(self, end_ns: int | None) -> bool:
-        """Whether a job that runs until then (None: for ever) must keep off the pieces."""
+        """Whether a job that runs from now until then (None: for ever) could meet it."""
         return self.start_ns is None or end_ns is None or end_ns > self.start_ns
 
-    def clashes(self, other: Reservation) -> bool:
-        """Whether both may want the same virtual node at the same time."""
-        if self.start_ns is not None and not other.binds(self.end_ns):
+    def lasts_at(self, moment_ns: int) -> bool:
+        """Whether its job would run at a moment; nobody knows when one without a start begins, so it always may."""
+        if self.start_ns is not None and self.start_ns > moment_ns:
             return False
-        if other.start_ns is not None and not self.binds(other.end_ns):
-            return False
-        return not {piece[0] for piece in self.pieces}.isdisjoint(piece[0] for piece in other.pieces)
+        return self.end_ns is None or self.end_ns > moment_ns
 
     def stands(self, ledger: Ledger, parent_id: str) -> bool:
-        """Whether its pieces are still there."""
-        for vnode_id, amounts, _ in self.pieces:
-            vnode = ledger.vnodes.get(vnode_id)
+        """Whether the virtual nodes of its pieces are still there and as large as they must be."""
+        for piece in self.placed.pieces:
+            vnode = ledger.vnodes.get(piece.parent_vnode_id)
             if vnode is None or vnode.cluster_id != parent_id or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            if any(amount > vnode.holding.amounts.get(name, 0) for name, amount in amounts.items()):
+            have = vnode.holding.amounts
+            if any(amount > have.get(name, 0) for name, amount in piece.holding.amounts.items()):
                 return False
         return True
 
 
-Event = tuple[int | None, tuple[tuple[str, Holding], ...]]
-"""When something ends (None: nobody knows), and what it returns where."""
+class Claims:
+    """What reservations claim of each virtual node, and how much of it must be free over a span of time."""
+
+    def __init__(self, ledger: Ledger, reservations: Iterable[Reservation], horizon: Horizon) -> None:
+        self.ledger = ledger
+        self.horizon = horizon
+        self.on: dict[str, list[tuple[Reservation, dict[Part, int]]]] = {}
+        for one in reservations:
+            for piece in one.placed.pieces:
+                self.on.setdefault(piece.parent_vnode_id, []).append((one, parts_of(piece.holding)))
+
+    def needed(self, vnode_id: str, since_ns: int, until_ns: int) -> dict[Part, int]:
+        """What must be free at the beginning of a span beside what is taken for all of it.
+
+        At each reserved start within the span: what is claimed then less what comes free between.
+        """
+        claims = self.on[vnode_id]
+        moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
+        returns = self.horizon.returned_on(vnode_id)
+        most: dict[Part, int] = {}
+        for moment in moments:
+            if moment >= until_ns:
+                continue
+            level: dict[Part, int] = {}
+            for one, parts in claims:
+                if one.lasts_at(moment):
+                    for part, amount in parts.items():
+                        level[part] = level.get(part, 0) + amount
+            for at_ns, parts in returns:
+                if since_ns < at_ns <= moment:
+                    for part, amount in parts.items():
+                        if part in level:
+                            level[part] -= amount
+            for part, amount in level.items():
+                if amount > most.get(part, 0):
+                    most[part] = amount
+        return most
+
+    def are_met(self, now_ns: int) -> bool:
+        """Whether everything that is claimed will be free when it is."""
+        for vnode_id in self.on:
+            room = self.ledger.rooms.get(vnode_id)
+            needed = self.needed(vnode_id, now_ns, FOR_EVER)
+            if room is None or any(amount > _part_of(room, part) for part, amount in needed.items()):
+                return False
+        return True
+
+    def hide(self, room: Room, vnode_id: str, since_ns: int, until_ns: int) -> Holding:
+        """Take from a room what is claimed of it, as far as it is free; returns what was taken."""
+        if not any(amount > 0 for amount in room.free.values()):
+            return EMPTY
+        taken = _free_of(room, self.needed(vnode_id, since_ns, until_ns))
+        if taken.amounts:
+            room.take_exactly(taken)
+        return taken
 
 
-def reserve(
-    ledger: Ledger, job: PendingJob, running: Running, others: Sequence[Reservation], now_ns: int
-) -> Reservation | None:
-    """The earliest start of a job: the fewest ends that must pass until it fits. None: it would not fit even then.
-
-    Others' reservations are kept until the end of the jobs they are for. More room never hurts, so the number of
-    ends is found by doubling and halving, not one by one.
-    """
-    moments = _moments(ledger, job.parent_id, running, others, now_ns)
-    fits = {}
-
-    def at(count: int) -> Placed | None:
-        if count not in fits:
-            fits[count] = _place_after(ledger, job, moments[:count], others)
-        return fits[count]
-
-    high = 1
-    while high < len(moments) and at(high) is None:
-        high = min(high * 2, len(moments))
-    if not moments or at(high) is None:
-        return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at(middle) is not None else (middle, high)
-    placed, start_ns = at(high), moments[high - 1][0]
-    assert placed is not None
-    end_ns = None if start_ns is None or job.time_limit_ns is None else start_ns + job.time_limit_ns
-    pieces = tuple((piece.parent_vnode_id, piece.holding.amounts, piece.whole) for piece in placed.pieces)
-    if not pieces:
-        return None
-    return Reservation(job.job_id, job.submission_id, start_ns, end_ns, pieces)
+def _free_of(room: Room, needed: dict[Part, int]) -> Holding:
+    amounts: dict[str, int] = {}
+    instances: dict[str, dict[int, int]] = {}
+    for part, amount in needed.items():
+        name, index = part if isinstance(part, tuple) else (part, None)
+        most = min(amount, _part_of(room, part))
+        if most > 0:
+            amounts[name] = amounts.get(name, 0) + most
+            if index is not None:
+                instances.setdefault(name, {})[index] = most
+    cpu = amounts.get(CPU, 0) // SCALE
+    return Holding(amounts, instances, tuple(sorted(room.cores)[:cpu]))
 
 
-def _moments(
-    ledger: Ledger, parent_id: str, running: Running, others: Iterable[Reservation], now_ns: int
-) -> list[Event]:
-    """When room comes free, soonest first; what is overdue is taken to end at once, what has no limit last.
-
-    Of those without a limit each is a moment of its own, the oldest job first, so that few are waited for.
-    """
-    timed: list[tuple[int, tuple[tuple[str, Holding], ...]]] = [
-        (other.end_ns, ()) for other in others if other.end_ns is not None
-    ]
-    endless: list[Event] = []
-    for _, job in sorted(running.of_parent.get(parent_id, {}).items()):
-        parts = tuple(holdings_of(ledger, job))
-        if job.ends_at_ns is None:
-            endless.append((None, parts))
-        else:
-            timed.append((max(job.ends_at_ns, now_ns), parts))
-    timed.sort(key=itemgetter(0))
-    moments: list[Event] = [
-        (at_ns, tuple(part for _, parts in same for part in parts))
-        for at_ns, same in groupby(timed, key=itemgetter(0))
-    ]
-    return moments + endless
+def _part_of(room: Room, part: Part) -> int:
+    if isinstance(part, tuple):
+        return room.instances.get(part[0], {}).get(part[1], 0)
+    return room.free.get(part, 0)
 
 
-def _place_after(
-    ledger: Ledger, job: PendingJob, passed: Sequence[Event], others: Sequence[Reservation]
-) -> Placed | None:
-    rooms: dict[str, Room] = {}
-    for _, parts in passed:
-        for vnode_id, holding in parts:
-            if vnode_id not in rooms:
-                rooms[vnode_id] = ledger.rooms[vnode_id].copy()
-            rooms[vnode_id].give_back(holding)
-    moment = passed[-1][0]
-    for other in others:
-        if other.end_ns is None or (moment is not None and other.end_ns > moment):
-            for piece in other.pieces:
-                if piece[0] not in rooms and piece[0] in ledger.rooms:
-                    rooms[piece[0]] = ledger.rooms[piece[0]].copy()
-                if piece[0] in rooms:
-                    _take_of(rooms[piece[0]], piece)
-    index = ledger.index(job.parent_id).copy()
-    for vnode_id, room in rooms.items():
-        ledger.file(index, vnode_id, room)
-    classes = sorted(
-        index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
-    )
-    ground = Ground(
-        ledger, tuple(classes), index.crowded, index.class_of,
-        lambda slot_id: rooms.get(slot_id) or ledger.rooms[slot_id],
-    )  # fmt: skip
-    found = place_on(ground, job.spec, job.entry, budget=BUDGET)
-    return found if isinstance(found, Placed) else None
-
-
-def _take_of(room: Room, piece: tuple[str, Amounts, bool]) -> Holding:
-    """Take as much of a reserved piece as is free."""
+def take_of(room: Room, piece: tuple[str, Amounts, bool]) -> Holding:
+    """Take as much of a piece as is free, whichever instances these are."""
     _, wanted, whole = piece
     amounts = room.free if whole else {name: min(a, room.free.get(name, 0)) for name, a in wanted.items()}
     taken: dict[str, int] = {}
@@ -166,77 +161,245 @@ def _take_of(room: Room, piece: tuple[str, Amounts, bool]) -> Holding:
     return room.take(taken)
 
 
-Returned = Mapping[str, Sequence[tuple[int, Amounts]]]
-"""Virtual node of the parent -> what running jobs return there, and when at the latest."""
+def reserve(
+    ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation], *,
+    before_ns: int | None = None, endless: bool = False,
+) -> Reservation | None:  # fmt: skip
+    """The earliest start of a job, and its place then, that leaves all others theirs.
+
+    ``before_ns``: only a start before that is of interest. ``endless``: if time limits promise none, keep a place
+    for it where the fewest jobs without a limit, oldest first, must end. None: there is none to be had.
+    """
+    ahead = _Ahead(ledger, job, horizon, others)
+    found = ahead.earliest(before_ns)
+    if found is None and before_ns is None and endless:
+        found = ahead.some_day()
+    if found is None:
+        return None
+    start_ns, placed = found
+    end_ns = None if start_ns is None or job.time_limit_ns is None else start_ns + job.time_limit_ns
+    return Reservation(job.job_id, job.submission_id, start_ns, end_ns, placed) if placed.pieces else None
 
 
-def returned(ledger: Ledger, parent_id: str, running: Running) -> Returned:
-    """What comes free by time limits."""
-    found: dict[str, list[tuple[int, Amounts]]] = {}
-    for job in running.of_parent.get(parent_id, {}).values():
-        if job.ends_at_ns is not None:
-            for vnode_id, holding in holdings_of(ledger, job):
-                found.setdefault(vnode_id, []).append((job.ends_at_ns, holding.amounts))
-    return found
+class _Ahead:
+    """The search of one job for its place in the future."""
 
-
-class Walls:
-    """Keeps what reservations need of the free room out of sight while others are placed; undone at the end."""
-
-    def __init__(self, ledger: Ledger, reservations: Sequence[Reservation], coming: Returned) -> None:
+    def __init__(
+        self, ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation]
+    ) -> None:
         self.ledger = ledger
-        self.reservations = reservations
-        self.coming = coming
-        self._names: list[str] = []
+        self.job = job
+        self.horizon = horizon
+        self.others = others
+        self.claims = Claims(ledger, others, horizon)
+        self.index = ledger.index(job.parent_id)
 
-    def __enter__(self) -> Walls:
-        wanted: dict[str, list[tuple[Reservation, Amounts, bool]]] = {}
-        for reservation in self.reservations:
-            for vnode_id, amounts, whole in reservation.pieces:
-                wanted.setdefault(vnode_id, []).append((reservation, amounts, whole))
-        for vnode_id, parts in wanted.items():
-            room = self.ledger.rooms.get(vnode_id)
-            if room is None or room.is_overdrawn():
-                continue
-            whole = any(part[2] for part in parts)
-            amounts = self._most_at_once(vnode_id, room, parts)
-            holding = _take_of(room.copy(), (vnode_id, amounts, whole))
-            if holding.amounts:
-                self._names.append(f"reserved:{vnode_id}")
-                self.ledger.charge(self._names[-1], vnode_id, holding)
+    def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
+        """The first moment at which something ends and the job fits until its own end.
+
+        Between the moments nothing comes free. Those with too little room for its pieces are passed quickly; when
+        a place is not found at one where there seems to be room, the search doubles its stride and then goes back.
+        """
+        moments = list(self._promising(before_ns))
+        low, high, stride = -1, 0, 1
+        found = None
+        while high < len(moments) and (found := self._fits(moments[high])) is None:
+            low, high, stride = high, high + stride, stride * 2
+            if low < len(moments) - 1 <= high:
+                high = len(moments) - 1
+        if found is None:
+            return None
+        best = moments[high]
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (there := self._fits(moments[middle])) is not None:
+                found, best, high = there, moments[middle], middle
+            else:
+                low = middle
+        return best, found
+
+    def _promising(self, before_ns: int | None) -> Iterator[int]:
+        """Moments at which enough room for the pieces is free, one beside the other; soonest first."""
+        horizon = self.horizon
+        others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > horizon.now_ns}
+        count = Headcount(self.job.spec)
+        totals = count.within(self.index.classes.values())
+        free: dict[str, dict[str, int]] = {}
+        ends = iter(horizon.ends)
+        end = next(ends, None)
+        for moment in sorted({at_ns for at_ns, _ in horizon.ends} | others):
+            if before_ns is not None and moment >= before_ns:
+                return
+            while end is not None and end[0] <= moment:
+                for vnode_id, holding in horizon.held_by(end[1]):
+                    if self.index.class_of(vnode_id) is None:
+                        continue  # its node takes no work
+                    room = free.get(vnode_id)
+                    if room is None:
+                        room = free[vnode_id] = dict(self.ledger.rooms[vnode_id].free)
+                    was = count.of(room)
+                    for name, amount in holding.amounts.items():
+                        room[name] = room.get(name, 0) + amount
+                    totals = [t + b - a for t, a, b in zip(totals, was, count.of(room), strict=True)]
+                end = next(ends, None)
+            if count.is_met(totals):
+                yield moment
+
+    def _fits(self, moment: int) -> Placed | None:
+        limit_ns = self.job.time_limit_ns
+        passed = [job for at_ns, job in self.horizon.ends if at_ns <= moment]
+        return self._place(passed, moment, FOR_EVER if limit_ns is None else moment + limit_ns)
+
+    def some_day(self) -> tuple[None, Placed] | None:
+        """Where the fewest jobs without a limit must end; more room never hurts, so by doubling and halving."""
+        timed = [job for _, job in self.horizon.ends]
+        endless = self.horizon.endless
+
+        def at(count: int) -> Placed | None:
+            return self._place([*timed, *endless[:count]], self.horizon.now_ns, FOR_EVER)
+
+        if not endless or (found := at(len(endless))) is None:
+            return None
+        low, high = 0, len(endless)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (there := at(middle)) is not None:
+                found, high = there, middle
+            else:
+                low = middle
+        return None, found
+
+    def _place(self, passed: Iterable[object], since_ns: int, until_ns: int) -> Placed | None:
+        """A place in what is free when some jobs have ended, as far as no reservation claims it in the span."""
+        rooms: dict[str, Room] = {}
+        for job in passed:
+            for vnode_id, holding in self.horizon.held_by(job):  # type: ignore[arg-type]
+                if vnode_id not in rooms:
+                    rooms[vnode_id] = self.ledger.rooms[vnode_id].copy()
+                rooms[vnode_id].give_back(holding)
+        for vnode_id in self.claims.on:
+            room = rooms.get(vnode_id) or self.ledger.rooms[vnode_id].copy()
+            if self.claims.hide(room, vnode_id, since_ns, until_ns).amounts:
+                rooms[vnode_id] = room
+        index = self.index.copy()
+        for vnode_id, room in rooms.items():
+            self.ledger.file(index, vnode_id, room)
+        count = Headcount(self.job.spec)
+        if not count.is_met(count.within(index.classes.values())):
+            return None
+        found = place_on(_ground(self.ledger, index, rooms), self.job.spec, self.job.entry, budget=BUDGET)
+        return found if isinstance(found, Placed) else None
+
+
+def _ground(ledger: Ledger, index: SlotIndex, rooms: dict[str, Room]) -> Ground:
+    classes = sorted(
+        index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
+    )
+    return Ground(
+        ledger, tuple(classes), index.crowded, index.class_of, lambda slot: rooms.get(slot) or ledger.rooms[slot]
+    )  # fmt: skip
+
+
+class View:
+    """The free room of a cluster without what reservations need of it. Follows what is started meanwhile."""
+
+    def __init__(
+        self, ledger: Ledger, parent_id: str, reservations: Sequence[Reservation], horizon: Horizon
+    ) -> None:
+        self.ledger = ledger
+        self.parent_id = parent_id
+        self.claims = Claims(ledger, reservations, horizon)
+        self.now_ns = horizon.now_ns
+        self.rooms: dict[str, Room] = {}
+        """Virtual nodes of which something is hidden, as they look."""
+        self._index: SlotIndex | None = None
+        for vnode_id in self.claims.on:
+            self._look(vnode_id)
+
+    def _look(self, vnode_id: str) -> None:
+        self.rooms.pop(vnode_id, None)
+        room = self.ledger.rooms.get(vnode_id)
+        if room is None or room.is_overdrawn():
+            return
+        seen = room.copy()
+        if self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER).amounts:
+            self.rooms[vnode_id] = seen
+
+    def follow(self, vnode_ids: Iterable[str], horizon: Horizon) -> None:
+        """Something was started on these."""
+        self.claims.horizon = horizon
+        for vnode_id in vnode_ids:
+            if vnode_id in self.claims.on:
+                self._look(vnode_id)
+            if self._index is not None and vnode_id in self.ledger.rooms:
+                self.ledger.file(
+                    self._index, vnode_id, self.rooms.get(vnode_id) or self.ledger.rooms[vnode_id]
+                )
+
+    def has_room(self, count: Headcount) -> bool:
+        """Whether there may be room for a gang: False is certain."""
+        index = self.ledger.index(self.parent_id)
+        totals = count.within(index.classes.values())
+        for vnode_id, room in self.rooms.items():
+            if index.class_of(vnode_id) is not None:
+                bare, seen = count.of(self.ledger.rooms[vnode_id].free), count.of(room.free)
+                totals = [t - b + s for t, b, s in zip(totals, bare, seen, strict=True)]
+        return count.is_met(totals)
+
+    def ground(self) -> Ground:
+        """What can be seen, to place something on."""
+        if self._index is None:
+            self._index = self.ledger.index(self.parent_id).copy()
+            for vnode_id, room in self.rooms.items():
+                self.ledger.file(self._index, vnode_id, room)
+        return _ground(self.ledger, self._index, self.rooms)
+
+    def place(self, job: PendingJob) -> Placed | None:
+        """Where a job goes in what can be seen."""
+        found = place_on(self.ground(), job.spec, job.entry)
+        return found if isinstance(found, Placed) else None
+
+    def __enter__(self) -> View:
+        """Take what is hidden in the ledger itself, for what looks at no other ground."""
+        for vnode_id, room in self.rooms.items():
+            free = self.ledger.rooms[vnode_id]
+            hidden = {n: a - room.free.get(n, 0) for n, a in free.free.items() if a > room.free.get(n, 0)}
+            shares = {
+                n: {i: s - room.instances[n][i] for i, s in have.items() if s > room.instances[n][i]}
+                for n, have in free.instances.items()
+            }
+            self.ledger.charge(
+                f"reserved:{vnode_id}", vnode_id,
+                Holding(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - room.cores))),
+            )  # fmt: skip
         return self
 
-    def _most_at_once(
-        self, vnode_id: str, room: Room, parts: Sequence[tuple[Reservation, Amounts, bool]]
-    ) -> Amounts:
-        """What must stay free: at each reserved start, what is wanted then less what has come free until then.
-
-        Numbered instances that will come free are not counted: which ones they are matters.
-        """
-        most: dict[str, int] = {}
-        for start_ns in {part[0].start_ns for part in parts}:
-            at_once: dict[str, int] = {}
-            for reservation, amounts, _ in parts:
-                if _lasts_at(reservation, start_ns):
-                    at_once = add(at_once, amounts)
-            if start_ns is not None:
-                for ends_at, amounts in self.coming.get(vnode_id, ()):
-                    if ends_at <= start_ns:
-                        at_once = subtract(
-                            at_once, {n: a for n, a in amounts.items() if n not in room.instances}
-                        )
-            most = maximum(most, at_once)
-        return most
-
     def __exit__(self, *_: object) -> None:
-        for name in reversed(self._names):
-            self.ledger.discharge(name)
-        self._names.clear()
+        for vnode_id in reversed(self.rooms):
+            self.ledger.discharge(f"reserved:{vnode_id}")
 
 
-def _lasts_at(reservation: Reservation, moment_ns: int | None) -> bool:
-    if moment_ns is None:
-        return reservation.end_ns is None
-    if reservation.start_ns is None or reservation.start_ns > moment_ns:
-        return False
-    return reservation.end_ns is None or reservation.end_ns > moment_ns
+def seat(ledger: Ledger, reservation: Reservation, job: PendingJob) -> Placed | None:
+    """The reserved place itself, when all of it is free now."""
+    rooms: dict[str, Room] = {}
+    pieces: list[Piece] = []
+    for piece in reservation.placed.pieces:
+        room = rooms.get(piece.parent_vnode_id)
+        if room is None:
+            if piece.parent_vnode_id not in ledger.rooms:
+                return None
+            room = rooms[piece.parent_vnode_id] = ledger.rooms[piece.parent_vnode_id].copy()
+        if piece.whole and not room.is_untouched():
+            return None
+        cpu = piece.holding.amounts.get(CPU, 0)
+        whole_cores = cpu and cpu % SCALE == 0 and len(room.cores) * SCALE >= cpu
+        cores = tuple(sorted(room.cores)[: cpu // SCALE]) if whole_cores else ()
+        holding = replace(piece.holding, cores=room.total.cores if piece.whole else cores)
+        if not room.fits_exactly(holding):
+            return None
+        room.take_exactly(holding)
+        pieces.append(replace(piece, holding=holding))
+    entry = {name: amount for name, amount in job.entry.items() if amount}
+    rank = reservation.placed.entry_rank
+    held = Room(next(piece.holding for piece in pieces if piece.rank == rank)).take(entry) if entry else EMPTY
+    return Placed(tuple(pieces), rank, held, reservation.placed.exact)

@@ -5,64 +5,149 @@ To add one: a function, an entry in ``DISCIPLINES``, a row in the table of ``tes
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, STRICT, QueuePolicy
-from vctl.scheduler.backfill import Reservation, Returned, reserve, returned
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, FIFO, MOST_HEADS, STRICT, QueuePolicy
+from vctl.scheduler.backfill import Claims, Reservation, View, reserve
+from vctl.scheduler.horizon import Horizon
+from vctl.scheduler.orders import order_key
+from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
+MOST_KEPT = MOST_HEADS
+"""Promises that one queue keeps at most."""
 
-@dataclass(slots=True)
+
 class Line:
-    """The heads of one queue that were passed in this round, and what is kept for them."""
+    """The promises of one queue in one round: reserved starts, which those behind must leave alone."""
 
-    ledger: Ledger
-    queue: Queue
-    policy: QueuePolicy
-    running: Running
-    now_ns: int
-    stale: bool
-    """Whether something came free since the last round, so that an earlier start may be found."""
-    stopped_by: PendingJob | None = None
-    """The head that nobody may pass."""
-    heads: int = 0
-    reserved: dict[int, Reservation] = field(default_factory=dict)
-    _coming: Returned | None = None
+    def __init__(self, ledger: Ledger, queue: Queue, running: Running, *, now_ns: int, stale: bool) -> None:
+        self.ledger = ledger
+        self.queue = queue
+        self.policy: QueuePolicy = queue.policy
+        self.running = running
+        self.now_ns = now_ns
+        self.stale = stale
+        """Whether something came free since the last round, so that an earlier start may be found."""
+        self.stopped_by: PendingJob | None = None
+        """The head that nobody may pass."""
+        self.heads = 0
+        """How many were passed."""
+        nodes_at = (ledger.versions.get(queue.parent_id, 0), ledger.versions.get(PRIMARY, 0))
+        changed = queue.kept_at != nodes_at
+        queue.kept_at = nodes_at
+        self.kept = {
+            job_id: one
+            for job_id, one in queue.kept.items()
+            if job_id in queue.jobs and (not changed or one.stands(ledger, queue.parent_id))
+        }
+        self._seen: set[int] = set()
+        """Jobs with a reservation that were passed in this round."""
+        self._disturbed = False
+        """Whether somebody with a better right has ignored a reservation."""
+        self._horizon: Horizon | None = None
+        self._views: dict[object, View] = {}
 
-    def kept_for(self, job: PendingJob) -> Reservation | None:
-        """The reservation of the last round, if it still stands."""
-        found = self.queue.kept.get(job.job_id)
-        if isinstance(found, Reservation) and found.stands(self.ledger, self.queue.parent_id):
-            return found
-        return None
+    @property
+    def horizon(self) -> Horizon:
+        """What running jobs return by their limits, those that start in this round included."""
+        if self._horizon is None:
+            self._horizon = Horizon(self.ledger, self.queue.parent_id, self.running, self.now_ns)
+        return self._horizon
 
     def binding(self, job: PendingJob) -> list[Reservation]:
-        """Reservations that a job must keep off when it starts now.
-
-        Those of the heads it would pass; a head that has one itself respects all others that were given.
-        """
-        mine = list(self.reserved.values())
-        own = self.kept_for(job)
-        if own is not None and (own.start_ns is None or own.start_ns > self.now_ns):
-            mine += self.others(job)  # before its own start is due, it leaves the others theirs
+        """Reservations that a job must leave alone when it starts now: those it could meet before its end."""
+        if not self.kept:
+            return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
-        return [one for one in mine if one.binds(end_ns)]
+        return [
+            one
+            for one in self.kept.values()
+            if one.binds(end_ns) and one.job_id != job.job_id and not self._outranks(job, one)
+        ]
+
+    def _outranks(self, job: PendingJob, one: Reservation) -> bool:
+        """Whether a job has a better right than one for which something is reserved: then that is void.
+
+        By arrival nobody has. A higher priority has; and where the order is fair, another user whose turn it is.
+        """
+        other = self.queue.jobs.get(one.job_id)
+        if other is None or self.policy.order == FIFO:
+            return False
+        if self.policy.order == FAIR and job.user != other.user:
+            return one.job_id not in self._seen
+        return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
+
+    def view(self, binding: Sequence[Reservation], state: object) -> View:
+        """The free room as a job sees it that these reservations bind. ``state``: what else is out of sight."""
+        key = (tuple(map(id, binding)), state)
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = View(self.ledger, self.queue.parent_id, binding, self.horizon)
+        return view
+
+    def forget_views(self) -> None:
+        """What is out of sight for other reasons has changed."""
+        self._views.clear()
+
+    def note_start(self, start: Start) -> None:
+        """A job starts: what was reserved for it is used, and it ends some day."""
+        self.kept.pop(start.job.job_id, None)
+        self._horizon = None
+        if self.kept and any(self._outranks(start.job, one) for one in self.kept.values()):
+            self._disturbed = True
+        if start.growth:
+            self._views.clear()
+        elif self._views:
+            changed = [vnode.parent_id or "" for vnode in start.vnodes] or [start.vnode_id]
+            for view in self._views.values():
+                view.follow(changed, self.horizon)
+
+    def promise(self, job: PendingJob, one: Reservation | None) -> None:
+        """Keep this for a job from now on; None: nothing."""
+        self._seen.add(job.job_id)
+        before = self.kept.pop(job.job_id, None)
+        if one is None:
+            return
+        if one is not before and any(self._outranks(job, other) for other in self.kept.values()):
+            self._disturbed = True
+        self.kept[job.job_id] = one
 
     def others(self, job: PendingJob) -> list[Reservation]:
-        """Reservations of the last round whose jobs have not been looked at in this one."""
-        waiting = (self.queue.jobs.get(n) for n in self.queue.kept if n not in self.reserved)
-        kept = (self.kept_for(one) for one in waiting if one is not None and one is not job)
-        return [one for one in kept if one is not None]
+        """What a new reservation for a job must leave alone."""
+        return [
+            one for one in self.kept.values() if one.job_id != job.job_id and not self._outranks(job, one)
+        ]
 
-    def coming(self) -> Returned:
-        """What running jobs return by their limits; what starts in this round is not counted on."""
-        if self._coming is None:
-            self._coming = returned(self.ledger, self.queue.parent_id, self.running)
-        return self._coming
+    def holds(self, one: Reservation) -> bool:
+        """Whether a promise can still be kept beside those that were confirmed before it."""
+        if one.is_due(self.now_ns):
+            return False  # it was due, and its job could not start
+        if not self._disturbed or one.start_ns is None:
+            return True
+        confirmed = [self.kept[n] for n in self._seen if n in self.kept and n != one.job_id]
+        return Claims(self.ledger, [*confirmed, one], self.horizon).are_met(self.now_ns)
+
+    def promises(self) -> dict[int, Reservation]:
+        """What is kept for the next round."""
+        if self._disturbed:
+            for job_id, one in list(self.kept.items()):
+                if job_id in self._seen:
+                    continue
+                self._seen.add(job_id)
+                if not self.holds(one):
+                    del self.kept[job_id]
+        most = max(MOST_KEPT, self.policy.backfill_depth)
+        if len(self.kept) > most:
+            last = sorted(self.kept, key=lambda n: order_key(self.queue.jobs[n], self.policy))[most:]
+            for job_id in last:
+                del self.kept[job_id]
+        return dict(self.kept)
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited so long that room must be kept for it."""
@@ -79,32 +164,25 @@ def best_effort(line: Line, job: PendingJob) -> None:
     line.heads += 1
     if line.heads > 1 or not line.starves(job):
         return
-    kept = line.kept_for(job) or reserve(line.ledger, job, line.running, (), line.now_ns)
-    if kept is not None:  # without regard to time limits: only the head may use it
-        line.reserved[job.job_id] = _forever(kept)
+    kept = line.kept.get(job.job_id) or reserve(line.ledger, job, line.horizon, (), endless=True)
+    # without regard to time limits: only the head may use it
+    line.promise(job, None if kept is None else replace(kept, start_ns=None, end_ns=None))
 
 
 def backfill(line: Line, job: PendingJob) -> None:
     """The first heads get a reserved start, which nobody may delay; without one, as in best-effort."""
     line.heads += 1
-    if line.heads > line.policy.backfill_depth:
-        return
-    kept = line.kept_for(job)
-    if kept is None or line.stale:
-        fresh = reserve(line.ledger, job, line.running, list(line.reserved.values()), line.now_ns)
-        if kept is None or (fresh is not None and _earlier(fresh, kept)):
-            kept = fresh if fresh is None or not any(map(fresh.clashes, line.others(job))) else kept
-    if kept is None or (kept.start_ns is None and not line.starves(job)):
-        return
-    line.reserved[job.job_id] = kept
-
-
-def _forever(kept: Reservation) -> Reservation:
-    return Reservation(kept.job_id, kept.submission_id, None, None, kept.pieces)
-
-
-def _earlier(one: Reservation, other: Reservation) -> bool:
-    return one.start_ns is not None and (other.start_ns is None or one.start_ns < other.start_ns)
+    kept = line.kept.get(job.job_id)
+    if kept is not None and not line.holds(kept):
+        kept = None
+    if line.heads <= line.policy.backfill_depth and (kept is None or line.stale):
+        before_ns = None if kept is None else kept.start_ns
+        fresh = reserve(
+            line.ledger, job, line.horizon, line.others(job),
+            before_ns=before_ns, endless=kept is None and line.starves(job),
+        )  # fmt: skip
+        kept = fresh or kept
+    line.promise(job, kept)
 
 
 DISCIPLINES: dict[str, Callable[[Line, PendingJob], None]] = {

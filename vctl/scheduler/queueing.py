@@ -6,32 +6,46 @@ A shape that did not fit is not looked at again until something grew that could 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import BACKFILL, DEFAULT, FAIR, QueuePolicy
+from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
+from vctl.scheduler.backfill import FOR_EVER, Reservation
+from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help
+from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import OrderKey, order_key
 
-LaneKey = tuple[str, int | None]
+MOST_JUDGED = 10_000
+"""Shapes of one queue whose possibility is remembered."""
+
+LaneKey = tuple[str, int, int]
 
 
 @dataclass(slots=True)
 class Lane:
     """Queued jobs of one shape that are alike for the policy too, in order.
 
-    ``user`` is empty where users do not count, ``limit_ns`` None where time limits do not.
+    ``user`` is empty where users do not count, ``priority`` 0 where nobody is preempted. A job for which room is kept
+    stands in a lane of its own, ``winner`` is its number; else that is 0.
     """
 
     shape: str
     user: str
-    limit_ns: int | None
+    priority: int = 0
+    winner: int = 0
     order: list[OrderKey] = field(default_factory=list)
-    walled: object = None
-    """The reservations that kept its jobs back at the last look; they do as long as these are the same."""
+    walled: tuple[Reservation, ...] = ()
+    """Reservations that kept a job of it back at the last look: these and more will do so again."""
+    futile: tuple[object, int | None] | None = None
+    """A state in which ending others was no help for them, and until when that holds (None: while it lasts)."""
+
+    def is_walled_by(self, binding: Sequence[Reservation]) -> bool:
+        """Whether it is known that these leave no room."""
+        return bool(self.walled) and all(any(one is other for other in binding) for one in self.walled)
 
 
 @dataclass(slots=True)
@@ -45,10 +59,19 @@ class Shape:
     before: tuple[str, str] | None = None
     """The verdict that growth in ``hope`` has lifted for this round."""
     hope: list[str] = field(default_factory=list)
-    never: tuple[int, str | None] | None = None
-    """(version of the parent, why it could never run or None): a judgement that holds until the parent changes."""
     exhausted: bool = False
     """That look ended at its step budget, so it proved nothing."""
+    reach: frozenset[int] = frozenset()
+    """Whose earmarks were in sight at that look: a job that may use others, too, has to be tried itself."""
+
+    _count: Headcount | None = None
+
+    @property
+    def count(self) -> Headcount:
+        """What its gang asks about a room."""
+        if self._count is None:
+            self._count = Headcount(self.example.spec)
+        return self._count
 
     @property
     def order(self) -> Iterator[OrderKey]:
@@ -70,8 +93,20 @@ class Queue:
         """Shapes (and those of a user) whose last job left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
         """Shape, or shape of a user -> (reason, message) that was told last."""
-        self.kept: dict[int, object] = {}
-        """Reservations of the last round, by job; only ``disciplines`` looks into them."""
+        self.kept: dict[int, Reservation] = {}
+        """Reservations of the last round, by job."""
+        self.kept_at: object = None
+        """The state of the nodes in which they were seen to stand."""
+        self.never: dict[str, tuple[int, str | None]] = {}
+        """Shape -> (version of the parent, why it could never run or None): holds until the parent changes."""
+        self.earmarks: dict[int, Earmark] = {}
+        """What is kept for jobs while others are ended for them."""
+        self.growths = 0
+        """How often something came free."""
+        self.earmarkings = 0
+        """How often the earmarks have changed."""
+        self.again_ns: int | None = None
+        """When a running job may be ended that has not run long enough yet."""
 
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
@@ -81,6 +116,32 @@ class Queue:
         self._file(job)
         if job.begin_at_ns is not None:
             self.timed.add(job.job_id)
+
+    def set_earmark(self, job_id: int, earmark: Earmark | None) -> None:
+        """Keep this for a job from now on; None: nothing."""
+        job = self.jobs.get(job_id)
+        if job is not None:
+            self.drop(job_id)
+        if earmark is not None:
+            self.earmarks[job_id] = earmark  # where it was: who was given it first comes first
+        else:
+            self.earmarks.pop(job_id, None)
+        if job is not None:
+            self.put(job)
+        self.earmarkings += 1
+        for shape in self.shapes.values():
+            shape.reach = frozenset()
+
+    def note_never(self, shape: str, judgement: tuple[int, str | None]) -> None:
+        """Remember it also when the shape comes back."""
+        if len(self.never) >= MOST_JUDGED:
+            self.never.clear()
+        self.never[shape] = judgement
+
+    def note_again(self, at_ns: int | None) -> None:
+        """Look at this queue again then, also when nothing else happens."""
+        if at_ns is not None and (self.again_ns is None or at_ns < self.again_ns):
+            self.again_ns = at_ns
 
     def _file(self, job: PendingJob) -> None:
         shape = self.shapes.get(job.shape)
@@ -135,27 +196,36 @@ class Queue:
     def _lane_key(self, job: PendingJob) -> LaneKey:
         policy = self.policy
         by_user = policy.order == FAIR or policy.max_running_per_user is not None
-        limit_ns = job.time_limit_ns if policy.discipline == BACKFILL else None
-        return (job.user if by_user else "", limit_ns)
+        priority = job.priority if policy.preempts else 0
+        winner = job.job_id if job.job_id in self.earmarks else 0
+        return (job.user if by_user else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
         """Forget the verdict on every shape that what has grown could help."""
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.rooms]
         if not slots:
             return
+        self.growths += 1
+        freed = any(part[0] in slots for one in self.earmarks.values() for part in one.pieces)
         for shape in self.shapes.values():
-            walled = [lane for lane in shape.lanes.values() if lane.walled is not None]
+            if freed:
+                shape.reach = frozenset()
+            walled = [lane for lane in shape.lanes.values() if lane.walled]
             if shape.blocked is None and not walled:
                 continue
             if shape.exhausted or self.can_help(ledger, shape, slots):
                 if shape.blocked is not None:
                     shape.before, shape.hope, shape.blocked = shape.blocked, slots, None
                 for lane in walled:
-                    lane.walled = None
+                    lane.walled = ()
 
     def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
         """Whether room in these virtual nodes may be what a shape was waiting for."""
         job = shape.example
+        if not ledger.clusters[self.parent_id].spec.flexible:
+            totals = shape.count.within(ledger.index(self.parent_id).classes.values())
+            if not shape.count.is_met(totals):
+                return False  # there is too little, wherever it came free
         return could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
     def is_hopeless(self, ledger: Ledger, shape: Shape) -> bool:
@@ -169,16 +239,56 @@ class Queue:
         """Judge every shape anew."""
         for shape in self.shapes.values():
             shape.blocked = shape.before = None
+            shape.reach = frozenset()
             for lane in shape.lanes.values():
-                lane.walled = None
+                lane.walled, lane.futile = (), None
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
         return (self.jobs[job_id] for job_id in self.timed)
 
-    def candidates(self, lane: Lane, now_ns: int) -> Iterator[PendingJob]:
-        """Jobs of a lane that may start now, in order."""
-        for _, job_id in lane.order:
-            job = self.jobs[job_id]
-            if job.may_start(now_ns):
-                yield job
+
+class Candidates:
+    """Jobs of a lane that may start now, in order."""
+
+    def __init__(self, queue: Queue, lane: Lane, now_ns: int) -> None:
+        self._queue = queue
+        self._rest: Iterator[OrderKey] = iter(lane.order)
+        self._order = lane.order
+        self._now_ns = now_ns
+        self._below_ns: int | None = None
+        self._also: Collection[int] = ()
+
+    def __iter__(self) -> Candidates:
+        return self
+
+    def __next__(self) -> PendingJob:
+        jobs, below_ns = self._queue.jobs, self._below_ns
+        for _, job_id in self._rest:
+            job = jobs[job_id]
+            if below_ns is not None and job_id not in self._also:
+                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
+                    continue
+            if job.may_start(self._now_ns):
+                return job
+        raise StopIteration
+
+    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
+        """From here on only jobs with a shorter time limit, and these."""
+        if job.time_limit_ns is not None:
+            below_ns = self._below_ns
+            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
+        elif self._below_ns is None:
+            self._below_ns = FOR_EVER
+        self._also = also
+
+    def only(self, job: PendingJob, these: Collection[int]) -> None:
+        """Behind this job only these."""
+        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
+        for job_id in these:
+            one = self._queue.jobs[job_id]
+            if one.shape == job.shape and (key := order_key(one, policy)) > last:
+                at = bisect_left(self._order, key)
+                if at < len(self._order) and self._order[at] == key:
+                    found.append(key)
+        self._rest = iter(sorted(found))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import BACKFILL, FAIR
-from vctl.scheduler.backfill import Reservation, Walls
+from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
+from vctl.scheduler.backfill import Reservation, seat
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.feasibility import ever
@@ -18,10 +17,11 @@ from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
-from vctl.scheduler.queueing import Lane, Queue, Shape
+from vctl.scheduler.preemption import Preemptor
+from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape
 from vctl.scheduler.running import Running
 
-Head = tuple[float, OrderKey, PendingJob, Lane, Iterator[PendingJob]]
+Head = tuple[float, OrderKey, PendingJob, Lane, Candidates]
 
 
 class Turn:
@@ -33,6 +33,7 @@ class Turn:
         queue: Queue,
         running: Running,
         shares: Shares | None,
+        preemptor: Preemptor,
         *,
         now_ns: int,
         stale: bool,
@@ -41,15 +42,17 @@ class Turn:
         self.queue = queue
         self.running = running
         self.shares = shares
+        self.preemptor = preemptor
         self.now_ns = now_ns
         self.policy = queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
-        self._line = Line(ledger, queue, self.policy, running, now_ns, stale)
+        self._line = Line(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = []
+        queue.again_ns = None
         for shape in queue.shapes.values():
             for lane in shape.lanes.values():
-                self._push(lane, queue.candidates(lane, now_ns), first=True)
+                self._push(lane, Candidates(queue, lane, now_ns), first=True)
         heapify(self._heads)
 
     @property
@@ -65,10 +68,7 @@ class Turn:
 
     def finish(self) -> None:
         """Remember what is reserved for the next round."""
-        if self.is_over:
-            self.queue.kept = dict(self._line.reserved)
-        else:  # the round was cut short before all heads were seen
-            self.queue.kept |= self._line.reserved
+        self.queue.kept = self._line.promises()
 
     def step(self) -> Start | None:
         """Look at the next job; the start is applied to the ledger."""
@@ -79,65 +79,87 @@ class Turn:
         shape = self.queue.shapes[lane.shape]
         if self._is_kept_back(job, lane):
             return None
-        if shape.blocked is not None or self.queue.is_hopeless(self.ledger, shape):
-            assert shape.blocked is not None
-            self._pass(job, lane, rest, *shape.blocked)
+        reach = self.preemptor.holds.reach(job)
+        known = shape.blocked is not None or self.queue.is_hopeless(self.ledger, shape)
+        own = self._line.kept.get(job.job_id)
+        due = own if own is not None and own.is_due(self.now_ns) else None
+        if known and reach <= shape.reach and due is None:
+            self._pass_blocked(job, lane, rest, shape)
             return None
         binding = self._line.binding(job)
-        if binding and lane.walled == binding:
+        if binding and own is None and lane.is_walled_by(binding):
             self._pass_walled(job, lane, rest, binding)
             return None
-        with Walls(self.ledger, binding, self._line.coming() if binding else {}):
-            start, found = self._try(job)
+        with self.preemptor.holds.lifted(reach):
+            start, found = self._try(job, shape, binding, reach)
+            if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
+                start = self._take(start_of(self.ledger, job, seated))
+            if start is None and (seated := self.preemptor.holds.seat(job)) is not None:
+                start = self._take(start_of(self.ledger, job, seated))
+            if start is not None:
+                self._count(start)
+        if reach:
+            self._line.forget_views()
         if start is not None:
-            self._count(start)
             self._push(lane, rest)
-        elif found is not None:
-            self._refuse(job, lane, rest, found, binding)
+        elif found is None:
+            lane.walled = tuple(binding)
+            self.preemptor.lapse(job)
+            self._pass_walled(job, lane, rest, binding)
+        else:
+            shape.exhausted, shape.reach = found.exhausted, reach
+            shape.blocked, shape.before = self._verdict(job, found), None
+            self._pass_blocked(job, lane, rest, shape)
         return start
 
-    def _refuse(
-        self,
-        job: PendingJob,
-        lane: Lane,
-        rest: Iterator[PendingJob],
-        found: Unplaced,
-        binding: list[Reservation],
-    ) -> None:
-        """A job did not fit: because of what is in use, or because of what is reserved?"""
-        shape = self.queue.shapes[lane.shape]
-        if binding:
-            bare = place(self.ledger, job.parent_id, job.spec, job.entry)
-            if isinstance(bare, Placed):
-                lane.walled = binding
-                self._pass_walled(job, lane, rest, binding)
-                return
-            found = bare
-        shape.exhausted = found.exhausted
-        shape.blocked, shape.before = self._verdict(job, shape, found), None
-        self._pass(job, lane, rest, *shape.blocked)
+    def _pass_blocked(self, job: PendingJob, lane: Lane, rest: Candidates, shape: Shape) -> None:
+        """A job does not fit beside what is in use: may others be ended for it? Then the next is looked at."""
+        assert shape.blocked is not None
+        preempts = shape.blocked[0] == jb.INSUFFICIENT and self.preemptor.consider(
+            self.queue, lane, job, lambda: self._line.binding(job)
+        )
+        self._pass(job, lane, rest, *shape.blocked, more=preempts)
 
-    def _pass_walled(
-        self, job: PendingJob, lane: Lane, rest: Iterator[PendingJob], binding: list[Reservation]
-    ) -> None:
+    def _pass_walled(self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation]) -> None:
         names = ", ".join(one.submission_id for one in binding)
         self._pass(job, lane, rest, jb.HEAD_OF_LINE, f"it would use what is reserved for {names}")
 
     def _pass(
-        self, job: PendingJob, lane: Lane, rest: Iterator[PendingJob], reason: str, message: str
+        self,
+        job: PendingJob,
+        lane: Lane,
+        rest: Candidates,
+        reason: str,
+        message: str,
+        *,
+        more: bool = False,
     ) -> None:
         """Go on behind a job that stays; what that means for those behind it, the discipline knows."""
         self._say(lane, reason, message)
         if reason == jb.INFEASIBLE:
             return
-        DISCIPLINES[self.policy.discipline](self._line, job)
-        if self.policy.discipline == BACKFILL and self._line.heads < self.policy.backfill_depth:
+        line = self._line
+        if job.job_id in self.preemptor.holds.earmarks and self.policy.discipline != STRICT:
+            line.heads += 1  # room is kept for it already
+            line.promise(job, None)
+        else:
+            DISCIPLINES[self.policy.discipline](line, job)
+        if self.policy.discipline == BACKFILL and line.heads >= self.policy.backfill_depth and not more:
+            if reason == jb.HEAD_OF_LINE:
+                rest.shorter_than(
+                    job, line.kept
+                )  # who runs longer meets the same reservations, and may be more
+            else:
+                rest.only(job, line.kept)
+            more = True
+        if more or self.policy.discipline == BACKFILL:
             self._push(lane, rest)  # the next of its shape may be a head as well
 
     def _is_kept_back(self, job: PendingJob, lane: Lane) -> bool:
         """Whether a blocked head or a limit keeps the job back; then its whole lane."""
         policy, parent_id = self.policy, self.queue.parent_id
-        if (head := self._line.stopped_by) is not None:
+        head = self._line.stopped_by
+        if head is not None and job.job_id not in self.preemptor.holds.earmarks:
             self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is before it and must start first")
             return True
         most = policy.max_running_jobs
@@ -151,43 +173,72 @@ class Turn:
             return True
         return False
 
-    def _try(self, job: PendingJob) -> tuple[Start | None, Unplaced | None]:
-        """Place a job, letting its parent grow when it has no room; what is started is applied to the ledger."""
+    def _try(
+        self, job: PendingJob, shape: Shape, binding: list[Reservation], reach: frozenset[int]
+    ) -> tuple[Start | None, Unplaced | None]:
+        """Place a job, letting its parent grow when it has no room; what is started is applied to the ledger.
+
+        Neither a start nor a reason: only what is reserved is in its way.
+        """
         ledger = self.ledger
-        found = place(ledger, job.parent_id, job.spec, job.entry)
-        if isinstance(found, Placed):
-            start = start_of(ledger, job, found)
-            take(ledger, start, start.run_id)
-            return start, None
         can_grow = ledger.clusters[job.parent_id].spec.flexible
-        grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry) if can_grow else None
+        if not binding:
+            found = place(ledger, job.parent_id, job.spec, job.entry)
+            if isinstance(found, Placed):
+                return self._take(start_of(ledger, job, found)), None
+            return (self._grow(job) if can_grow else None), found
+        if reach:
+            self._line.forget_views()
+        view = self._line.view(binding, frozenset(self.preemptor.holds.earmarks))
+        has_room = view.has_room(shape.count)
+        if has_room and (placed := view.place(job)) is not None:
+            return self._take(start_of(ledger, job, placed)), None
+        if can_grow:
+            with view:
+                grown = self._grow(job)
+            if grown is not None:
+                return grown, None
+        elif not has_room and shape.count.is_exact(job.entry) and self._has_room(shape):
+            return None, None
+        bare = place(ledger, job.parent_id, job.spec, job.entry)
+        return None, None if isinstance(bare, Placed) else bare
+
+    def _has_room(self, shape: Shape) -> bool:
+        index = self.ledger.index(self.queue.parent_id)
+        return shape.count.is_met(shape.count.within(index.classes.values()))
+
+    def _grow(self, job: PendingJob) -> Start | None:
+        grown = grow_for_gang(self.ledger, job.parent_id, job.spec, job.entry)
         if grown is None:
-            return None, found
+            return None
         steps, placed = grown
-        start = start_of(ledger, job, placed, steps)
-        take(ledger, start, start.run_id)
-        return start, None
+        return self._take(start_of(self.ledger, job, placed, steps))
+
+    def _take(self, start: Start) -> Start:
+        take(self.ledger, start, start.run_id)
+        return start
 
     def _count(self, start: Start) -> None:
         """A job that was started in this round counts for what the round decides after it."""
         job = start.job
-        end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
-        self.running.put(
-            RunningJob(job.job_id, job.parent_id, start.cluster_id, start.run_id, job.user, end_ns)
-        )
+        self.preemptor.count(job)
+        self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
+        self._line.note_start(start)
         if self.shares is not None:
             holdings = [vnode.holding for vnode in start.vnodes] or [start.holding]
             self.shares.add(job.parent_id, job.user, rs.total(holding.amounts for holding in holdings))
 
-    def _verdict(self, job: PendingJob, shape: Shape, found: Unplaced) -> tuple[str, str]:
+    def _verdict(self, job: PendingJob, found: Unplaced) -> tuple[str, str]:
         """Reason and message; whether it could ever run depends only on what the parent has, so it is asked once."""
         version = self.ledger.versions.get(job.parent_id, 0)
-        if shape.never is None or shape.never[0] != version:
+        known = self.queue.never.get(job.shape)
+        if known is None or known[0] != version:
             never = ever(self.ledger, job.parent_id, job.spec, job.entry)
-            shape.never = (version, None if never is None else never.message)
+            known = (version, None if never is None else never.message)
+            self.queue.note_never(job.shape, known)
         can_gain = self.ledger.may_gain_nodes or self.ledger.clusters[job.parent_id].spec.flexible
-        if shape.never[1] is not None and not can_gain:
-            return jb.INFEASIBLE, shape.never[1]
+        if known[1] is not None and not can_gain:
+            return jb.INFEASIBLE, known[1]
         return jb.INSUFFICIENT, found.message
 
     def _say(self, lane: Lane, reason: str, message: str) -> None:
@@ -205,13 +256,11 @@ class Turn:
             return 0.0
         return self.shares.of_user(self.queue.parent_id, job.user)
 
-    def _push(self, lane: Lane, rest: Iterator[PendingJob], *, first: bool = False) -> None:
+    def _push(self, lane: Lane, rest: Candidates, *, first: bool = False) -> None:
         job = next(rest, None)
         if job is not None:
             self._push_job(job, lane, rest, first=first)
 
-    def _push_job(
-        self, job: PendingJob, lane: Lane, rest: Iterator[PendingJob], *, first: bool = False
-    ) -> None:
+    def _push_job(self, job: PendingJob, lane: Lane, rest: Candidates, *, first: bool = False) -> None:
         entry = (self._share_of(job), order_key(job, self.policy), job, lane, rest)
         self._heads.append(entry) if first else heappush(self._heads, entry)
