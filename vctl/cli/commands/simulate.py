@@ -1,0 +1,247 @@
+"""``vctl simulate``: recorded, given or modelled work under another policy or on another machine."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import COLOR, HOME, NO_HEADER, OUTPUT
+from vctl.cli.declare import Opt, command
+from vctl.cli.output import API_VERSION, Answer
+from vctl.errors import BadSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vctl.core.ledger import Ledger
+    from vctl.ops.simulate import Variant
+    from vctl.simulate.workload import Workload
+
+    Machine = Callable[[int | None], Ledger]
+
+MODELS = ("lublin",)
+
+
+@command(
+    "simulate",
+    "vctl simulate --policy fifo/strict --policy fair/backfill",
+    "vctl simulate --trace KTH-SP2.swf.gz --policy priority/backfill,backfill_depth=4",
+    "vctl simulate --since 7d --nodes 12",
+    "vctl simulate --model lublin --jobs 2000 --nodes 256 --limit-factor 2 --policy fifo/strict",
+    common=(OUTPUT, NO_HEADER, COLOR, HOME),
+)
+def simulate(
+    call: Call,
+    trace: Annotated[
+        str | None,
+        Opt("--trace", metavar="FILE", complete="file", help="A trace: SWF or JSON lines, also gzipped."),
+    ] = None,
+    model: Annotated[
+        str | None, Opt("--model", choices=MODELS, help="Work made by a published model instead.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Opt("--since", metavar="TIME", help="Recorded jobs submitted from then on: 7d ago, or a date."),
+    ] = None,
+    until: Annotated[
+        str | None, Opt("--until", metavar="TIME", help="Recorded jobs submitted before then.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        Opt("-c", "--cluster", complete="clusters", help="Only this cluster's jobs, and only its policy changes."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        Opt(
+            "-p", "--policy", metavar="ORDER/DISCIPLINE[,SETTING=VALUE…]",
+            help="A policy to compare with the current one; repeatable.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None, Opt("--nodes", metavar="N", help="A number of nodes to try; repeatable.")
+    ] = None,
+    template: Annotated[
+        str | None, Opt("--template", metavar="ID", help="Recorded: which nodes come or go (the commonest).")
+    ] = None,
+    node_resources: Annotated[
+        str | None, Opt("--node-resources", metavar="JSON", help="Trace: what each node has.")
+    ] = None,
+    limit_factor: Annotated[
+        float | None,
+        Opt("--limit-factor", metavar="F", help="Jobs without a time limit get F times their run time."),
+    ] = None,
+    jobs: Annotated[int, Opt("--jobs", help="Model: how many jobs (1000).")] = 1000,
+    seed: Annotated[int, Opt("--seed", help="Model: the same seed makes the same jobs (1).")] = 1,
+    load: Annotated[float, Opt("--load", help="Model: work per capacity until the last arrival (0.9).")] = 0.9,
+    write: Annotated[
+        str | None,
+        Opt("--write", metavar="FILE", complete="file", help="Model: write the jobs as JSON lines, play nothing."),
+    ] = None,
+) -> Answer:  # fmt: skip
+    """Play work under other policies or on other machines, and compare.
+
+    The scheduler itself runs, under a virtual clock. Without --trace or --model the recorded history of this state
+    directory is played on its own cluster. Reports waiting time, bounded slowdown (threshold 10 s), utilisation,
+    fairness and makespan of each policy, and the difference to the current one. Changes nothing. Settings behind the
+    policy are those of a queue: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
+    """
+    from vctl.ops import simulate as ops
+    from vctl.spec.ids import resolve_cluster_id
+
+    sizes = [_number(one) for one in nodes or ()]
+    only = None if cluster is None else resolve_cluster_id(cluster, "--cluster")
+    _check_sources(trace, model, since, until, write)
+    if limit_factor is not None and not 0 < limit_factor <= 1e6:
+        raise BadSpec(
+            f"--limit-factor: {limit_factor:g} is not a factor", fix="write 2 for twice the run time"
+        )
+    if model is not None:
+        workload, machine = _modelled(jobs, sizes, seed, load)
+        if write is not None:
+            return _written(ops.chosen(workload, only, limit_factor), write)
+    elif trace is not None:
+        each = _resources(call, node_resources)
+        workload = ops.read_trace(trace, per_node=_per_node(each))
+        machine = ops.trace_machine(workload, each)
+    else:
+        workload, machine = _recorded(call, since, until, template)
+    workload = ops.chosen(workload, only, limit_factor)
+    variants = _variants(
+        [ops.parse_policy(one) for one in policy or ()], sizes, base_size=trace is None and model is None
+    )
+    data = ops.simulate(ops.Question(workload, machine, variants, only), _progress(call))
+    return _answer(data)
+
+
+def _check_sources(
+    trace: str | None, model: str | None, since: str | None, until: str | None, write: str | None
+) -> None:
+    if trace is not None and model is not None:
+        raise BadSpec("--trace and --model exclude each other", fix="give one of them")
+    if (since or until) and (trace or model):
+        raise BadSpec(
+            "--since and --until choose recorded jobs", fix="leave them out, or --trace and --model"
+        )
+    if write is not None and model is None:
+        raise BadSpec("--write: only modelled jobs are written", fix="add --model lublin")
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadSpec(f"--nodes: {text} is not a number of nodes", fix="write --nodes 256")
+    return int(text)
+
+
+def _modelled(jobs: int, sizes: list[int], seed: int, load: float) -> "tuple[Workload, Machine]":
+    from vctl.ops import simulate as ops
+
+    if not 1 <= jobs <= ops.MOST_MODEL_JOBS:
+        raise BadSpec(f"--jobs: {jobs} is not a number of jobs", fix=f"write 1 to {ops.MOST_MODEL_JOBS}")
+    if not 0 < load <= 100:
+        raise BadSpec(f"--load: {load:g} is not a load", fix="write a part of the capacity, such as 0.9")
+    workload = ops.model(jobs, nodes=sizes[0] if sizes else 256, seed=seed, load=load)
+    return workload, ops.trace_machine(workload, None)
+
+
+def _recorded(
+    call: Call, since: str | None, until: str | None, template: str | None
+) -> "tuple[Workload, Machine]":
+    from vctl.ops import recorded
+    from vctl.ops import simulate as ops
+
+    if call.config.get("address"):
+        raise BadSpec(
+            "the recorded history is played where it lies, not through a server",
+            fix="run vctl simulate there, or give it a --trace",
+        )
+    moments = [
+        None if text is None else _moment(text, name)
+        for text, name in ((since, "--since"), (until, "--until"))
+    ]
+    with call.store.snapshot():
+        workload = recorded.workload(call.store, *moments)
+        base = recorded.machine(call.store)
+    return workload, ops.state_machine(base, template)
+
+
+def _moment(text: str, path: str) -> int:
+    """A date, or how long ago."""
+    import time
+
+    from vctl.spec.options import parse_begin
+
+    now = time.time()
+    ago = parse_begin(text.removesuffix(" ago"), now, path)
+    looks_like_date = text[:4].isdigit() and text[4:5] == "-"
+    return int((ago if looks_like_date or text == "now" else 2 * now - ago) * 1e9)
+
+
+def _resources(call: Call, given: str | None) -> dict[str, int] | None:
+    if given is None:
+        return None
+    from vctl.spec.quantities import parse_resources
+    from vctl.spec.source import read_document
+
+    document = read_document(given, "what a node has", "--node-resources")
+    return parse_resources(document, "--node-resources", call.config.get("unit_resources"), totals=True)
+
+
+def _per_node(each: dict[str, int] | None) -> int | None:
+    """Processors of a node, where that is asked for."""
+    return None if each is None else max(1, each.get("CPU", 0) // 10_000)
+
+
+def _variants(policies: "list[Variant]", sizes: list[int], *, base_size: bool) -> "list[Variant]":
+    """The current settings first, then every policy, each on every machine."""
+    from dataclasses import replace
+
+    from vctl.ops.simulate import CURRENT, Variant
+
+    machines: list[int | None] = [*([None] if base_size or not sizes else []), *sizes]
+    many = len(machines) > 1
+    return [
+        replace(
+            one, nodes=size, name=f"{one.name} on {size} nodes" if many and size is not None else one.name
+        )
+        for size in machines
+        for one in (Variant(CURRENT), *policies)
+    ]
+
+
+def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
+    if not (call.for_people and sys.stderr.isatty()):
+        return None
+
+    def told(name: str, done: int, count: int) -> None:
+        sys.stderr.write(f"\r\x1b[K{name}: {done} of {count} jobs")
+        if done + 250 > count:
+            sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+    return told
+
+
+def _written(workload: "Workload", name: str) -> Answer:
+    from vctl.cli.output import done
+    from vctl.ops.simulate import write_jsonl
+
+    path = Path(name).expanduser()
+    try:
+        write_jsonl(workload, path)
+    except OSError as error:
+        raise BadSpec(
+            f"--write: cannot write {name}: {error.strerror}", fix="name a file that you can write"
+        ) from None
+    count = len(workload.arrivals)
+    return done({"file": str(path), "jobs": count}, path, f"{count} jobs written to {path}")
+
+
+def _answer(data: dict[str, object]) -> Answer:
+    from vctl.cli.simulate_view import draw
+
+    runs = data["runs"]
+    assert isinstance(runs, list)
+    envelope = {"api_version": API_VERSION, "kind": "Simulation", **data}
+    return Answer(
+        envelope, rows=runs, names=[run["policy"] for run in runs], draw=lambda page: draw(page, data)
+    )

@@ -1,0 +1,80 @@
+"""The picture of ``vctl simulate``: one line for each policy, each figure with its change to the first."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vctl.cli.page import Cell, Column, Page
+from vctl.spec.quantities import format_duration
+
+Data = Mapping[str, Any]
+Show = Callable[[float], str]
+
+
+def draw(page: Page, data: Data) -> Iterator[str]:
+    """The comparison, then what never started and what was left out."""
+    runs = data["runs"]
+    sizes = {(run["nodes"], str(run["resources"])) for run in runs}
+    where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""
+    yield f"{page.paint(str(data['jobs']), 'bold')} jobs of {data['workload']}{where}"
+    yield ""
+    yield from page.table(_COLUMNS, runs)
+    for run in runs:
+        for one in run["never"]:
+            yield ""
+            count = f"{one['jobs']} job{'' if one['jobs'] == 1 else 's'}"
+            told = page.paint(f"{count} never started", "yellow")
+            yield f"{run['policy']}: {told} ({one['reason']}): {one['message']}"
+    for note in data["notes"]:
+        yield page.paint(f"left out: {note}", "dim")
+
+
+def _time(seconds: float) -> str:
+    """Short enough for a column: three of its leading units are too many."""
+    return format_duration(round(seconds) if seconds >= 60 else round(seconds, 1))
+
+
+def _figure(run: Data, *path: str) -> tuple[float | None, float | None]:
+    now: Any = run["figures"]
+    change: Any = run["change"]
+    for name in path:
+        now, change = now[name], change[name]
+    return now, change
+
+
+def _cell(show: Show, *path: str, less_is_better: bool = True) -> Callable[[Data], Cell]:
+    def cell(run: Data) -> Cell:
+        now, change = _figure(run, *path)
+        if now is None:
+            return Cell("-")
+        before = now - (change or 0)
+        if not change or not before:
+            return Cell(show(now))
+        part = change / before
+        text = f"{show(now)} ({part:+.0%})" if abs(part) < 10 else f"{show(now)} (x{now / before:.0f})"
+        if abs(part) < 0.005:
+            return Cell(text)
+        return Cell(text, "green" if (part < 0) == less_is_better else "red")
+
+    return cell
+
+
+def _started(run: Data) -> str:
+    figures = run["figures"]
+    return f"{figures['started']}/{figures['jobs']}"
+
+
+_COLUMNS = [
+    Column("POLICY", "policy"),
+    Column("STARTED", _started, right=True),
+    Column("WAIT MEAN", _cell(_time, "wait", "mean"), right=True),
+    Column("MEDIAN", _cell(_time, "wait", "median"), right=True, spare=True),
+    Column("P95", _cell(_time, "wait", "p95"), right=True),
+    Column("MAX", _cell(_time, "wait", "max"), right=True, spare=True),
+    Column("SLOWDOWN", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "mean"), right=True),
+    Column("P95", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "p95"), right=True, spare=True),
+    Column(
+        "USED", _cell(lambda value: f"{value:.1%}", "utilisation_until_last_arrival", less_is_better=False), right=True
+    ),
+    Column("JAIN", _cell(lambda value: f"{value:.2f}", "users", "jain", less_is_better=False), right=True, spare=True),
+    Column("MAKESPAN", _cell(_time, "makespan"), right=True),
+]  # fmt: skip

@@ -1,0 +1,47 @@
+"""The recorded history of a state directory as a workload, and its cluster as the machine. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core.clusters import JOB, SUB
+from vctl.core.ledger import Ledger
+from vctl.simulate.borrowing import Loans
+from vctl.simulate.workload import Arrival, Workload, in_order
+from vctl.store import clusters, history, rows, tasks
+from vctl.store.store import Store
+
+
+def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Workload:
+    """Jobs as they were asked for, each with the time that it really ran."""
+    arrivals: list[Arrival] = []
+    inside = 0
+    for row in history.ended_rows(store, since_ns, until_ns):
+        job = rows.pending(row)
+        if "##" in job.parent_id:
+            inside += 1
+            continue
+        arrivals.append(Arrival(replace(job, held=False), max(1, row["ended_at"] - row["started_at"])))
+    notes = [
+        f"{count} jobs are {status} and have not run to an end"
+        for status, count in history.never_ran(store, since_ns, until_ns).items()
+    ]
+    if inside:
+        notes.append(f"{inside} jobs ran inside the clusters of others, which are played as a whole")
+    return Workload("the recorded history", in_order(arrivals), tuple(notes))
+
+
+def machine(store: Store) -> Ledger:
+    """Nodes and named clusters as they are now, with nothing running and nothing borrowed."""
+    ledger = clusters.load_ledger(store)
+    for run_id in list(ledger.charges):
+        ledger.discharge(run_id)
+    own = [one.cluster_id for one in ledger.clusters.values() if one.kind in (JOB, SUB)]
+    for cluster_id in sorted(own, key=lambda one: one.count("##"), reverse=True):
+        ledger.remove_cluster(cluster_id)
+    loans = Loans(ledger)
+    leases = [rows.lease(row) for row in tasks.lease_rows(store)]
+    loans.leases = {lease.lease_id: lease for lease in leases if lease.vnode_id in ledger.vnodes}
+    loans.settle()
+    ledger.grown.clear()
+    return ledger

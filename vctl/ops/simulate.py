@@ -1,0 +1,280 @@
+"""``vctl simulate``: a workload under several policies and machines, each judged against the first."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import SECOND
+from vctl.core.resources import CPU, SCALE, Amounts
+from vctl.errors import BadSpec, NotFound
+from vctl.simulate import lublin
+from vctl.simulate.machine import equal_nodes, resized, with_policy
+from vctl.simulate.metrics import Figures, figures
+from vctl.simulate.play import Played, Player
+from vctl.simulate.workload import Arrival, Workload, in_order, rigid, shape_name, with_limits
+from vctl.spec.fields import did_you_mean, refuse
+from vctl.spec.quantities import resources_document
+from vctl.spec.queue_settings import parse_queue, queue_document
+from vctl.spec.trace_jsonl import read_jsonl
+from vctl.spec.trace_swf import read_swf
+
+CURRENT = "current"
+GZIP = b"\x1f\x8b"
+MOST_MODEL_JOBS = 1_000_000
+MOST_NODES = 100_000
+Told = Callable[[str, int, int], None]
+"""Progress: (policy, jobs that have arrived, jobs in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One run: settings that differ from the machine's own, and how many nodes (None: as they are)."""
+
+    name: str
+    changes: Mapping[str, object] = field(default_factory=dict)
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be compared. ``machine`` makes a fresh ledger for a number of nodes; the first variant is the base."""
+
+    workload: Workload
+    machine: Callable[[int | None], Ledger]
+    variants: Sequence[Variant]
+    cluster_id: str | None = None
+
+
+# ---- where the workload comes from ----
+
+
+def read_trace(name: str, *, per_node: int | None = None) -> Workload:
+    """A trace from a file: JSON lines where its first line begins with ``{``, else SWF; both may be gzipped."""
+    try:
+        with _opened(name) as lines:
+            first = next(lines, "")
+            rest = _chain(first, lines)
+            if first.lstrip().startswith("{"):
+                return read_jsonl(rest, name)
+            return read_swf(rest, name, per_node=per_node)
+    except OSError as error:
+        told = error.strerror or str(error)
+        raise refuse("--trace", f"cannot read {name}: {told}", "name a trace that you can read") from None
+    except EOFError:
+        raise refuse("--trace", f"{name} ends in the middle of its gzip data", "copy it again") from None
+    except UnicodeDecodeError as error:
+        raise refuse(
+            "--trace", f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8"
+        ) from None
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[Iterator[str]]:
+    with Path(name).expanduser().open("rb") as file:
+        packed = file.read(2) == GZIP
+        file.seek(0)
+        with io.TextIOWrapper(gzip.open(file) if packed else file, encoding="utf-8-sig") as text:
+            yield iter(text)
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def model(count: int, *, nodes: int, seed: int, load: float) -> Workload:
+    """Jobs of the Lublin-Feitelson model for a machine of ``nodes`` nodes with one CPU each."""
+    each = {CPU: SCALE}
+    arrivals = [
+        Arrival(
+            PendingJob(
+                number, f"job-{number}", PRIMARY, shape_name(job.nodes, each), rigid(job.nodes, each), {},
+                user=f"user-{job.user}", submitted_at_ns=int(job.at * SECOND),
+            ),
+            job.runs * SECOND,
+        )
+        for number, job in enumerate(lublin.jobs(count, nodes=nodes, seed=seed, load=load), 1)
+    ]  # fmt: skip
+    name = f"the Lublin-Feitelson model (seed {seed}, load {load:g})"
+    return Workload(name, in_order(arrivals), (), nodes, each)
+
+
+def chosen(workload: Workload, cluster_id: str | None, limit_factor: float | None) -> Workload:
+    """The jobs that count: all, or those of one cluster; with time limits where they have none."""
+    arrivals = workload.arrivals
+    if cluster_id is not None:
+        arrivals = tuple(one for one in arrivals if one.job.parent_id == cluster_id)
+    if limit_factor is not None:
+        arrivals = with_limits(arrivals, limit_factor)
+    return replace(workload, arrivals=arrivals)
+
+
+# ---- what it is played on ----
+
+
+def parse_policy(text: str, path: str = "--policy") -> Variant:
+    """``fair/backfill`` or ``fifo/backfill,backfill_depth=3,half_life_s=1h``: settings that are different."""
+    head, *settings = text.split(",")
+    order, slash, discipline = head.partition("/")
+    document: dict[str, object] = {"order": order}
+    if slash:
+        document["discipline"] = discipline
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise refuse(path, f'"{setting}" is not a setting', "write NAME=VALUE, such as backfill_depth=3")
+        number = value.isascii() and value.isdigit() and len(value) < 19
+        document[name.strip()] = None if value == "none" else int(value) if number else value
+    return Variant(text, parse_queue(document, path))
+
+
+def trace_machine(workload: Workload, each: Amounts | None) -> Callable[[int | None], Ledger]:
+    """Equal nodes, as many as are asked for or as the trace was recorded on."""
+
+    def make(count: int | None) -> Ledger:
+        wanted = count if count is not None else workload.nodes
+        if wanted is None:
+            raise refuse("--nodes", "the trace does not say on how many nodes it ran", "write --nodes 256")
+        return equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
+
+    return make
+
+
+def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], Ledger]:
+    """The cluster of the state directory, with as many nodes as are asked for."""
+
+    def make(count: int | None) -> Ledger:
+        ledger = base.copy()
+        if count is not None:
+            kinds = {node.template_id for node in ledger.nodes.values()}
+            if template is not None and template not in kinds:
+                raise NotFound(f"there is no node of template {template}", fix=did_you_mean(template, kinds))
+            have = resized(ledger, _sensible(count), template)
+            if have != count:
+                why = "the others belong to clusters" if have > count else "there is no node to copy"
+                raise refuse("--nodes", f"{count} cannot be had, only {have}: {why}", f"write --nodes {have}")
+        return ledger
+
+    return make
+
+
+def _sensible(count: int) -> int:
+    if not 1 <= count <= MOST_NODES:
+        raise refuse("--nodes", f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}")
+    return count
+
+
+# ---- playing and judging ----
+
+
+def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
+    """Play the workload under each variant; every run says how it differs from the first."""
+    arrivals = question.workload.arrivals
+    if not arrivals:
+        notes = "; ".join(question.workload.notes) or "there is no job in it"
+        raise BadSpec(
+            f"nothing to play from {question.workload.name}: {notes}", fix="choose another workload"
+        )
+    runs: list[dict[str, object]] = []
+    base: Figures | None = None
+    for variant in question.variants:
+        ledger = question.machine(variant.nodes)
+        if question.cluster_id is not None and question.cluster_id not in ledger.clusters:
+            raise NotFound(f"there is no cluster {question.cluster_id}", fix="see `vctl list clusters`")
+        with_policy(ledger, dict(variant.changes), question.cluster_id)
+        total = ledger.total(PRIMARY)
+        weights = {
+            one.cluster_id: one.queue.weight for one in ledger.clusters.values() if one.kind == LOGICAL
+        }
+        player = Player(ledger)
+        report = _reporter(told, variant.name, len(arrivals))
+        played = player.play(arrivals, told=report)
+        judged = figures(played, _in_all(ledger, total), weights)
+        base = base or judged
+        runs.append(_document(variant, ledger, question.cluster_id, judged, base, played))
+    return {
+        "workload": question.workload.name,
+        "jobs": len(arrivals),
+        "notes": list(question.workload.notes),
+        "runs": runs,
+    }
+
+
+def _reporter(told: Told | None, name: str, count: int) -> Callable[[int], None] | None:
+    return None if told is None else lambda done: told(name, done, count)
+
+
+def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
+    """What all nodes have, those lent to clusters as a whole included."""
+    found = dict.fromkeys(of_primary, 0)
+    for node in ledger.nodes.values():
+        if node.schedulable:
+            for name, amount in node.total.amounts.items():
+                found[name] = found.get(name, 0) + amount
+    return found
+
+
+def _document(
+    variant: Variant, ledger: Ledger, cluster_id: str | None, judged: Figures, base: Figures, played: Sequence[Played]
+) -> dict[str, object]:  # fmt: skip
+    told: dict[tuple[str, str], int] = {}
+    for one in played:
+        if one.start_ns is None and one.reason is not None:
+            told[one.reason, one.message] = told.get((one.reason, one.message), 0) + 1
+    promised = [one for one in played if one.reserved_ns is not None and one.start_ns is not None]
+    nodes = [node for node in ledger.nodes.values() if node.schedulable]
+    return {
+        "policy": variant.name,
+        "queue": dict(queue_document(ledger.clusters[cluster_id or PRIMARY].queue)),
+        "nodes": len(nodes),
+        "resources": resources_document(_in_all(ledger, {})),
+        "figures": judged.document(),
+        "change": _change(judged.document(), base.document()),
+        "reserved": len(promised),
+        "started_after_reserved": sum(one.start_ns > one.reserved_ns for one in promised),  # type: ignore[operator]
+        "never": [
+            {"reason": reason, "message": message, "jobs": count}
+            for (reason, message), count in sorted(told.items(), key=lambda item: -item[1])
+        ],
+    }
+
+
+def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
+    """Every figure less that of the first run."""
+    found: dict[str, object] = {}
+    for name, value in now.items():
+        was = before[name]
+        if isinstance(value, Mapping) and isinstance(was, Mapping):
+            found[name] = _change(value, was)
+        elif isinstance(value, (int, float)) and isinstance(was, (int, float)):
+            found[name] = value - was
+        elif not isinstance(value, str):
+            found[name] = None
+    return found
+
+
+# ---- writing one down ----
+
+
+def write_jsonl(workload: Workload, path: Path) -> None:
+    """The jobs of a workload that all ask for equal pieces, one a line, as ``--trace`` reads them."""
+    with path.open("w", encoding="utf-8") as file:
+        for one in workload.arrivals:
+            group = one.job.spec.groups[0]
+            line: dict[str, object] = {
+                "at": one.job.submitted_at_ns / SECOND, "run": one.runs_ns / SECOND, "nodes": len(group.nodes),
+                "resources": resources_document(group.nodes[0].resources), "user": one.job.user,
+                "name": one.job.submission_id,
+            }  # fmt: skip
+            if one.job.time_limit_ns is not None:
+                line["limit"] = one.job.time_limit_ns / SECOND
+            file.write(json.dumps(line) + "\n")

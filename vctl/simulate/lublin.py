@@ -1,0 +1,136 @@
+"""A published model of what people submit to parallel machines: sizes, run times and arrivals of rigid jobs.
+
+U. Lublin and D. G. Feitelson, "The workload on parallel supercomputers: modeling the characteristics of rigid jobs",
+Journal of Parallel and Distributed Computing 63(11), 2003. The constants are those for all jobs together (neither
+batch nor interactive alone); sizes follow the machine as the authors recommend (``umed`` = log2 of it less 2.5).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from math import exp, lgamma, log, log2
+from random import Random
+
+SERIAL, POWER_OF_TWO = 0.244, 0.576
+"""How many jobs want one node, and how many a power of two."""
+U_LOW, U_BELOW_TOP, U_FIRST = 0.8, 2.5, 0.86
+"""Of parallel jobs log2 of the size is uniform in two stages; the first stage, below ``umed``, has this probability."""
+RUN_SHORT, RUN_LONG = (4.2, 0.94), (312.0, 0.03)
+"""Two gamma distributions (shape, scale) of the natural logarithm of the run time in seconds."""
+MIX_SLOPE, MIX_AT_ZERO = -0.0054, 0.78
+"""The probability of the first one falls with the size: larger jobs run longer."""
+LONGEST = 12.0
+"""Log of the longest run time: about two days."""
+GAP = (10.2303, 0.4871)
+"""Gamma (shape, scale) of the logarithm of the time between arrivals in the rush hours."""
+GAP_ALL_DAY = 1.0225
+"""By which the shape grows so that it stands for all hours of the day."""
+LONGEST_GAP = 13.0
+CYCLE = (8.1737, 3.9631)
+"""Gamma (shape, scale) of the arrivals over the half hours of a day that starts early in the morning."""
+SLOTS, SLOT_S, FIRST_SLOT = 48, 1800, 11
+DAY_S = SLOTS * SLOT_S
+
+
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """Arrival and run time in seconds."""
+
+    at: float
+    nodes: int
+    runs: int
+    user: int
+
+
+def jobs(count: int, *, nodes: int, seed: int, load: float, users: int = 64) -> list[ModelJob]:
+    """Jobs of the model for a machine of ``nodes`` nodes; the same arguments give the same jobs.
+
+    The gaps between arrivals are scaled, the daily cycle is not, so that the work divided by what the machine could
+    do until the last arrival is ``load``. The model knows no users: each job gets one of ``users``, of which the
+    first submit most.
+    """
+    random = Random(seed)
+    sizes = [_size(random, nodes) for _ in range(count)]
+    runs = [_run_time(random, size) for size in sizes]
+    whose = [min(int(random.expovariate(8 / users)), users - 1) + 1 for _ in range(count)]
+    marks = list(accumulate(_gap(random) for _ in range(count)))
+    work = sum(size * time for size, time in zip(sizes, runs, strict=True))
+    day = _Day()
+    scale = day.points_until(work / (nodes * load)) / marks[-1] if marks else 1.0
+    return [
+        ModelJob(day.time_of(mark * scale), size, time, user)
+        for mark, size, time, user in zip(marks, sizes, runs, whose, strict=True)
+    ]
+
+
+def _size(random: Random, nodes: int) -> int:
+    kind = random.random()
+    if kind <= SERIAL or nodes == 1:
+        return 1
+    top = log2(nodes)
+    middle = max(U_LOW, top - U_BELOW_TOP)
+    low, high = (U_LOW, middle) if random.random() <= U_FIRST else (middle, top)
+    exponent = random.uniform(min(low, high), high)
+    if kind <= SERIAL + POWER_OF_TWO:
+        exponent = float(int(exponent + 0.5))
+    return min(nodes, int(2**exponent + 0.5))
+
+
+def _run_time(random: Random, size: int) -> int:
+    first = min(1.0, max(0.0, MIX_SLOPE * size + MIX_AT_ZERO))
+    while True:
+        shape, scale = RUN_SHORT if random.random() <= first else RUN_LONG
+        logarithm = random.gammavariate(shape, scale)
+        if logarithm <= LONGEST:
+            return max(1, int(exp(logarithm)))
+
+
+def _gap(random: Random) -> float:
+    while True:
+        logarithm = random.gammavariate(GAP[0] * GAP_ALL_DAY, GAP[1])
+        if logarithm <= LONGEST_GAP:
+            return exp(logarithm)
+
+
+class _Day:
+    """Arrivals over the day: a gap is paid for in points, and a busy half hour gives more points per second.
+
+    A second gives one point on average, so over days points and seconds are the same.
+    """
+
+    def __init__(self) -> None:
+        shares = [0.0] * SLOTS
+        for slot in range(FIRST_SLOT, FIRST_SLOT + SLOTS):
+            shares[(slot - 1) % SLOTS] = _gamma_cdf(slot + 0.5, *CYCLE) - _gamma_cdf(slot - 0.5, *CYCLE)
+        mean = sum(shares) / SLOTS
+        self.rate = [share / mean for share in shares]
+        self.before = [SLOT_S * points for points in accumulate(self.rate, initial=0.0)]
+        """Points of a day until each half hour begins."""
+
+    def time_of(self, points: float) -> float:
+        """Seconds from midnight of the first day until so many points are paid."""
+        days, rest = divmod(points, DAY_S)
+        slot = min(bisect_right(self.before, rest), SLOTS) - 1
+        return days * DAY_S + slot * SLOT_S + (rest - self.before[slot]) / self.rate[slot]
+
+    def points_until(self, time: float) -> float:
+        """The inverse of ``time_of``."""
+        days, rest = divmod(time, DAY_S)
+        slot = int(rest // SLOT_S)
+        return days * DAY_S + self.before[slot] + (rest - slot * SLOT_S) * self.rate[slot]
+
+
+def _gamma_cdf(x: float, shape: float, scale: float) -> float:
+    """The regularised lower incomplete gamma function by its power series, which converges for every x."""
+    x /= scale
+    if x <= 0:
+        return 0.0
+    term = total = 1.0 / shape
+    step = shape
+    while term > total * 1e-12:
+        step += 1
+        term *= x / step
+        total += term
+    return total * exp(-x + shape * log(x) - lgamma(shape))

@@ -1,0 +1,190 @@
+"""What a played workload says about a policy: waiting, slowdown, use of the machine, fairness.
+
+Bounded slowdown as in D. G. Feitelson, L. Rudolph, U. Schwiegelshohn, K. C. Sevcik and P. Wong, "Theory and practice
+in parallel job scheduling", JSSPP 1997, with a threshold of ten seconds: shorter jobs count as if they took that long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+
+from vctl.core.resources import Amounts
+from vctl.simulate.play import Played
+
+SECOND = 10**9
+TAU_NS = 10 * SECOND
+HOUR_NS = 3600 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Figures of one quantity over jobs."""
+
+    mean: float
+    median: float
+    p95: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """How equally members were served.
+
+    ``jain`` is Jain's index of their mean bounded slowdowns: 1 when all suffered alike, 1/members when one did for all.
+    ``share_deviation`` looks at the ``hours`` in which two or more waited all the time: by how much their parts of what
+    they used together differed from what their weights say, 0 none to 1 everything (None: there was no such hour).
+    """
+
+    members: int
+    jain: float
+    share_deviation: float | None
+    hours: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one run; times in seconds, ``utilisation`` of the resource that was used most.
+
+    ``utilisation_until_last_arrival`` leaves out the end, when the queue only empties.
+    """
+
+    jobs: int
+    started: int
+    never_started: int
+    ended_by_limit: int
+    wait: Spread
+    bounded_slowdown: Spread
+    utilisation: float
+    utilisation_until_last_arrival: float
+    dominant_resource: str
+    makespan: float
+    users: Fairness
+    clusters: Fairness
+
+    def document(self) -> dict[str, object]:
+        """As JSON."""
+        return asdict(self)
+
+
+def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]) -> Figures:
+    """Judge a run on a machine that has ``total``; ``weights`` are those of the clusters."""
+    done = [one for one in played if one.start_ns is not None]
+    arrivals = [one.arrival.job.submitted_at_ns for one in played]
+    first, last = min(arrivals, default=0), max(arrivals, default=0)
+    end = max((one.end_ns or 0 for one in done), default=first)
+    name, used = _dominant(done, total, first, max(end, last))
+    until = _part(done, name, total, first, last)
+    return Figures(
+        jobs=len(played),
+        started=len(done),
+        never_started=len(played) - len(done),
+        ended_by_limit=sum(one.cut for one in done),
+        wait=spread([wait_ns(one) / SECOND for one in done]),
+        bounded_slowdown=spread([bounded_slowdown(one) for one in done]),
+        utilisation=used,
+        utilisation_until_last_arrival=until,
+        dominant_resource=name,
+        makespan=(end - first) / SECOND,
+        users=fairness(done, [one.arrival.job.user for one in done], {}, name),
+        clusters=fairness(done, [one.arrival.job.parent_id for one in done], weights, name),
+    )
+
+
+def wait_ns(one: Played) -> int:
+    """From when a job could have started until it did."""
+    job = one.arrival.job
+    return (one.start_ns or 0) - max(job.submitted_at_ns, job.begin_at_ns or 0)
+
+
+def bounded_slowdown(one: Played) -> float:
+    """(wait + run) / max(run, ten seconds), at least 1."""
+    ran = (one.end_ns or 0) - (one.start_ns or 0)
+    return max(1.0, (wait_ns(one) + ran) / max(ran, TAU_NS))
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean, median, 95th percentile (nearest rank) and maximum."""
+    if not values:
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    ordered = sorted(values)
+    count = len(ordered)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return Spread(sum(ordered) / count, middle, ordered[ceil(0.95 * count) - 1], ordered[-1])
+
+
+def _dominant(done: Sequence[Played], total: Amounts, since: int, until: int) -> tuple[str, float]:
+    names = sorted({name for one in done for name, amount in one.held.items() if amount and total.get(name)})
+    parts = [(_part(done, name, total, since, until), name) for name in names]
+    used, name = max(parts, key=lambda part: part[0], default=(0.0, ""))
+    return name, used
+
+
+def _part(done: Iterable[Played], name: str, total: Amounts, since: int, until: int) -> float:
+    """How much of a resource was held in a span, of all there was."""
+    if until <= since or not total.get(name):
+        return 0.0
+    held = sum(_overlap(one, since, until) * one.held.get(name, 0) for one in done)
+    return held / ((until - since) * total[name])
+
+
+def _overlap(one: Played, since: int, until: int) -> int:
+    return max(0, min(one.end_ns or 0, until) - max(one.start_ns or 0, since))
+
+
+def fairness(
+    done: Sequence[Played], whose: Sequence[str], weights: Mapping[str, int], resource: str
+) -> Fairness:
+    """How equally members were served; ``whose`` names one for each job. A member not in ``weights`` has weight 1."""
+    of: dict[str, list[Played]] = {}
+    for one, member in zip(done, whose, strict=True):
+        of.setdefault(member, []).append(one)
+    means = [sum(map(bounded_slowdown, theirs)) / len(theirs) for theirs in of.values()]
+    squares = sum(mean * mean for mean in means)
+    jain = sum(means) ** 2 / (len(means) * squares) if squares else 1.0
+    deviations = list(_deviations(of, weights, resource))
+    share = sum(deviations) / len(deviations) if deviations else None
+    return Fairness(len(of), jain, share, len(deviations))
+
+
+def _deviations(
+    of: Mapping[str, Sequence[Played]], weights: Mapping[str, int], resource: str
+) -> Iterable[float]:
+    """Per hour in which several waited all the time: half the sum of what each got too much or too little."""
+    backlog = {member: _whole_hours(theirs) for member, theirs in of.items()}
+    used = {member: _hourly(theirs, resource) for member, theirs in of.items()}
+    for hour in sorted(set().union(*backlog.values())) if backlog else ():
+        waiting = [member for member in sorted(of) if hour in backlog[member]]
+        together = sum(used[member].get(hour, 0) for member in waiting)
+        if len(waiting) < 2 or not together:
+            continue
+        due = sum(weights.get(member, 1) for member in waiting)
+        yield sum(
+            abs(used[member].get(hour, 0) / together - weights.get(member, 1) / due) for member in waiting
+        ) / 2  # fmt: skip
+
+
+def _whole_hours(theirs: Iterable[Played]) -> set[int]:
+    """Clock hours in which at every moment one of a member's jobs waited."""
+    spans = sorted((one.arrival.job.submitted_at_ns, one.start_ns or 0) for one in theirs)
+    hours: set[int] = set()
+    begin = end = -1
+    for since, until in [*spans, (1 << 62, 1 << 62)]:
+        if since > end:
+            hours.update(range(-(-begin // HOUR_NS), end // HOUR_NS) if end > begin >= 0 else ())
+            begin, end = since, until
+        else:
+            end = max(end, until)
+    return hours
+
+
+def _hourly(theirs: Iterable[Played], resource: str) -> dict[int, int]:
+    """What a member's jobs held in each clock hour, amount times nanoseconds."""
+    found: dict[int, int] = {}
+    for one in theirs:
+        amount = one.held.get(resource, 0)
+        start, end = one.start_ns or 0, one.end_ns or 0
+        for hour in range(start // HOUR_NS, -(-end // HOUR_NS)) if amount else ():
+            found[hour] = found.get(hour, 0) + amount * _overlap(one, hour * HOUR_NS, (hour + 1) * HOUR_NS)
+    return found

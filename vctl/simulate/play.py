@@ -1,0 +1,198 @@
+"""Plays a workload: jobs arrive, ``decide`` starts them, they end after their true run time. Event by event.
+
+Nothing of the scheduler is written again here: queues, rounds, growth and the return of what was borrowed are the
+daemon's. Only the store, the processes and the clock are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from vctl.core import resources as rs
+from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Amounts
+from vctl.scheduler import plan as pl
+from vctl.scheduler.backfill import Reservation
+from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.fairness import Usage
+from vctl.scheduler.plan import Plan, Start
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
+from vctl.simulate.borrowing import Loans
+from vctl.simulate.refusal import Refusals
+from vctl.simulate.workload import Arrival
+
+TOLD_EVERY = 250
+"""Arrivals between two reports of progress."""
+
+
+@dataclass(slots=True)
+class Played:
+    """What became of one job. ``start_ns`` None: it never started, ``reason`` says why."""
+
+    arrival: Arrival
+    start_ns: int | None = None
+    end_ns: int | None = None
+    held: Amounts = field(default_factory=dict)
+    cut: bool = False
+    """Its time limit ended it before it was done."""
+    reserved_ns: int | None = None
+    """The first reserved start that it was given."""
+    reason: str | None = None
+    message: str = ""
+
+
+class Player:
+    """A ledger under a virtual clock. It is changed while the workload is played; ``now_ns`` is the present.
+
+    A cluster gives back what it borrowed as soon as it is free: a daemon waits some seconds for that.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.queues: dict[str, Queue] = {}
+        self.running = Running()
+        self.usage = Usage()
+        self.now_ns = 0
+        self.rounds = 0
+        self.jobs: dict[int, Played] = {}
+        self.waits: dict[tuple[str, str], tuple[str, str]] = {}
+        """(cluster, shape) -> reason and message told last."""
+        self._loans = Loans(ledger)
+        self._refusals = Refusals(ledger)
+        self._ends: list[tuple[int, int]] = []
+        self._begins: list[int] = []
+        self._starts: dict[int, Start] = {}
+
+    # ---- what happens ----
+
+    def submit(self, arrival: Arrival) -> None:
+        """A job arrives now. What could never run is refused, as at a submit."""
+        job = arrival.job
+        played = self.jobs[job.job_id] = Played(arrival)
+        if (never := self._refusals.of(job)) is not None:
+            played.reason, played.message = never
+            return
+        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        if job.begin_at_ns is not None and job.begin_at_ns > self.now_ns:
+            heappush(self._begins, job.begin_at_ns)
+
+    def end(self, job_id: int) -> None:
+        """A job is over; what clusters had borrowed for it returns."""
+        start = self._starts.pop(job_id)
+        self.ledger.discharge(start.run_id)
+        if start.cluster is not None:
+            self.ledger.remove_cluster(start.cluster.cluster_id)
+        self.running.drop(job_id)
+        self._loans.settle()
+
+    def round(self) -> list[Start]:
+        """Decide and start; again where the scheduler would go on at once."""
+        started: list[Start] = []
+        while True:
+            plan = decide(
+                self.ledger, self.queues, now_ns=self.now_ns, running=self.running, usage=self.usage
+            )
+            self.rounds += 1
+            self._note(plan)
+            for start in plan.starts:
+                self._start(start)
+            started += plan.starts
+            if len(plan.starts) < MOST_STARTS:
+                return started
+
+    def _note(self, plan: Plan) -> None:
+        for wait in plan.waits:
+            self.waits[wait.parent_id, wait.shape] = (wait.reason, wait.message)
+        for parent_id, shape in plan.cleared:
+            self.waits.pop((parent_id, shape), None)
+            self.queues[parent_id].emptied.discard(shape)
+        for kept in self._reservations():
+            played = self.jobs[kept.job_id]
+            if played.reserved_ns is None:
+                played.reserved_ns = kept.start_ns
+
+    def _start(self, start: Start) -> None:
+        job, played = start.job, self.jobs[start.job.job_id]
+        for step in start.growth:
+            self._loans.grow(step, self.now_ns)
+        pl.take(self.ledger, start, start.run_id)
+        self.queues[job.parent_id].drop(job.job_id)
+        limit_ns = job.time_limit_ns
+        ends_at_ns = None if limit_ns is None else self.now_ns + limit_ns
+        self.running.put(
+            RunningJob(job.job_id, job.parent_id, start.cluster_id, start.run_id, job.user, ends_at_ns)
+        )
+        lasts_ns = played.arrival.runs_ns
+        if limit_ns is not None and limit_ns < lasts_ns:
+            lasts_ns, played.cut = limit_ns, True
+        played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
+        played.held = rs.total([vnode.holding.amounts for vnode in start.vnodes] or [start.holding.amounts])
+        self._starts[job.job_id] = start
+        heappush(self._ends, (played.end_ns, job.job_id))
+
+    def _reservations(self) -> Iterator[Reservation]:
+        for queue in self.queues.values():
+            for kept in queue.kept.values():
+                if kept.start_ns is not None:
+                    yield kept
+
+    # ---- in the order of time ----
+
+    def play(
+        self,
+        arrivals: Sequence[Arrival],
+        *,
+        until_ns: int | None = None,
+        each: Callable[[], None] | None = None,
+        told: Callable[[int], None] | None = None,
+    ) -> list[Played]:
+        """Let everything happen. ``each`` is called at every moment before the round, ``told`` with jobs so far."""
+        coming = 0
+        ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
+        while (moment := self._next(ordered, coming)) is not None:
+            if until_ns is not None and moment > until_ns:
+                break
+            self.now_ns = moment
+            while self._ends and self._ends[0][0] <= moment:
+                self.end(heappop(self._ends)[1])
+            while self._begins and self._begins[0] <= moment:
+                heappop(self._begins)
+            while coming < len(ordered) and ordered[coming].job.submitted_at_ns <= moment:
+                self.submit(ordered[coming])
+                coming += 1
+                if told is not None and coming % TOLD_EVERY == 0:
+                    told(coming)
+            if each is not None:
+                each()
+            self.round()
+        if until_ns is None:
+            self._close()
+        return list(self.jobs.values())
+
+    def _next(self, ordered: Sequence[Arrival], coming: int) -> int | None:
+        moments = [self._ends[0][0]] if self._ends else []
+        if coming < len(ordered):
+            moments.append(ordered[coming].job.submitted_at_ns)
+        if self._begins:
+            moments.append(self._begins[0])
+        # a reserved start is a moment too: what it kept off others may be taken then
+        reserved = (kept.start_ns or 0 for kept in self._reservations())
+        moments += [at_ns for at_ns in reserved if at_ns > self.now_ns]
+        return min(moments, default=None)
+
+    def _close(self) -> None:
+        """Whoever still waits when nothing will happen any more waits for ever."""
+        for queue in self.queues.values():
+            for job in queue.jobs.values():
+                played = self.jobs[job.job_id]
+                played.reason, played.message = self._why(queue, job)
+
+    def _why(self, queue: Queue, job: PendingJob) -> tuple[str, str]:
+        if job.held:
+            return "Held", "held"
+        by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
+        return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
