@@ -28,10 +28,12 @@ DEEP: Document = {
             "id": "research",
             "divisible": True,
             "replica_sets": {"a": 3, "b": 1},
+            "queue": {"order": "fair", "half_life_s": 3600},
             "children": [
                 {
                     "id": "vision",
                     "replica_sets": {"a": 1},
+                    "queue": {"weight": 3, "max_running_per_user": 2},
                     "children": [{"id": "vision-1", "spec": {"flexible_resource_min": {"CPU": 2}}}],
                 },
                 {
@@ -105,6 +107,28 @@ def test_a_tree_is_made_parents_first_and_what_is_exported_is_what_was_wanted(st
         again = plan(store, document, prune=True)
         assert (again["changes"], len(again["unchanged"])) == ([], 6)
     assert tree_files.export(store) == exported
+
+
+def test_how_queues_are_served_is_part_of_the_wanted_state(store: Store) -> None:
+    apply(store, DEEP)
+    before = clusters.get_cluster(store, "research")
+    assert (before["queue"]["order"], before["queue"]["half_life_s"]) == ("fair", 3600)
+    document = tree_files.export(store)
+    research = next(one for one in document["clusters"] if one["id"] == "research")
+    research["queue"] = {"order": "fifo"}
+    change = plan(store, document)["changes"]
+    assert [one["cluster_id"] for one in change] == ["research"]
+    assert (change[0]["before"]["queue"], change[0]["after"]["queue"]) == (
+        {"order": "fair", "half_life_s": 3600},
+        {"order": "fifo"},
+    )
+    apply(store, document)
+    after = clusters.get_cluster(store, "research")["queue"]
+    assert (after["order"], after["half_life_s"]) == ("fifo", None)
+    assert clusters.get_cluster(store, "vision")["queue"]["weight"] == 3
+    del research["queue"]
+    apply(store, document)
+    assert clusters.get_cluster(store, "research")["queue"]["order"] == "priority"
 
 
 def test_an_exported_tree_rebuilds_another_state(store: Store, tmp_path: Path) -> None:

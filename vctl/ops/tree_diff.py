@@ -83,7 +83,7 @@ def described(cluster: Cluster, path: str = "") -> TreeCluster:
     assert cluster.parent_id is not None
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
-        cluster.lending_limit, path,
+        cluster.lending_limit, path, cluster.queue,
     )  # fmt: skip
 
 

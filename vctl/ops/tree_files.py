@@ -12,6 +12,7 @@ from dataclasses import replace
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import DEFAULT
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms
@@ -33,6 +34,7 @@ from vctl.ops.tree_diff import (
 )
 from vctl.spec.tree_file import TreeCluster, tree_document
 from vctl.store import clusters as table
+from vctl.store import settings
 from vctl.store.store import Store
 
 
@@ -153,6 +155,8 @@ class _Work:
             changes.update(
                 self.store, after.cluster_id, _wanted(after), ledger=self.ledger, has=change.shrunk
             )
+        if after.queue != (DEFAULT if change.before is None else change.before.queue):
+            settings.set_queue(self.store, after.cluster_id, after.queue)
 
 
 def _wanted(cluster: TreeCluster) -> Wanted:

@@ -6,20 +6,22 @@ Read into a flat list, parents first, each with the path where it stands in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import DEFAULT_UNITS, Amounts
 from vctl.errors import BadSpec
 from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
 from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import check_new_cluster_id
 from vctl.spec.quantities import parse_resources, resources_document
+from vctl.spec.queue_settings import parse_queue, queue_document
 
 CLUSTERS = "clusters"
 ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
-BORROW, LENDING, CHILDREN = "borrow_limit", "lending_limit", "children"
-FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, CHILDREN)
+BORROW, LENDING, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "queue", "children"
+FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, QUEUE, CHILDREN)
 MAX_CLUSTERS = 10_000
 _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
@@ -35,6 +37,7 @@ class TreeCluster:
     borrow_limit: Amounts | None = None
     lending_limit: Amounts = field(default_factory=dict)
     path: str = ""
+    queue: QueuePolicy = DEFAULT
 
 
 class _Reader:
@@ -67,6 +70,7 @@ class _Reader:
             self._limit(given, BORROW, path) or None,
             self._limit(given, LENDING, path),
             path,
+            replace(DEFAULT, **parse_queue(given.get(QUEUE, {}), child(path, QUEUE))),  # type: ignore[arg-type]
         )
         if CHILDREN in given:
             self.level(given[CHILDREN], child(path, CHILDREN), found)
@@ -154,6 +158,10 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
         found[BORROW] = resources_document(cluster.borrow_limit)
     if cluster.lending_limit:
         found[LENDING] = resources_document(cluster.lending_limit)
+    if cluster.queue != DEFAULT:
+        usual = queue_document(DEFAULT)
+        settings = queue_document(cluster.queue).items()
+        found[QUEUE] = {name: value for name, value in settings if value != usual[name]}
     return found
 
 
