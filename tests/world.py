@@ -17,15 +17,17 @@ import pytest
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import Lease
+from vctl.daemon.mirror import Mirror
 from vctl.daemon.provider import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
+from vctl.ops import objects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 
-ON_THE_CLOCK = ("scheduler", "maintenance", "returning", "reclaiming", "provider")
+ON_THE_CLOCK = ("scheduler", "maintenance", "returning", "reclaiming", "provider", "objects")
 """Modules of ``vctl.daemon`` that read ``time.monotonic``."""
 MOST_TURNS = 40
 """A scheduler that still finds something to do after that many turns never comes to rest."""
@@ -207,14 +209,35 @@ class World:
         assert set(mirror.runs) == live
         assert set(self.processes.running()) <= live
         assert all(count == 1 for count in self.processes.starts.values())
-        pending = {row[0] for row in self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")}
+        pending = {row[0] for row in self.store.rows(
+            "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
+        )}  # fmt: skip
         assert set(mirror.parent_of) == pending
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
         )
         assert set(mirror.task_cluster) == {row[0] for row in waiting}
-
         assert self._orphans() == []
+        self._check_objects(mirror)
+
+    def _check_objects(self, mirror: Mirror) -> None:
+        """Who waits for inputs is right to, who waits for a place has them, and nothing lies on dead nodes."""
+        awaiting = self.store.rows(
+            "SELECT task_id, job_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_ARGS_AVAIL'"
+        )
+        assert mirror.awaiting == {row[0]: row[1] for row in awaiting}
+        for row in self.store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING'"):
+            verdict = objects.judge(self.store, row["job_id"], rows.loads(row["inputs"]))
+            assert not verdict.broken, (tuple(row), verdict)
+            assert bool(verdict.awaits) == (row["state"] == "PENDING_ARGS_AVAIL"), (tuple(row), verdict)
+        counts = self.store.rows(
+            "SELECT job_id, count(*) FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING' GROUP BY job_id"
+        )
+        assert mirror.waiting_tasks_of == {row[0]: row[1] for row in counts}
+        assert self.store.rows(
+            "SELECT 1 FROM objects o LEFT JOIN nodes n USING (node_id) LEFT JOIN jobs j USING (job_id)"
+            " WHERE coalesce(n.state, 'DEAD') = 'DEAD' OR j.status IS NULL OR j.status = 'PENDING'"
+        ) == []  # fmt: skip
 
     def _orphans(self) -> list[Any]:
         """Tasks whose owner is over, that were not detached, and that nobody has told to end."""

@@ -5,6 +5,7 @@ At the end all work is told to end and every cluster is removed: then nothing ma
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
+from vctl.runtime import objects as files
 from vctl.runtime.protocol import RunState
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -251,7 +253,21 @@ class Users:
 
     def _exit(self, found: list[str]) -> None:
         if found:
-            self.world.processes.end(self.dice.choice(found), self.dice.choice([0, 0, 1]))
+            run_id, code = self.dice.choice(found), self.dice.choice([0, 0, 1])
+            self._leave_outputs(run_id)
+            self.world.processes.end(run_id, code)
+
+    def _leave_outputs(self, run_id: str) -> None:
+        """What a task has promised, but for now and then one."""
+        row = self.store.row(
+            "SELECT t.outputs, r.job_id, r.node_id, j.attempt FROM runs r JOIN tasks t USING (task_id)"
+            " JOIN jobs j ON j.job_id = r.job_id WHERE r.run_id = ?",
+            run_id,
+        )
+        for name in json.loads(row["outputs"]) if row is not None else ():
+            place = files.place_of(self.world.home, row["job_id"], row["attempt"], row["node_id"])
+            if self.dice.random() < 0.9 and place.is_dir():
+                (place / name).write_text(name)
 
     def lose_process(self) -> None:
         if found := self.world.processes.running():
@@ -278,10 +294,12 @@ class Users:
                     around["VCTL_CLUSTER_ID"] = inner
         node = self.one("SELECT node_id FROM nodes")
         draw = self.dice
+        names = draw.sample("vwxyz", 3)
         request = TaskRequest(
             argv=("x",), job=job, cwd="/", grace_s=0, request=amounts(draw.choice([0, 0.5, 1, 1, 2, 3]),
             draw.choice([0, 0, 0, 0.5, 1])), max_retries=draw.choice([0, 0, 1]), detach=draw.random() < 0.15,
             strategy=draw.choice(["HYBRID", "HYBRID", "SPREAD", "RANDOM", f"NODE:{node}", f"NODE:{node}:soft"]),
+            inputs=tuple(names[: draw.choice([0, 0, 1, 2])]), outputs=tuple(names[2 : draw.choice([2, 2, 3])]),
         )  # fmt: skip
         task_ops.run(self.store, request, environment=around)
 
@@ -345,11 +363,12 @@ class Users:
             self.world.turn()
 
     def nothing_is_left(self) -> None:
-        for table in ("clusters", "vnodes", "leases", "set_aside"):
+        for table in ("clusters", "vnodes", "leases", "set_aside", "objects", "promises", "task_inputs"):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
         assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
         assert self.count("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == 0
         assert self.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')") == 0
+        assert list(files.kept(self.world.home)) == []
         assert [s for s in self.world.processes.runs.values() if s.state is RunState.RUNNING] == []
         ledger = clusters.load_ledger(self.store)
         assert all(room.is_untouched() for room in ledger.rooms.values())

@@ -161,7 +161,7 @@ class Objects:
             self._lose(mirror, sorted(lost))
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.interval_s
-            self.sweep()
+            self.sweep(mirror)
 
     def let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""
@@ -180,13 +180,17 @@ class Objects:
             files.remove(self.store.home, job_id, attempt)
         self._over.clear()
 
-    def sweep(self) -> None:
-        """Remove what belongs to nobody: a scheduler may have died before it did."""
-        ownerless = table.ownerless(self.store)
-        if ownerless:
+    def sweep(self, mirror: Mirror) -> None:
+        """Remove what belongs to nobody, and end what waits for nobody: a scheduler may have died before it did."""
+        over = [job_id for job_id in set(mirror.awaiting.values()) if not jobs.is_running(self.store, job_id)]
+        if over or table.ownerless(self.store):
             with self.store.transaction():
+                mirror.follow(self.store)
+                for job_id in over:
+                    job_over(self.store, mirror, job_id)
                 for job_id in table.ownerless(self.store):
                     table.drop(self.store, job_id)
+                mirror.caught_up(self.store)
         for job_id, attempt in ops.left_over(self.store):
             files.remove(self.store.home, job_id, attempt)
 

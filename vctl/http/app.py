@@ -11,7 +11,19 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
-from vctl.http import answers, clusters, jobs, management, metrics, nodes, objects, tasks, tree_files, views, why
+from vctl.http import (
+    answers,
+    clusters,
+    jobs,
+    management,
+    metrics,
+    nodes,
+    objects,
+    tasks,
+    tree_files,
+    views,
+    why,
+)
 from vctl.http.context import Server, state
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard

@@ -66,7 +66,7 @@ def judge(store: Store, job_id: int, names: Sequence[str]) -> Verdict:
             return Verdict(places, broken=_why_broken(name, maker))
         if takes_tasks is None:
             job = jobs.get(store, job_id)
-            takes_tasks = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
+            takes_tasks = job is not None and job["status"] == jb.RUNNING
         if not takes_tasks:
             return Verdict(places, broken=f"input {name} was promised by no task, and the job is over")
         awaits.append(f"{name}, which no task has promised yet")
