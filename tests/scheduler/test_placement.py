@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler import ground
-from vctl.core.clusters import FLEXIBLE, PRIMARY, ClusterSpec
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
@@ -328,6 +328,23 @@ def test_the_entrypoint_sees_what_it_asked_for() -> None:
     assert isinstance(plan, Placed)
     assert plan.entry.instances == {"GPU": {0: SCALE}}
     assert plan.entry.cores == (0,)
+
+
+def test_what_asks_for_nothing_does_not_run_on_a_node_that_left_the_view() -> None:
+    world = ground.ledger("4c, 4c, 4c")
+    nothing = ClusterSpec()
+    for number, cluster_id in enumerate(("team", "other"), 1):
+        world.put_cluster(Cluster(cluster_id, PRIMARY, LOGICAL, ClusterSpec(replica_sets={"4c": 1})))
+        node = world.vnodes[f"n{number}"]
+        world.carve(replace(node, vnode_id=f"{cluster_id}/0", cluster_id=cluster_id, parent_id=node.vnode_id))
+    ground.use(world, "n3", "4c")
+    plan = place(world, PRIMARY, nothing, {})
+    assert isinstance(plan, Placed)
+    assert [piece.node_id for piece in plan.pieces] == ["n3"], "full, but in the view"
+    world.remove_cluster("team")
+    plan = place(world, PRIMARY, nothing, {})
+    assert isinstance(plan, Placed)
+    assert [piece.node_id for piece in plan.pieces] == ["n1"]
 
 
 class TestTwoVirtualNodesOnOnePhysicalNode:

@@ -349,11 +349,16 @@ class Ledger:
         if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
             self.file(index, vnode_id, self.rooms[vnode_id])
 
+    def _has_left_the_view(self, vnode_id: str) -> bool:
+        """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
+        children = (self.vnodes[child] for child in self.children[vnode_id])
+        return any(child.whole and self.clusters[child.cluster_id].kind == LOGICAL for child in children)
+
     def file(self, index: SlotIndex, vnode_id: str, room: Room) -> None:
         """Put a virtual node into an index as if this were its room."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
-        if not node.schedulable:
+        if not node.schedulable or (not any(room.free.values()) and self._has_left_the_view(vnode_id)):
             index.drop(vnode_id)
             return
         own = {k: v for k, v in vnode.labels.items() if k != lb.VNODE_ID}
