@@ -4,8 +4,9 @@ from typing import Annotated
 
 from vctl.cli.declare import Opt
 
-ORDERS = ("fifo", "priority", "fair")
+ORDERS = ("fifo", "priority", "fair", "longest", "shortest")
 DISCIPLINES = ("strict", "best-effort", "backfill")
+PREEMPTIONS = ("off", "requeue", "stop")
 NONE = "none"
 
 Order = Annotated[
@@ -41,9 +42,24 @@ MostJobs = Annotated[
 MostPerUser = Annotated[
     str | None, Opt("--max-running-per-user", metavar="N", help="The same for each user; none: any.")
 ]
+Preemption = Annotated[
+    str | None,
+    Opt(
+        "--preemption",
+        choices=PREEMPTIONS,
+        help="Jobs may end running ones of lower priority: requeue or stop these (default: off).",
+    ),
+]
+MinRuntime = Annotated[
+    str | None, Opt("--min-runtime", metavar="DURATION", help="A job is not preempted before that (0).")
+]
+Grace = Annotated[
+    str | None,
+    Opt("--preemption-grace", metavar="DURATION", help="Between being told and being ended (30s)."),
+]
 NAMES = (
     "order", "discipline", "weight", "ageing_s", "half_life_s", "starvation_after_s", "backfill_depth",
-    "max_running_jobs", "max_running_per_user",
+    "max_running_jobs", "max_running_per_user", "preemption", "min_runtime_s", "preemption_grace_s",
 )  # fmt: skip
 
 

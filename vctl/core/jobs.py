@@ -31,6 +31,7 @@ CLUSTER_STOPPED = "ClusterStopped"
 DEPENDENCY = "Dependency"
 ARRAY_LIMIT = "ArrayLimit"
 BACKOFF = "Backoff"
+WAITING_FOR_PREEMPTION = "WaitingForPreemption"
 # reason tokens of a job that ended, or that is waiting again after a setback
 INFEASIBLE = "Infeasible"
 STOPPED_BY_USER = "StoppedByUser"

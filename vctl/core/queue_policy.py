@@ -1,13 +1,15 @@
-"""How a cluster's queue is served: order, discipline, weight among its siblings, limits. Values with defaults."""
+"""How a cluster's queue is served: order, discipline, weight, limits, preemption. Values with defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIFO, PRIORITY, FAIR = "fifo", "priority", "fair"
-QUEUE_ORDERS = (FIFO, PRIORITY, FAIR)
+FIFO, PRIORITY, FAIR, LONGEST, SHORTEST = "fifo", "priority", "fair", "longest", "shortest"
+QUEUE_ORDERS = (FIFO, PRIORITY, FAIR, LONGEST, SHORTEST)
 STRICT, BEST_EFFORT, BACKFILL = "strict", "best-effort", "backfill"
 QUEUE_DISCIPLINES = (STRICT, BEST_EFFORT, BACKFILL)
+OFF, REQUEUE, STOP = "off", "requeue", "stop"
+PREEMPTIONS = (OFF, REQUEUE, STOP)
 
 SECOND = 10**9
 MOST_WEIGHT = 1_000_000
@@ -32,6 +34,17 @@ class QueuePolicy:
     """How many heads get a reserved start."""
     max_running_jobs: int | None = None
     max_running_per_user: int | None = None
+    preemption: str = OFF
+    """Whether a job may end running ones of lower priority, and what becomes of these."""
+    min_runtime_ns: int = 0
+    """So long an attempt runs before it may be preempted."""
+    preemption_grace_ns: int = 30 * SECOND
+    """What a job gets between being told and being ended."""
+
+    @property
+    def preempts(self) -> bool:
+        """Whether preemption is on."""
+        return self.preemption != OFF
 
 
 DEFAULT = QueuePolicy()

@@ -49,6 +49,7 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
         for told in plan.task_waits:
             tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message, told.vnode_id)
             mirror.bind_task(told)
+        mirror.preemptions.begin(store, mirror, plan)
         for wait in plan.waits:
             jobs.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
@@ -83,6 +84,7 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     pl.take(mirror.ledger, start, run.run_id)
     jobs.insert_run(store, run)
     jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
+    mirror.preemptions.unmark(store, mirror, job.job_id, "it has started")
     mirror.dequeue(job.job_id)
     mirror.add_run(run)
     mirror.running.put(RunningJob.begun(job, start.cluster_id, run.run_id, store.clock()))

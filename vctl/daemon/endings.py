@@ -11,7 +11,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.daemon import objects, retrying
+from vctl.daemon import objects, preempting, retrying
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
 from vctl.ops.nodes import settle_drained
@@ -164,14 +164,8 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
             jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
             return  # told to end; the last one of them ends the job
         mirror.stops.discard(job_id)
-        if retrying.is_wanted(job, outcome):
-            retrying.end_detached(store, mirror, job_id)
-            if mirror.runs_of_job.get(job_id):
-                jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
-                return
-            _destroy(store, mirror, job["cluster_id"])
-            object_table.drop(store, job_id)
-            retrying.requeue(store, mirror, job, outcome)
+        outcome = preempting.judged(mirror, job, outcome)
+        if _goes_on(store, mirror, job, outcome):
             return
         mirror.note_end(job)
         mirror.windows.leave(job)
@@ -180,11 +174,33 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
             message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],
         )  # fmt: skip
         objects.job_over(store, mirror, job_id)
+        preempting.ended(store, mirror, job, outcome)
+        mirror.running.drop(job_id)
     if not (mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id)):
         _destroy(store, mirror, job["cluster_id"])
         object_table.drop(store, job_id)
     else:
         clusters.set_detached(store, job["cluster_id"])
+
+
+def _goes_on(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> bool:
+    """Whether the job waits again, or detached work has to end first because what it ran on is needed."""
+    again = preempting.requeue if preempting.is_requeued(mirror, job, outcome) else None
+    if retrying.is_wanted(job, outcome):
+        again = retrying.requeue
+    if again is None and outcome.reason != jb.PREEMPTED:
+        return False
+    retrying.end_detached(store, mirror, job["job_id"])
+    if mirror.runs_of_job.get(job["job_id"]):
+        jobs.set_outcome(store, job["job_id"], rows.dumps(dataclasses.astuple(outcome)))
+        return True
+    if again is None:
+        return False
+    _destroy(store, mirror, job["cluster_id"])
+    object_table.drop(store, job["job_id"])
+    again(store, mirror, job, outcome)
+    mirror.preemptions.over(store, mirror, job["job_id"])
+    return True
 
 
 def is_attached(store: Store, run: Run) -> bool:

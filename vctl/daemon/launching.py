@@ -10,7 +10,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Holding
-from vctl.daemon import gangs, objects
+from vctl.daemon import gangs, notices, objects
 from vctl.ops.forms import amounts
 from vctl.ops.jobs import log_of
 from vctl.runtime.environment import job_environment
@@ -45,7 +45,7 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         "VCTL_NODE_ID": run.node_id,
         "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
         "VCTL_HOME": str(store.home),
-        "VCTL_LEASE_FILE": notice_path(str(store.home), job["submission_id"]),
+        "VCTL_LEASE_FILE": notices.path_of(store.home, job["submission_id"]),
     }
     if run.task_id is None:
         place = objects.prepare(store, run, job["attempt"])
@@ -97,8 +97,3 @@ def path_of(ledger: Ledger, cluster_id: str) -> str:
         parts.append(current)
         current = ledger.clusters[current].parent_id
     return "/".join(reversed(parts or [PRIMARY]))
-
-
-def notice_path(home: str, submission_id: str) -> str:
-    """Where a job reads which lease is called in and until when."""
-    return f"{home}/notices/{submission_id}.json"

@@ -10,6 +10,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, joined_since
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import CANCELLED, PENDING_ARGS, PENDING_NODE, Lease, PendingTask
+from vctl.daemon.preemptions import Preemptions
 from vctl.daemon.windows import Windows
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Usage
@@ -17,7 +18,7 @@ from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue, Verdict
-from vctl.store import clusters, jobs, nodes, rows, tasks
+from vctl.store import clusters, jobs, nodes, preemptions, rows, tasks
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -39,6 +40,9 @@ class Mirror:
         for run in runs.values():
             self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         self.running = Running()
+        for run in runs.values():
+            if run.task_id is not None:
+                self.running.put_task(run.job_id, run.run_id)
         """Running jobs, as far as queues ask: limits, reserved starts, shares."""
         self.usage = Usage()
         self.queues: dict[str, Queue] = {}
@@ -65,6 +69,8 @@ class Mirror:
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
         self.leases: dict[int, Lease] = {}
+        self.preemptions = Preemptions()
+        """Running jobs that end for waiting ones."""
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
 
@@ -82,6 +88,7 @@ class Mirror:
                     mirror.stops.add(row["job_id"])
                 if row["outcome"] is not None:
                     mirror.stop_members(row)  # it was ending already
+            mirror.preemptions.load(store, mirror)
             mirror.windows.load(store)
             for row in tasks.waiting_rows(store):
                 mirror.put_task(objects.pending(store, row))
@@ -148,10 +155,13 @@ class Mirror:
         """A process that is to be started."""
         self.runs[run.run_id] = run
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        if run.task_id is not None:
+            self.running.put_task(run.job_id, run.run_id)
 
     def drop_run(self, run: Run) -> None:
         """A process that is over; what it held returns."""
         self.runs.pop(run.run_id, None)
+        self.running.drop_task(run.job_id, run.run_id)
         siblings = self.runs_of_job.get(run.job_id)
         if siblings is not None:
             siblings.discard(run.run_id)
@@ -178,7 +188,10 @@ class Mirror:
     def note_running(self, row: Row) -> None:
         """A job of which a process runs: when it will end, whose it is."""
         if run_ids := self.runs_of_job.get(row["job_id"]):
-            self.running.put(rows.running(row, min(run_ids)))
+            own = [run_id for run_id in run_ids if self.runs[run_id].task_id is None]
+            self.running.put(rows.running(row, min(own or run_ids)))
+            if row["stop_requested_at"] is not None or row["outcome"] is not None:
+                self.running.leave(row["job_id"])
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""
@@ -325,5 +338,8 @@ def _grace_s(store: Store, run: Run) -> float:
     """What a process that is being stopped gets before it is killed; on a dead node nothing."""
     if run.stop_reason == jb.NODE_FAILED:
         return 0.0
+    preemption = preemptions.of(store, run.job_id) if run.stop_reason == jb.PREEMPTED else None
+    if preemption is not None and not preemption["warns"]:
+        return max(0.0, float(preemption["ends_at"] - store.clock()) / 1e9)
     row = jobs.get(store, run.job_id) if run.task_id is None else tasks.get(store, run.task_id)
     return 0.0 if row is None else float(row["grace_s"])

@@ -6,8 +6,6 @@ lease then is ended, newest first, never more than the lease and never half a ga
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from dataclasses import replace
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.tasks import Lease
-from vctl.daemon.launching import notice_path
+from vctl.daemon import notices
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.returning import Returns
 from vctl.scheduler.leasing import newest_first
@@ -84,18 +82,13 @@ class Reclaims:
         job = jobs.get(self.store, job_id)
         if job is None:
             return
-        path = notice_path(str(self.store.home), job["submission_id"])
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         notice = {
             "lease_id": lease.lease_id,
             "amounts": dict(lease.amounts),
             "lender_id": lease.lender_id,
             "ends_at_ns": ends,
         }
-        fresh = f"{path}.{os.getpid()}"
-        with open(fresh, "w", opener=_private) as file:
-            json.dump(notice, file)
-        os.replace(fresh, path)
+        notices.write(self.store.home, job["submission_id"], notice)
         for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
             tell(run_id, NOTICE_SIGNAL)
 
@@ -111,15 +104,21 @@ class Reclaims:
         for run in sorted(users_of(mirror, lease), key=_age, reverse=True):
             if all(amount <= 0 for amount in missing.values()):
                 return
+            if self._is_young(mirror, run):
+                continue  # asked again after another grace
             victims = [run] if run.task_id is not None else _whole_job(mirror, run)
             for victim in victims:
                 stop(victim, jb.PREEMPTED, self.grace_s if victim.task_id is None else 3.0)
                 for name in missing:
                     missing[name] -= victim.holding.amounts.get(name, 0)
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    def _is_young(self, mirror: Mirror, run: Run) -> bool:
+        """Whether its job has not yet run for as long as its cluster grants to every attempt."""
+        job = mirror.running.jobs.get(run.job_id)
+        parent = None if job is None else mirror.ledger.clusters.get(job.parent_id)
+        if job is None or parent is None:
+            return False
+        return self.store.clock() < job.started_at_ns + parent.queue.min_runtime_ns
 
 
 def users_of(mirror: Mirror, lease: Lease) -> Iterator[Run]:

@@ -31,7 +31,8 @@ def is_wanted(job: Row, outcome: Outcome) -> bool:
         return False
     rules = rows.loads(job["rules"])
     cause = CAUSES.get(outcome.reason or "")
-    return job["attempt"] <= rules.get("max_retries", 0) and cause in rules["retry_on"]
+    tried = job["attempt"] - job["preemptions"]  # what was ended for others was no failure
+    return tried <= rules.get("max_retries", 0) and cause in rules["retry_on"]
 
 
 def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
@@ -50,7 +51,7 @@ def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
 def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already."""
     rules = rows.loads(job["rules"])
-    attempt = job["attempt"]
+    attempt = job["attempt"] - job["preemptions"]
     backoff_s = min(rules["backoff_s"] * 2.0 ** min(attempt - 1, 60), LONGEST_BACKOFF_S)
     begin_at = store.clock() + int(backoff_s * 1e9) if backoff_s > 0 else None
     reason = message = None
@@ -62,6 +63,8 @@ def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
         )
     jobs.mark_requeued(
         store, job, reason=reason, message=message, begin_at=begin_at,
-        data={"attempt": attempt, "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s},
+        data={
+            "attempt": job["attempt"], "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s,
+        },
     )  # fmt: skip
     mirror.reload_job(store, job["job_id"])

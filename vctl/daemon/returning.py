@@ -49,8 +49,10 @@ class Returns:
         self._due = None
         self._shares = None
         due: list[Lease] = []
+        kept = {part[0] for earmark in mirror.preemptions.earmarks(mirror) for part in earmark.pieces}
         for lease in newest_first(list(mirror.leases.values())):
-            if not free_part(mirror.ledger, lease):
+            wanted = lease.vnode_id in kept and lease.lease_id not in self.called
+            if wanted or not free_part(mirror.ledger, lease):
                 self._idle_since.pop(lease.lease_id, None)
                 continue
             since = self._idle_since.setdefault(lease.lease_id, now)

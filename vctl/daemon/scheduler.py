@@ -23,6 +23,7 @@ from vctl.daemon.log_rotation import rotate
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
+from vctl.daemon.preempting import Preempting
 from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.returning import LeaseTerms, Returns
@@ -63,6 +64,7 @@ class Scheduler:
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
         self.limits = TimeLimits(store)
+        self.preempting = Preempting(store)
         self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.dependencies = Dependencies(store)
         self.log_max_bytes = log_max_bytes
@@ -152,10 +154,12 @@ class Scheduler:
         self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
         begin_due(self.store, mirror)
         self._let_in(mirror)
+        self.preempting.review(mirror)
         self.returns.turn(mirror)
         while self._round(mirror):
             names, _ = self._changes()
             self._observe(mirror, names)
+        self.preempting.turn(mirror, self._stop_run, self.runtime.signal_run)
         self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
         self.beat()
@@ -167,7 +171,7 @@ class Scheduler:
             self._launch(mirror, run)
         proposed = len(plan.starts) + len(plan.task_starts)
         done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
-        return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred
+        return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred or plan.unsearched
 
     def _decide(self, mirror: Mirror) -> tuple[Plan, list[Run]]:
         """What to start, and what of it was committed."""
@@ -328,6 +332,8 @@ class Scheduler:
             with self.store.transaction():
                 jobs.mark_stopping(self.store, run.run_id, reason)
             mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
+            if run.task_id is None:
+                mirror.running.leave(run.job_id)
         self.runtime.stop(run.run_id, grace_s=grace_s)
 
     def _tell(self, run_id: str, signo: int) -> None:
@@ -357,6 +363,8 @@ class Scheduler:
         if self.mirror is not None:
             if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
                 return 0.0  # found out at the end of the turn
+            if (at := self.preempting.nearest_ns(self.mirror)) is not None:
+                due.append(at)
             due += [
                 job.begin_at_ns
                 for queue in self.mirror.queues.values()

@@ -38,6 +38,10 @@ def _nanoseconds(value: object, path: str) -> object:
     return int(parse_duration(value, path, positive=True) * qp.SECOND)
 
 
+def _pause(value: object, path: str) -> object:
+    return int(parse_duration(value, path) * qp.SECOND)
+
+
 READERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "order": ("order", _word(qp.QUEUE_ORDERS)),
     "discipline": ("discipline", _word(qp.QUEUE_DISCIPLINES)),
@@ -48,6 +52,9 @@ READERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "backfill_depth": ("backfill_depth", _number(qp.MOST_HEADS)),
     "max_running_jobs": ("max_running_jobs", _number(MOST_JOBS)),
     "max_running_per_user": ("max_running_per_user", _number(MOST_JOBS)),
+    "preemption": ("preemption", _word(qp.PREEMPTIONS)),
+    "min_runtime_s": ("min_runtime_ns", _pause),
+    "preemption_grace_s": ("preemption_grace_ns", _pause),
 }
 """Documented name -> (field, how it is read)."""
 _DEFAULTS = {field.name: field.default for field in fields(QueuePolicy)}

@@ -158,6 +158,17 @@ CREATE TABLE promises (
 CREATE TABLE task_inputs (
     job_id INTEGER NOT NULL, name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (job_id, name, task_id)
 ) WITHOUT ROWID;
+ALTER TABLE jobs ADD COLUMN preemptions INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE preemptions (
+    victim_id INTEGER PRIMARY KEY REFERENCES jobs (job_id) ON DELETE CASCADE, attempt INTEGER NOT NULL,
+    winner_id INTEGER NOT NULL, winner TEXT NOT NULL, rule TEXT NOT NULL, warns INTEGER NOT NULL,
+    ends_at INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, ending INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE earmarks (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id INTEGER NOT NULL UNIQUE REFERENCES jobs (job_id) ON DELETE CASCADE, submission_id TEXT NOT NULL,
+    parent_cluster_id TEXT NOT NULL, priority INTEGER NOT NULL, pieces TEXT NOT NULL, awaited TEXT NOT NULL
+);
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """,
     ),

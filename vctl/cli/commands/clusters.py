@@ -73,6 +73,9 @@ def create(
     backfill_depth: queue.Depth = None,
     max_running_jobs: queue.MostJobs = None,
     max_running_per_user: queue.MostPerUser = None,
+    preemption: queue.Preemption = None,
+    min_runtime: queue.MinRuntime = None,
+    preemption_grace: queue.Grace = None,
 ) -> Answer:
     """Create a virtual cluster."""
     from vctl.ops import clusters
@@ -96,6 +99,9 @@ def create(
             backfill_depth,
             max_running_jobs,
             max_running_per_user,
+            preemption,
+            min_runtime,
+            preemption_grace,
         ),
     )
     made = str(data["cluster_id"])  # inside a job qualified by the cluster it lies in
@@ -107,6 +113,7 @@ def create(
     "vctl vc update team-a --replica-sets '{\"8c16g\": 3}'",
     "vctl vc update team-a --replica-sets @team-a.json --revision 1763640000000000000",
     "vctl vc update primary --queue-order fair --queue-discipline backfill",
+    "vctl vc update primary --preemption requeue --min-runtime 10m --preemption-grace 1m",
     common=(NO_LOCAL_NODE, *CHANGES),
     uses_nodes=True,
 )
@@ -132,6 +139,9 @@ def update(
     backfill_depth: queue.Depth = None,
     max_running_jobs: queue.MostJobs = None,
     max_running_per_user: queue.MostPerUser = None,
+    preemption: queue.Preemption = None,
+    min_runtime: queue.MinRuntime = None,
+    preemption_grace: queue.Grace = None,
 ) -> Answer:
     """Change what a virtual cluster consists of, all of it or nothing.
 
@@ -158,6 +168,9 @@ def update(
             backfill_depth,
             max_running_jobs,
             max_running_per_user,
+            preemption,
+            min_runtime,
+            preemption_grace,
         ),
     )
     return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")

@@ -1,0 +1,206 @@
+"""Random contests for room: nobody of equal or higher priority goes, nobody too young, no half gang, no cycle, and the
+room reaches the winner. The choice of victims is compared with trying every combination."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from tests.scheduler import ground as g
+from tests.scheduler.contest import Contest
+from vctl.core.clusters import ClusterSpec
+from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import (
+    BACKFILL,
+    BEST_EFFORT,
+    FIFO,
+    PRIORITY,
+    REQUEUE,
+    SECOND,
+    STRICT,
+    QueuePolicy,
+)
+from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.preemption import Preempt
+
+NODES = ("2c", "4c", "4c 1g", "4c 2g")
+SPECS = (
+    lambda rng: g.spec(f"PACK: {rng.randint(1, 4)}c"),
+    lambda rng: g.spec(f"PACK: {rng.randint(1, 2)}c"),
+    lambda rng: g.spec(f"PACK: 1c {rng.choice(('0.5', '0.25', '1', '2'))}g"),
+    lambda rng: g.spec("STRICT_SPREAD: " + ", ".join([f"{rng.randint(1, 3)}c"] * 2)),
+    lambda rng: g.spec(f"PACK: {rng.randint(1, 2)}c, {rng.randint(1, 2)}c"),
+    lambda rng: g.spec(flexible=f"{rng.randint(1, 6)}c"),
+    lambda rng: g.spec(whole={rng.choice(("2c", "4c")): 1}),
+)
+MOST_ROUNDS = 60
+
+
+def build(seed: int) -> tuple[Contest, Random]:
+    rng = Random(seed)
+    policy = QueuePolicy(
+        order=rng.choice((PRIORITY, PRIORITY, FIFO)),
+        discipline=rng.choice((BEST_EFFORT, BEST_EFFORT, STRICT, BACKFILL)),
+        ageing_ns=rng.choice((None, None, 100 * SECOND)),
+        preemption=REQUEUE,
+        min_runtime_ns=rng.choice((0, 0, 200 * SECOND)),
+    )
+    there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 4))]), policy)
+    for number in range(rng.randint(2, 9)):
+        there.now = rng.randint(0, 900)
+        there.submit(f"low{number}", rng.randint(0, 3), SPECS[rng.randrange(len(SPECS))](rng))
+        there.round(preempts=False)
+    there.now = 1_000
+    for number in range(rng.randint(1, 4)):
+        there.submit(f"high{number}", rng.randint(1, 6), SPECS[rng.randrange(len(SPECS))](rng))
+    return there, rng
+
+
+def check(seed: int) -> int:
+    """Let it come to rest, looking at every preemption; how many there were."""
+    there, rng = build(seed)
+    preempted: set[tuple[str, str]] = set()
+    since: dict[str, int] = {}
+    expected: list[PendingJob] = []
+    count = 0
+    for _ in range(MOST_ROUNDS):
+        before = dict(there.running.jobs)
+        held = {job_id: whole(there, job_id) for job_id in there.begun}
+        leaving = set(there.ending)
+        plan = there.round()
+        for winner in expected:
+            reaches(there, winner, since[winner.submission_id])
+        expected = []
+        for one in plan.preempts:
+            count += 1
+            since[one.job.submission_id] = there.log.index(_line_of(one))
+            obey_rules(there, one, before, leaving)
+            leaving |= {victim.job.job_id for victim in one.victims}
+            for victim in one.victims:
+                pair = (one.job.submission_id, victim.job.submission_id)
+                assert pair[::-1] not in preempted, f"a cycle in seed {seed}"
+                preempted.add(pair)
+        assert {n: whole(there, n) for n in held if n in there.begun} == {
+            n: held[n] for n in held if n in there.begun
+        }
+        if there.ending:
+            job_id = rng.choice(sorted(there.ending))  # they go in any order, and others look in between
+            waiting = {n for n, mark in there.queue.earmarks.items() if mark.awaited == {job_id}}
+            there.gone(job_id)
+            expected = [there.queue.jobs[n] for n in sorted(waiting)]
+        elif not (plan.starts or plan.preempts or plan.lapsed or plan.unsearched):
+            break
+    else:
+        raise AssertionError(f"seed {seed} does not come to rest: {there.log}")
+    assert there.queue.earmarks == {}, (seed, there.log)
+    return count
+
+
+def whole(there: Contest, job_id: int) -> frozenset[str]:
+    """What a job holds: all of it or nothing."""
+    return frozenset(there.ledger.members.get(there.begun[job_id].start.cluster_id, ()))
+
+
+def obey_rules(there: Contest, one: Preempt, before: dict[int, RunningJob], leaving: set[int]) -> None:
+    for victim in one.victims:
+        assert victim.job.job_id in before
+        assert victim.job.job_id not in leaving
+        assert victim.job.priority < one.job.priority
+        ran_ns = there.now * SECOND - before[victim.job.job_id].started_at_ns
+        assert ran_ns >= there.queue.policy.min_runtime_ns
+
+
+def reaches(there: Contest, winner: PendingJob, since: int) -> None:
+    """All its victims have gone: in the next round the winner starts, unless the room went to a higher priority."""
+    priorities = {job.submission_id: job.priority for job in there.known.values()}
+    started = [line.removeprefix("start ") for line in there.log[since:] if line.startswith("start ")]
+    others = [*started, *(mark.submission_id for mark in there.queue.earmarks.values())]
+    higher = any(priorities[name] > winner.priority for name in others)
+    assert winner.submission_id in started or higher, there.log
+
+
+def _line_of(one: Preempt) -> str:
+    names = " ".join(sorted(victim.job.submission_id for victim in one.victims))
+    return f"preempt {names} for {one.job.submission_id}"
+
+
+@pytest.mark.parametrize("seed", range(500))
+def test_a_random_contest(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_random_contests(part: int) -> None:
+    assert sum(check(1_000_000 + part * 1_000 + number) for number in range(1_000)) > 100
+
+
+# ---- the choice of victims, by brute force ----
+
+
+def after(ledger: Ledger, there: Contest, gone: tuple[int, ...]) -> Ledger:
+    twin = ledger.copy()
+    for job_id in gone:
+        begun = there.begun[job_id]
+        twin.discharge(begun.run_id)
+        twin.remove_cluster(begun.start.cluster_id)
+    return twin
+
+
+def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int]) -> list[int] | None:
+    """From the highest level down, every combination of a level beside all those below it."""
+
+    def fits(gone: list[int]) -> bool:
+        twin = after(there.ledger, there, tuple(gone))
+        return isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed)
+
+    jobs = there.running.jobs
+    levels = sorted({jobs[n].priority for n in losses}, reverse=True)
+    chosen: list[int] = []
+    for level in levels:
+        here = sorted(
+            (n for n in losses if jobs[n].priority == level), key=lambda n: (-jobs[n].started_at_ns, n)
+        )
+        below = [n for n in losses if jobs[n].priority < level]
+        options = [some for size in range(len(here) + 1) for some in combinations(range(len(here)), size)]
+        doing = [some for some in options if fits([*chosen, *below, *(here[i] for i in some)])]
+        if not doing:
+            return None
+        best = min(doing, key=lambda some: (sum(losses[here[i]] for i in some), len(some), some))
+        chosen += [here[i] for i in best]
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
+    rng = Random(seed)
+    there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 3))]))
+    for number in range(rng.randint(2, 8)):
+        there.now = rng.randint(0, 900)
+        there.submit(f"low{number}", rng.randint(0, 2), SPECS[rng.randrange(len(SPECS))](rng))
+        there.round(preempts=False)
+    for job_id in list(there.queue.jobs):
+        there.queue.drop(job_id)
+    there.now = 1_000
+    spec: ClusterSpec = SPECS[rng.randrange(len(SPECS))](rng)
+    number = there.submit("w", 9, spec)
+    job = there.queue.jobs[number]
+    plan = there.round()
+    if plan.starts:
+        return
+    total = there.ledger.total("kPrimaryClusterID")
+    losses = {}
+    for job_id, begun in there.begun.items():
+        held = [vnode.holding.amounts for vnode in begun.start.vnodes]
+        share = max(
+            (10**9 * sum(h.get(name, 0) for h in held) // total[name] for name in total if total[name]),
+            default=0,
+        )
+        elapsed_ms = there.now * 1_000 - there.running.jobs[job_id].started_at_ns // 10**6
+        losses[job_id] = elapsed_ms * share
+    wanted = best_by_brute_force(there, job, losses) if losses else None
+    found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
+    assert found == ([wanted] if wanted else [])

@@ -1,0 +1,165 @@
+"""Carrying preemptions out: a job is told (a file, its signal), has a grace, is ended; then it waits again or is over.
+
+First the signal, then the record: a scheduler that dies in between sends it once more, never not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.core.queue_policy import OFF, REQUEUE
+from vctl.daemon import notices
+from vctl.daemon.mirror import Mirror
+from vctl.daemon.preemptions import Preemption, tell_loss
+from vctl.scheduler.earmarks import Earmark
+from vctl.store import jobs, preemptions, rows, tasks
+from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.daemon.endings import Outcome
+
+Stop = Callable[[Run, str, float], None]
+Warn = Callable[[str, int], object]
+
+
+class Preempting:
+    """What is due for jobs that end for others."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def nearest_ns(self, mirror: Mirror) -> int | None:
+        """When something is due: a grace that ends, a job that will have run long enough."""
+        due = [one.ends_ns for one in mirror.preemptions.active.values() if one.told and not one.ending]
+        due += [queue.again_ns for queue in mirror.queues.values() if queue.again_ns is not None]
+        return min(due, default=None)
+
+    def review(self, mirror: Mirror) -> None:
+        """Give up what is kept for jobs that do not want it any more."""
+        if not any(self._why_over(mirror, job_id) for job_id in mirror.preemptions.marked):
+            return
+        with self.store.transaction():
+            mirror.follow(self.store)
+            for job_id in list(mirror.preemptions.marked):
+                if (why := self._why_over(mirror, job_id)) is not None:
+                    mirror.preemptions.unmark(self.store, mirror, job_id, why)
+            mirror.caught_up(self.store)
+
+    def _why_over(self, mirror: Mirror, job_id: int) -> str | None:
+        parent_id = mirror.preemptions.marked[job_id]
+        queue = mirror.queues.get(parent_id)
+        parent = mirror.ledger.clusters.get(parent_id)
+        earmark: Earmark | None = None if queue is None else queue.earmarks.get(job_id)
+        if queue is None or earmark is None or (job := queue.jobs.get(job_id)) is None:
+            return "it waits no longer"
+        if job.priority < earmark.priority:
+            return "its priority is lower now"
+        if not job.may_start(self.store.clock()):
+            return "it may not start now"
+        if parent is None or parent.state != "ACTIVE":
+            return "its cluster admits no jobs"
+        if parent.queue.preemption == OFF:
+            return "preemption was turned off"
+        return None if earmark.stands(mirror.ledger) else "what was kept for it is gone"
+
+    def turn(self, mirror: Mirror, stop: Stop, warn: Warn) -> None:
+        """Tell those who do not know yet, end those whose grace is over."""
+        now = self.store.clock()
+        for name in mirror.preemptions.spared:
+            notices.remove(self.store.home, name)
+        mirror.preemptions.spared.clear()
+        for one in sorted(mirror.preemptions.active.values(), key=lambda one: one.victim_id):
+            job = jobs.get(self.store, one.victim_id)
+            if one.ending or job is None or job["stop_requested_at"] is not None:
+                continue  # it ends already
+            if not one.told:
+                self._tell(mirror, one, job, stop, warn)
+            elif one.ends_ns <= now:
+                self._end(mirror, one, job["grace_s"], stop)
+
+    def _tell(self, mirror: Mirror, one: Preemption, job: Row, stop: Stop, warn: Warn) -> None:
+        notices.write(
+            self.store.home, one.victim,
+            {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns},
+        )  # fmt: skip
+        signal = rows.loads(job["rules"]).get("signal") if one.warns else None
+        heard = signal is not None and [
+            warn(run_id, signal["number"]) for run_id in sorted(mirror.members_of(one.victim_id))
+        ]
+        if not heard or not any(heard):
+            self._end(mirror, one, max(0.0, (one.ends_ns - self.store.clock()) / 1e9), stop)
+            return
+        with self.store.transaction():
+            mirror.preemptions.mark(self.store, one, ending=False)
+
+    def _end(self, mirror: Mirror, one: Preemption, grace_s: float, stop: Stop) -> None:
+        for run_id in sorted(mirror.runs_of_job.get(one.victim_id, ())):
+            run = mirror.runs[run_id]
+            if run.task_id is None or not tasks.is_detached(self.store, run.task_id):
+                stop(run, jb.PREEMPTED, grace_s)
+        with self.store.transaction():
+            mirror.preemptions.mark(self.store, one, ending=True)
+
+
+# ---- how it ends ----
+
+
+def judged(mirror: Mirror, job: Row, outcome: Outcome) -> Outcome:
+    """The outcome of a job that was told to make room: one that ended well did, one that was stopped is stopped."""
+    one = mirror.preemptions.of(job)
+    told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT
+    if outcome.reason != jb.PREEMPTED and not told:
+        return outcome
+    if job["stop_requested_at"] is not None:
+        words = "stopped by the user"
+        return replace(
+            outcome,
+            status=jb.STOPPED,
+            reason=jb.STOPPED_BY_USER,
+            exit_code=jb.EXIT_STOPPED,
+            message=words,
+        )
+    message = outcome.message if one is None else f"it ended for {one.winner}, which has a higher priority"
+    return replace(
+        outcome, status=jb.STOPPED, reason=jb.PREEMPTED, exit_code=jb.EXIT_STOPPED, message=message
+    )
+
+
+def rule_of(mirror: Mirror, job: Row) -> str:
+    """What becomes of a job that had to make room: by what was decided then, else as its cluster says now."""
+    one = mirror.preemptions.of(job)
+    if one is not None:
+        return one.rule
+    parent = mirror.ledger.clusters.get(job["parent_cluster_id"])
+    return OFF if parent is None else parent.queue.preemption
+
+
+def is_requeued(mirror: Mirror, job: Row, outcome: Outcome) -> bool:
+    """Whether a job that ended like this waits again."""
+    return outcome.reason == jb.PREEMPTED and rule_of(mirror, job) == REQUEUE
+
+
+def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+    """Queue the job again at its old place; its cluster is gone already. This was no failure of its own."""
+    tell_loss(store, job, mirror.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
+    preemptions.count_preemption(store, job["job_id"])
+    jobs.mark_requeued(
+        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when there is room", begin_at=None,
+        data={"attempt": job["attempt"], "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
+    )  # fmt: skip
+    mirror.preemptions.over(store, mirror, job["job_id"])
+    mirror.reload_job(store, job["job_id"])
+    notices.remove(store.home, job["submission_id"])
+
+
+def ended(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+    """A job is over for good; who waited for its room waits no longer."""
+    if outcome.reason == jb.PREEMPTED:
+        tell_loss(
+            store, job, mirror.preemptions.of(job), rule=rule_of(mirror, job), exit_code=outcome.exit_code
+        )
+    mirror.preemptions.over(store, mirror, job["job_id"])

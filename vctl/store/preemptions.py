@@ -1,0 +1,98 @@
+"""SQL about preemption: which running jobs are being ended for which waiting ones, and what is kept for these."""
+
+from __future__ import annotations
+
+from vctl.core.jobs import WAITING_FOR_PREEMPTION
+from vctl.core.resources import Holding
+from vctl.scheduler.earmarks import Earmark
+from vctl.store.rows import dumps, loads
+from vctl.store.store import Row, Store
+
+
+def insert(
+    store: Store, *, victim_id: int, attempt: int, winner_id: int, winner: str, rule: str, warns: bool, ends_at: int
+) -> None:  # fmt: skip
+    """A running job is to end for another."""
+    store.db.execute(
+        "INSERT OR REPLACE INTO preemptions VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0)",
+        (victim_id, attempt, winner_id, winner, rule, warns, ends_at),
+    )
+
+
+def all_rows(store: Store) -> list[Row]:
+    """Every preemption that is not over."""
+    return store.rows("SELECT p.*, j.submission_id FROM preemptions p JOIN jobs j ON j.job_id = p.victim_id")
+
+
+def of(store: Store, victim_id: int) -> Row | None:
+    """That of a running job."""
+    return store.row("SELECT * FROM preemptions WHERE victim_id = ?", victim_id)
+
+
+def mark(store: Store, victim_id: int, *, told: bool, ending: bool) -> None:
+    """How far it is: the job was told, its processes were told to end."""
+    store.db.execute(
+        "UPDATE preemptions SET told = ?, ending = ? WHERE victim_id = ?", (told, ending, victim_id)
+    )
+
+
+def delete(store: Store, victim_id: int) -> None:
+    """It is over, or taken back."""
+    store.db.execute("DELETE FROM preemptions WHERE victim_id = ?", (victim_id,))
+
+
+def put_earmark(store: Store, earmark: Earmark) -> None:
+    """Keep this for a waiting job; its place among the others stays."""
+    pieces = [
+        [vnode_id, dict(part.amounts), {n: dict(s) for n, s in part.instances.items()}, list(part.cores)]
+        for vnode_id, part in earmark.pieces
+    ]
+    store.db.execute(
+        "INSERT INTO earmarks (job_id, submission_id, parent_cluster_id, priority, pieces, awaited)"
+        " VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (job_id) DO UPDATE SET priority = excluded.priority, pieces = excluded.pieces,"
+        " awaited = excluded.awaited",
+        (
+            earmark.job_id, earmark.submission_id, earmark.parent_id, earmark.priority, dumps(pieces),
+            dumps(sorted(earmark.awaited)),
+        ),
+    )  # fmt: skip
+
+
+def earmarks(store: Store) -> list[Earmark]:
+    """Everything that is kept, in the order in which it was given."""
+    return [_earmark(row) for row in store.rows("SELECT * FROM earmarks ORDER BY number")]
+
+
+def _earmark(row: Row) -> Earmark:
+    pieces = tuple(
+        (vnode_id, Holding(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
+        for vnode_id, amounts, shares, cores in loads(row["pieces"])
+    )  # fmt: skip
+    return Earmark(
+        row["job_id"], row["submission_id"], row["priority"], row["parent_cluster_id"], pieces,
+        frozenset(loads(row["awaited"])),
+    )  # fmt: skip
+
+
+def delete_earmark(store: Store, job_id: int) -> None:
+    """Keep this no longer; the job waits as others do."""
+    store.db.execute("DELETE FROM earmarks WHERE job_id = ?", (job_id,))
+    store.db.execute(
+        "UPDATE jobs SET state_reason = NULL, message = NULL WHERE job_id = ? AND status = 'PENDING'"
+        " AND state_reason = ?",
+        (job_id, WAITING_FOR_PREEMPTION),
+    )
+
+
+def mark_winner(store: Store, job_id: int, message: str) -> None:
+    """A waiting job waits for others to end for it."""
+    store.db.execute(
+        "UPDATE jobs SET state_reason = ?, message = ? WHERE job_id = ? AND status = 'PENDING'",
+        (WAITING_FOR_PREEMPTION, message, job_id),
+    )
+
+
+def count_preemption(store: Store, job_id: int) -> None:
+    """Another attempt of a job was ended for somebody else: it does not count as a failed one."""
+    store.db.execute("UPDATE jobs SET preemptions = preemptions + 1 WHERE job_id = ?", (job_id,))
