@@ -8,8 +8,9 @@ reserved later keeps that true, so at its reserved start the place of a reservat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger, SlotIndex
@@ -35,6 +36,16 @@ class Reservation:
     end_ns: int | None
     """When its time limit would end it; None: it has none."""
     placed: Placed = field(compare=False)
+    claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
+    """What that takes: (virtual node, parts)."""
+
+    @classmethod
+    def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
+        """Keep this place for a job from its start to its time limit."""
+        limit_ns = job.time_limit_ns
+        end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
+        claims = tuple((piece.parent_vnode_id, parts_of(piece.holding)) for piece in placed.pieces)
+        return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
 
     @property
     def pieces(self) -> tuple[tuple[str, Amounts, bool], ...]:
@@ -75,8 +86,8 @@ class Claims:
         self.horizon = horizon
         self.on: dict[str, list[tuple[Reservation, dict[Part, int]]]] = {}
         for one in reservations:
-            for piece in one.placed.pieces:
-                self.on.setdefault(piece.parent_vnode_id, []).append((one, parts_of(piece.holding)))
+            for vnode_id, parts in one.claims:
+                self.on.setdefault(vnode_id, []).append((one, parts))
 
     def needed(self, vnode_id: str, since_ns: int, until_ns: int) -> dict[Part, int]:
         """What must be free at the beginning of a span beside what is taken for all of it.
@@ -84,6 +95,9 @@ class Claims:
         At each reserved start within the span: what is claimed then less what comes free between.
         """
         claims = self.on[vnode_id]
+        if len(claims) == 1 and (claims[0][0].start_ns or 0) <= since_ns:
+            one, parts = claims[0]
+            return parts if one.lasts_at(since_ns) else {}
         moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
         returns = self.horizon.returned_on(vnode_id)
         most: dict[Part, int] = {}
@@ -177,8 +191,7 @@ def reserve(
     if found is None:
         return None
     start_ns, placed = found
-    end_ns = None if start_ns is None or job.time_limit_ns is None else start_ns + job.time_limit_ns
-    return Reservation(job.job_id, job.submission_id, start_ns, end_ns, placed) if placed.pieces else None
+    return Reservation.of(job, start_ns, placed) if placed.pieces else None
 
 
 class _Ahead:
@@ -193,6 +206,7 @@ class _Ahead:
         self.others = others
         self.claims = Claims(ledger, others, horizon)
         self.index = ledger.index(job.parent_id)
+        self.count = Headcount(job.spec)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
         """The first moment at which something ends and the job fits until its own end.
@@ -200,15 +214,18 @@ class _Ahead:
         Between the moments nothing comes free. Those with too little room for its pieces are passed quickly; when
         a place is not found at one where there seems to be room, the search doubles its stride and then goes back.
         """
-        moments = list(self._promising(before_ns))
-        low, high, stride = -1, 0, 1
+        promising = self._promising(before_ns)
+        moments: list[int] = []
+        low, stride = -1, 1
         found = None
-        while high < len(moments) and (found := self._fits(moments[high])) is None:
-            low, high, stride = high, high + stride, stride * 2
-            if low < len(moments) - 1 <= high:
-                high = len(moments) - 1
-        if found is None:
-            return None
+        while found is None:
+            more = list(islice(promising, stride))
+            if not more:
+                return None
+            moments += more
+            if (found := self._fits(moments[-1])) is None:
+                low, stride = len(moments) - 1, stride * 2
+        high = len(moments) - 1
         best = moments[high]
         while high - low > 1:
             middle = (low + high) // 2
@@ -222,9 +239,10 @@ class _Ahead:
         """Moments at which enough room for the pieces is free, one beside the other; soonest first."""
         horizon = self.horizon
         others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > horizon.now_ns}
-        count = Headcount(self.job.spec)
+        count = self.count
         totals = count.within(self.index.classes.values())
         free: dict[str, dict[str, int]] = {}
+        fits: dict[str, list[int]] = {}
         ends = iter(horizon.ends)
         end = next(ends, None)
         for moment in sorted({at_ns for at_ns, _ in horizon.ends} | others):
@@ -232,23 +250,49 @@ class _Ahead:
                 return
             while end is not None and end[0] <= moment:
                 for vnode_id, holding in horizon.held_by(end[1]):
-                    if self.index.class_of(vnode_id) is None:
-                        continue  # its node takes no work
                     room = free.get(vnode_id)
                     if room is None:
+                        if self.index.class_of(vnode_id) is None:
+                            continue  # its node takes no work
                         room = free[vnode_id] = dict(self.ledger.rooms[vnode_id].free)
-                    was = count.of(room)
+                        fits[vnode_id] = count.of(room)
                     for name, amount in holding.amounts.items():
                         room[name] = room.get(name, 0) + amount
-                    totals = [t + b - a for t, a, b in zip(totals, was, count.of(room), strict=True)]
+                    was, now = fits[vnode_id], count.of(room)
+                    if now != was:
+                        fits[vnode_id] = now
+                        totals = [t + b - a for t, a, b in zip(totals, was, now, strict=True)]
                 end = next(ends, None)
-            if count.is_met(totals):
+            if count.is_met(totals) and self._is_left(totals, free, moment):
                 yield moment
 
-    def _fits(self, moment: int) -> Placed | None:
+    def _is_left(self, totals: list[int], free: Mapping[str, dict[str, int]], moment: int) -> bool:
+        """Whether there is room enough also without what reservations claim."""
+        count, until_ns, rooms = self.count, self._until(moment), self.ledger.rooms
+        for vnode_id in self.claims.on:
+            room = free.get(vnode_id) or rooms[vnode_id].free
+            bare = count.of(room)
+            if not any(bare) or self.index.class_of(vnode_id) is None:
+                continue
+            needed = self.claims.needed(vnode_id, moment, until_ns)
+            if not needed:
+                continue
+            rest = dict(room)
+            for part, amount in needed.items():
+                name = part[0] if isinstance(part, tuple) else part
+                rest[name] = rest.get(name, 0) - amount
+            totals = [t - b + r for t, b, r in zip(totals, bare, count.of(rest), strict=True)]
+            if not count.is_met(totals):
+                return False
+        return True
+
+    def _until(self, moment: int) -> int:
         limit_ns = self.job.time_limit_ns
+        return FOR_EVER if limit_ns is None else moment + limit_ns
+
+    def _fits(self, moment: int) -> Placed | None:
         passed = [job for at_ns, job in self.horizon.ends if at_ns <= moment]
-        return self._place(passed, moment, FOR_EVER if limit_ns is None else moment + limit_ns)
+        return self._place(passed, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
         """Where the fewest jobs without a limit must end; more room never hurts, so by doubling and halving."""
@@ -284,8 +328,7 @@ class _Ahead:
         index = self.index.copy()
         for vnode_id, room in rooms.items():
             self.ledger.file(index, vnode_id, room)
-        count = Headcount(self.job.spec)
-        if not count.is_met(count.within(index.classes.values())):
+        if not self.count.is_met(self.count.within(index.classes.values())):
             return None
         found = place_on(_ground(self.ledger, index, rooms), self.job.spec, self.job.entry, budget=BUDGET)
         return found if isinstance(found, Placed) else None

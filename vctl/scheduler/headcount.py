@@ -30,6 +30,8 @@ class Headcount:
                 wanted[amounts] = wanted.get(amounts, 0) + 1
         self.kinds = [amounts for amounts in wanted if amounts]
         self.wanted = [wanted[amounts] for amounts in self.kinds]
+        one_thing = len(self.kinds) == 1 and len(self.kinds[0]) == 1
+        self._only = self.kinds[0][0] if one_thing else None
         self._is_plain = (
             len(wanted) == len(self.kinds) == 1
             and not any(spec.replica_sets.values())
@@ -45,6 +47,9 @@ class Headcount:
 
     def of(self, free: Amounts) -> list[int]:
         """How many pieces of each kind go into what is free."""
+        if self._only is not None:
+            name, amount = self._only
+            return [max(free.get(name, 0), 0) // amount]
         return [min(max(free.get(name, 0), 0) // amount for name, amount in kind) for kind in self.kinds]
 
     def within(self, classes: Iterable[SlotClass]) -> list[int]:

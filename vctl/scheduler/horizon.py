@@ -36,6 +36,7 @@ class Horizon:
         self.endless = [job for _, job in sorted(self._jobs.items()) if job.ends_at_ns is None]
         """Jobs without a limit, the oldest first."""
         self._held: dict[int, tuple[tuple[str, Holding], ...]] = {}
+        self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         self._sharing: dict[str, list[RunningJob]] | None = None
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Holding], ...]:
@@ -47,6 +48,12 @@ class Horizon:
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
         """What comes free on one virtual node by time limits: (when, how much), soonest first."""
+        known = self._returned.get(vnode_id)
+        if known is None:
+            known = self._returned[vnode_id] = self._look_at(vnode_id)
+        return known
+
+    def _look_at(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
         ledger = self.ledger
         found: list[tuple[int, dict[Part, int]]] = []
         for child_id in ledger.children.get(vnode_id, ()):
