@@ -17,14 +17,25 @@ function __vctl_path
     end
 end
 
+function __vctl_given_away
+    # true behind --, where the words are those of the user's command
+    contains -- -- (commandline -opc)
+end
+
 function __vctl_at
     # true when the command line begins with exactly these words
+    __vctl_given_away; and return 1
     set -l path (__vctl_path)
     set -l wanted $argv
     test (count $path) -ge (count $wanted); or return 1
     for index in (seq (count $wanted))
         test "$path[$index]" = "$wanted[$index]"; or return 1
     end
+end
+
+function __vctl_word
+    # true when exactly so many words stand on the command line and it begins with the others given
+    test (count (__vctl_path)) -eq $argv[1]; and __vctl_at $argv[2..-1]
 end
 
 function __vctl_in_group
@@ -43,6 +54,7 @@ function __vctl_object
 end
 
 complete -c vctl -f
+complete -c vctl -n __vctl_given_away -F
 complete -c vctl -n __vctl_none -l version -d 'Print the version.'
 complete -c vctl -s h -l help -d 'Show help.'
 
@@ -61,6 +73,7 @@ complete -c vctl -n __vctl_none -a current-node -d 'The virtual node this comman
 complete -c vctl -n __vctl_none -a list -d 'List objects of one kind.'
 complete -c vctl -n __vctl_none -a get -d 'Show one object.'
 complete -c vctl -n __vctl_none -a summary -d 'Count the objects of one kind.'
+complete -c vctl -n __vctl_none -a simulate -d 'Play recorded or given work under other policies.'
 complete -c vctl -n __vctl_none -a why -d 'Why a job waits, and what would start it now.'
 complete -c vctl -n __vctl_none -a demand -d 'What waits for resources.'
 complete -c vctl -n __vctl_none -a events -d 'The history of changes.'
@@ -94,6 +107,7 @@ complete -c vctl -n '__vctl_in_group vc' -a plan -d 'Show what applying a file w
 complete -c vctl -n '__vctl_in_group vc' -a apply -d 'Make the clusters what a file wants, all of it or nothing.'
 complete -c vctl -n '__vctl_in_group vc' -a export -d 'Write the logical clusters as a file for plan and apply, in YAML.'
 complete -c vctl -n '__vctl_in_group task' -a run -d 'Run a command inside a running job, with resources of its own.'
+complete -c vctl -n '__vctl_in_group task' -a put -d 'Make a file that the job wrote an input for its tasks: $VCTL_OBJECT_DIR/NAME.'
 complete -c vctl -n '__vctl_in_group task' -a list -d 'List tasks, oldest first: those of the job this runs in, else of all.'
 complete -c vctl -n '__vctl_in_group task' -a status -d 'Show one task: its state, why it waits, where it runs.'
 complete -c vctl -n '__vctl_in_group task' -a logs -d 'Print the output of a task.'
@@ -208,7 +222,7 @@ complete -c vctl -n '__vctl_at vc create' -l spec -x -d 'Parts of nodes instead:
 complete -c vctl -n '__vctl_at vc create' -l parent -x -a '(vctl __complete clusters 2>/dev/null)' -d 'Where its resources come from (inside a job its own cluster, else the primary).'
 complete -c vctl -n '__vctl_at vc create' -l borrow-limit -x -d 'Most it may have above its minimum; {} for no limit.'
 complete -c vctl -n '__vctl_at vc create' -l lending-limit -x -d 'Most it may lend of its unused minimum; {} for nothing.'
-complete -c vctl -n '__vctl_at vc create' -l queue-order -x -a 'fifo priority fair' -d 'Whose turn it is (default: priority).'
+complete -c vctl -n '__vctl_at vc create' -l queue-order -x -a 'fifo priority fair longest shortest' -d 'Whose turn it is (default: priority).'
 complete -c vctl -n '__vctl_at vc create' -l queue-discipline -x -a 'strict best-effort backfill' -d 'Whether later jobs may pass one that does not fit (default: best-effort).'
 complete -c vctl -n '__vctl_at vc create' -l weight -x -d 'Its part among siblings, where fair (1).'
 complete -c vctl -n '__vctl_at vc create' -l ageing -x -d 'Waiting so long counts as one step of priority; none: never.'
@@ -217,6 +231,9 @@ complete -c vctl -n '__vctl_at vc create' -l starvation-after -x -d 'Then room i
 complete -c vctl -n '__vctl_at vc create' -l backfill-depth -x -d 'Backfill: heads with a reserved start (1).'
 complete -c vctl -n '__vctl_at vc create' -l max-running-jobs -x -d 'Jobs that may run in it at a time; none: any.'
 complete -c vctl -n '__vctl_at vc create' -l max-running-per-user -x -d 'The same for each user; none: any.'
+complete -c vctl -n '__vctl_at vc create' -l preemption -x -a 'off requeue stop' -d 'Jobs may end running ones of lower priority: requeue or stop these (default: off).'
+complete -c vctl -n '__vctl_at vc create' -l min-runtime -x -d 'A job is not preempted before that (0).'
+complete -c vctl -n '__vctl_at vc create' -l preemption-grace -x -d 'Between being told and being ended (30s).'
 complete -c vctl -n '__vctl_at vc create' -l no-local-node -d 'Do not make this machine a node.'
 complete -c vctl -n '__vctl_at vc create' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at vc create' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
@@ -227,7 +244,7 @@ complete -c vctl -n '__vctl_at vc update' -l spec -x -d 'Parts of nodes instead:
 complete -c vctl -n '__vctl_at vc update' -l revision -x -d 'Refuse when it has changed since (default: latest).'
 complete -c vctl -n '__vctl_at vc update' -l borrow-limit -x -d 'Most it may have above its minimum; {} for no limit.'
 complete -c vctl -n '__vctl_at vc update' -l lending-limit -x -d 'Most it may lend of its unused minimum; {} for nothing.'
-complete -c vctl -n '__vctl_at vc update' -l queue-order -x -a 'fifo priority fair' -d 'Whose turn it is (default: priority).'
+complete -c vctl -n '__vctl_at vc update' -l queue-order -x -a 'fifo priority fair longest shortest' -d 'Whose turn it is (default: priority).'
 complete -c vctl -n '__vctl_at vc update' -l queue-discipline -x -a 'strict best-effort backfill' -d 'Whether later jobs may pass one that does not fit (default: best-effort).'
 complete -c vctl -n '__vctl_at vc update' -l weight -x -d 'Its part among siblings, where fair (1).'
 complete -c vctl -n '__vctl_at vc update' -l ageing -x -d 'Waiting so long counts as one step of priority; none: never.'
@@ -236,6 +253,9 @@ complete -c vctl -n '__vctl_at vc update' -l starvation-after -x -d 'Then room i
 complete -c vctl -n '__vctl_at vc update' -l backfill-depth -x -d 'Backfill: heads with a reserved start (1).'
 complete -c vctl -n '__vctl_at vc update' -l max-running-jobs -x -d 'Jobs that may run in it at a time; none: any.'
 complete -c vctl -n '__vctl_at vc update' -l max-running-per-user -x -d 'The same for each user; none: any.'
+complete -c vctl -n '__vctl_at vc update' -l preemption -x -a 'off requeue stop' -d 'Jobs may end running ones of lower priority: requeue or stop these (default: off).'
+complete -c vctl -n '__vctl_at vc update' -l min-runtime -x -d 'A job is not preempted before that (0).'
+complete -c vctl -n '__vctl_at vc update' -l preemption-grace -x -d 'Between being told and being ended (30s).'
 complete -c vctl -n '__vctl_at vc update' -l no-local-node -d 'Do not make this machine a node.'
 complete -c vctl -n '__vctl_at vc update' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at vc update' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
@@ -260,8 +280,8 @@ complete -c vctl -n '__vctl_at vc delete' -x -a '(vctl __complete clusters 2>/de
 complete -c vctl -n '__vctl_at vc remove-nodes' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at vc remove-nodes' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at vc remove-nodes' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
-complete -c vctl -n '__vctl_at vc remove-nodes' -x -a '(vctl __complete clusters 2>/dev/null)'
-complete -c vctl -n '__vctl_at vc remove-nodes' -x -a '(vctl __complete nodes 2>/dev/null)'
+complete -c vctl -n '__vctl_word 2 vc remove-nodes' -x -a '(vctl __complete clusters 2>/dev/null)'
+complete -c vctl -n '__vctl_word 3 vc remove-nodes' -x -a '(vctl __complete nodes 2>/dev/null)'
 complete -c vctl -n '__vctl_at vc list' -s f -l filter -x -d 'Only entries whose field has (not) that value; repeatable.'
 complete -c vctl -n '__vctl_at vc list' -l limit -x -d 'At most N entries (tables: 100, else no limit).'
 complete -c vctl -n '__vctl_at vc list' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
@@ -308,15 +328,20 @@ complete -c vctl -n '__vctl_at task run' -l memory -x -d 'Memory it takes, such 
 complete -c vctl -n '__vctl_at task run' -l resources -x -d 'Other resources it takes.'
 complete -c vctl -n '__vctl_at task run' -l label-selector -x -d 'Only on virtual nodes whose labels match.'
 complete -c vctl -n '__vctl_at task run' -l strategy -x -d 'HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.'
+complete -c vctl -n '__vctl_at task run' -l input -x -d 'Start once that object is there; repeatable.'
+complete -c vctl -n '__vctl_at task run' -l output -x -d 'It leaves $VCTL_OBJECT_DIR/NAME for others; repeatable.'
 complete -c vctl -n '__vctl_at task run' -l max-retries -x -d 'Tries after the first that fails (0).'
 complete -c vctl -n '__vctl_at task run' -l name -x -d 'A name for people.'
 complete -c vctl -n '__vctl_at task run' -l job -x -a '(vctl __complete jobs 2>/dev/null)' -d 'The job (default: the one this runs in).'
 complete -c vctl -n '__vctl_at task run' -l detach -d 'Let it outlive its job.'
 complete -c vctl -n '__vctl_at task run' -l no-wait -d 'Print the task id and return.'
-complete -c vctl -n '__vctl_at task run' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
+complete -c vctl -n '__vctl_at task run' -s o -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at task run' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at task run' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at task run' -x -a '(__fish_complete_command)'
+complete -c vctl -n '__vctl_at task put' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
+complete -c vctl -n '__vctl_at task put' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
+complete -c vctl -n '__vctl_at task put' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at task list' -s a -l all -d 'Those that are over, too (JSON always has them).'
 complete -c vctl -n '__vctl_at task list' -l job -x -a '(vctl __complete jobs 2>/dev/null)' -d 'The job (default: the one this runs in).'
 complete -c vctl -n '__vctl_at task list' -s f -l filter -x -d 'Only entries whose field has (not) that value; repeatable.'
@@ -470,22 +495,40 @@ complete -c vctl -n '__vctl_at list' -s w -l watch -d 'Show it again every SEC s
 complete -c vctl -n '__vctl_at list' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at list' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at list' -l no-local-node -d 'Do not make this machine a node.'
-complete -c vctl -n '__vctl_at list' -x -a 'clusters vnodes nodes jobs tasks leases events'
+complete -c vctl -n '__vctl_at list' -x -a 'clusters vnodes nodes jobs tasks objects leases events'
 complete -c vctl -n '__vctl_at get' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at get' -l no-header -d 'Leave out the heading of tables and CSV.'
 complete -c vctl -n '__vctl_at get' -s w -l watch -d 'Show it again every SEC seconds (2).'
 complete -c vctl -n '__vctl_at get' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at get' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at get' -l no-local-node -d 'Do not make this machine a node.'
-complete -c vctl -n '__vctl_at get' -x -a 'clusters vnodes nodes jobs tasks leases'
-complete -c vctl -n '__vctl_at get' -x -a '(__vctl_object)'
+complete -c vctl -n '__vctl_word 1 get' -x -a 'clusters vnodes nodes jobs tasks objects leases'
+complete -c vctl -n '__vctl_word 2 get' -x -a '(__vctl_object)'
 complete -c vctl -n '__vctl_at summary' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at summary' -l no-header -d 'Leave out the heading of tables and CSV.'
 complete -c vctl -n '__vctl_at summary' -s w -l watch -d 'Show it again every SEC seconds (2).'
 complete -c vctl -n '__vctl_at summary' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at summary' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at summary' -l no-local-node -d 'Do not make this machine a node.'
-complete -c vctl -n '__vctl_at summary' -x -a 'clusters vnodes nodes jobs tasks leases events'
+complete -c vctl -n '__vctl_at summary' -x -a 'clusters vnodes nodes jobs tasks objects leases events'
+complete -c vctl -n '__vctl_at simulate' -l trace -r -F -d 'A trace: SWF or JSON lines, also gzipped.'
+complete -c vctl -n '__vctl_at simulate' -l model -x -a 'lublin' -d 'Work made by a published model instead.'
+complete -c vctl -n '__vctl_at simulate' -l since -x -d 'Recorded jobs submitted from then on: 7d ago, or a date.'
+complete -c vctl -n '__vctl_at simulate' -l until -x -d 'Recorded jobs submitted before then.'
+complete -c vctl -n '__vctl_at simulate' -s c -l cluster -x -a '(vctl __complete clusters 2>/dev/null)' -d 'Only this cluster\'s jobs, and only its policy changes.'
+complete -c vctl -n '__vctl_at simulate' -s p -l policy -x -d 'A policy to compare with the current one; repeatable.'
+complete -c vctl -n '__vctl_at simulate' -l nodes -x -d 'A number of nodes to try; repeatable.'
+complete -c vctl -n '__vctl_at simulate' -l template -x -d 'Recorded: which nodes come or go (the commonest).'
+complete -c vctl -n '__vctl_at simulate' -l node-resources -x -d 'Trace: what each node has.'
+complete -c vctl -n '__vctl_at simulate' -l limit-factor -x -d 'Jobs without a time limit get F times their run time.'
+complete -c vctl -n '__vctl_at simulate' -l jobs -x -d 'Model: how many jobs (1000).'
+complete -c vctl -n '__vctl_at simulate' -l seed -x -d 'Model: the same seed makes the same jobs (1).'
+complete -c vctl -n '__vctl_at simulate' -l load -x -d 'Model: work per capacity until the last arrival (0.9).'
+complete -c vctl -n '__vctl_at simulate' -l write -r -F -d 'Model: write the jobs as JSON lines, play nothing.'
+complete -c vctl -n '__vctl_at simulate' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
+complete -c vctl -n '__vctl_at simulate' -l no-header -d 'Leave out the heading of tables and CSV.'
+complete -c vctl -n '__vctl_at simulate' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
+complete -c vctl -n '__vctl_at simulate' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
 complete -c vctl -n '__vctl_at why' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at why' -l no-header -d 'Leave out the heading of tables and CSV.'
 complete -c vctl -n '__vctl_at why' -s w -l watch -d 'Show it again every SEC seconds (2).'

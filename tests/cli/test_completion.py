@@ -1,3 +1,6 @@
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -71,6 +74,58 @@ CASES = {
 @pytest.mark.parametrize(("line", "wanted"), CASES.values(), ids=list(CASES))
 def test_bash_offers(stub: Path, line: str, wanted: list[str]) -> None:
     assert offered(line, stub) == wanted
+
+
+def shell_of(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: its completion was compared, not run")
+    return found
+
+
+@pytest.mark.parametrize(("line", "wanted"), CASES.values(), ids=list(CASES))
+def test_fish_offers(stub: Path, line: str, wanted: list[str]) -> None:
+    """The same words as bash, in any order; fish joins what stands before an equals sign to it."""
+    line = line.replace(" = ", "=")
+    ran = subprocess.run(
+        [shell_of("fish"), "--no-config", "-c", f"source {ROOT}/completions/vctl.fish; complete -C '{line}'"],
+        capture_output=True, text=True, timeout=30, check=True, cwd=stub.parent, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", "HOME": str(stub.parent)},
+    )  # fmt: skip
+    assert ran.stderr == ""
+    found = [word.partition("\t")[0].removeprefix("--output=") for word in ran.stdout.splitlines()]
+    lenient = {"no second id where one is wanted", "options after the command are the user's"}
+    if next(name for name, case in CASES.items() if case[1] is wanted) not in lenient:  # fish counts no words
+        assert sorted(found) == sorted(wanted)
+
+
+ZSH = r"""
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z 'PS1=; fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D; setopt no_beep; stty cols 400'
+zpty -w z 'compadd() { builtin compadd -O _got "$@" 2>/dev/null; _all+=("${_got[@]}"); builtin compadd "$@" }'
+zpty -w z 'typeset -ga _all; _gen() { compstate[insert]=; compstate[list]=; _main_complete; print -r -- "<<<$_all>>>" }'
+zpty -w z 'zle -C all-found complete-word _gen; bindkey "^X" all-found; print -r -- "<<<"READY">>>"'
+zpty -r -m z out '*<<<READY>>>*'
+zpty -w -n z "$1"$'\x18'
+zpty -r -m z out '*<<<*>>>*'
+print -r -- "$out"
+zpty -d z
+"""
+"""Types a line into a real zsh on a terminal and presses a key that prints what completion adds."""
+
+
+@pytest.mark.parametrize(("line", "wanted"), CASES.values(), ids=list(CASES))
+def test_zsh_offers(stub: Path, line: str, wanted: list[str]) -> None:
+    program = stub.parent / "ask.zsh"
+    program.write_text(ZSH.replace("FOLDER", str(ROOT / "completions")))
+    ran = subprocess.run(
+        [shell_of("zsh"), "-f", str(program), line.replace(" = ", "=")],
+        capture_output=True, text=True, timeout=30, check=True, cwd=stub.parent, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", "HOME": str(stub.parent)},
+    )  # fmt: skip
+    found = re.findall(r"<<<(.*?)>>>", ran.stdout)[-1].split()
+    assert sorted(set(found)) == sorted(wanted)
 
 
 def test_live_ids_come_without_typer_and_never_fail(nodes: Cli, tmp_path: Path) -> None:

@@ -80,7 +80,11 @@ def _option(param: Param, spellings: tuple[str, ...]) -> list[str]:
     if param.info.bare:
         value = f":{value}"  # two colons: the value may be missing
     repeat = "*" if param.many else ""
-    return [_quoted(f"{repeat}{name}[{help}]{value}") for name in spellings]
+    joined = value and not param.info.bare  # --name=value as well as --name value
+    return [
+        _quoted(f"{repeat}{name}{'=' if joined and name.startswith('--') else ''}[{help}]{value}")
+        for name in spellings
+    ]
 
 
 def _action(param: Param) -> str:
