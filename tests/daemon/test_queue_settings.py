@@ -76,6 +76,19 @@ def test_places_agree_with_the_order(two: Life) -> None:
     assert set(places(two)) == {"low", "high"}
 
 
+def test_the_longest_or_the_shortest_goes_first_also_after_an_edit(two: Life) -> None:
+    for name, limit_s in (("brief", 10), ("middle", 600), ("long", 7200)):
+        submit(two, name, entry={"CPU": 2 * CPU}, time_limit_s=limit_s)
+    settle(two, order="longest")
+    assert places(two) == {"long": 1, "middle": 2, "brief": 3}
+    job_edits.edit(two.store, "brief", {"time_limit_s": None})
+    assert places(two) == {"brief": 1, "long": 2, "middle": 3}
+    settle(two, order="shortest")
+    assert places(two) == {"middle": 1, "long": 2, "brief": 3}
+    job_ops.stop(two.store, "first", grace_s=0.1)
+    two.until(lambda: two.job("middle")["status"] == "RUNNING")
+
+
 def places(life: Life) -> dict[str, int]:
     found = {job["submission_id"]: job["queue_position"] for job in job_ops.list_jobs(life.store)[0]}
     one_by_one = {name: job_ops.get_job(life.store, name)["queue_position"] for name in found}

@@ -7,7 +7,7 @@ import pytest
 from tests.scheduler.trace import Given, Trace, used
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, PRIORITY, SECOND, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, PRIORITY, SECOND, SHORTEST, QueuePolicy
 from vctl.scheduler.orders import ORDERS, order_key
 
 CASES = {
@@ -19,15 +19,24 @@ CASES = {
     "ageing: who waited less than the step does not": (PRIORITY, 60, "a+0@0 b+1@59", "ba"),
     "ageing: equal after exactly one step, then by arrival": (PRIORITY, 60, "a+0@0 b+1@60", "ab"),
     "fair: among the jobs of one user as by priority": (FAIR, None, "a+0@0 b+5@1 c+1@2", "bca"),
+    "longest: the longest time limit first": (LONGEST, None, "a+0@0<60 b+0@1<3600 c+0@2<600", "bca"),
+    "longest: no time limit is longer than any": (LONGEST, None, "a+0@0<999999999 b+0@1", "ba"),
+    "longest: equals by arrival": (LONGEST, None, "a+0@0<60 b+0@1<60 c+0@2 d+0@3", "cdab"),
+    "longest: priority before length": (LONGEST, None, "a+0@0 b+1@1<1 c-1@2", "bac"),
+    "shortest: the shortest time limit first": (SHORTEST, None, "a+0@0<60 b+0@1<3600 c+0@2<6", "cab"),
+    "shortest: without a time limit last": (SHORTEST, None, "a+0@0 b+0@1<999999999", "ba"),
+    "shortest: priority before length": (SHORTEST, None, "a+0@0<1 b+1@1 c-1@2<1", "bac"),
 }
 
 
 def job(number: int, text: str) -> PendingJob:
-    """'b+5@1' is job b of priority 5, submitted at second 1."""
-    rest, _, at = text[1:].partition("@")
+    """'b+5@1<60' is job b of priority 5, submitted at second 1, with a time limit of 60 seconds."""
+    rest, _, limit = text[1:].partition("<")
+    priority, _, at = rest.partition("@")
     return PendingJob(
-        number, text[0], PRIMARY, "shape", ClusterSpec(), {}, int(rest), submitted_at_ns=int(at) * SECOND
-    )
+        number, text[0], PRIMARY, "shape", ClusterSpec(), {}, int(priority), submitted_at_ns=int(at) * SECOND,
+        time_limit_ns=int(limit) * SECOND if limit else None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("order", "ageing", "given", "want"), CASES.values(), ids=CASES)

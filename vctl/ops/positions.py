@@ -54,7 +54,8 @@ def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int
 
 def _job_of(row: Row) -> PendingJob:
     return PendingJob(
-        row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], submitted_at_ns=row["submitted_at"]
+        row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], submitted_at_ns=row["submitted_at"],
+        time_limit_ns=rows.in_ns(row["time_limit_s"]),
     )  # fmt: skip
 
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, PRIORITY, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, PRIORITY, SHORTEST, QueuePolicy
 
 OrderKey = tuple[int, int]
 """Smaller comes first; the last part is the job's number, so equals keep their arrival order."""
+
+STEP = 1 << 64
+"""One step of priority, where time limits in nanoseconds decide between equals: more than any time limit."""
+ENDLESS = STEP - 1
+"""A job without a time limit counts as longer than any other."""
 
 
 def fifo(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
@@ -30,10 +35,29 @@ def by_priority(job: PendingJob, policy: QueuePolicy) -> OrderKey:
     return (job.submitted_at_ns - job.priority * policy.ageing_ns, job.job_id)
 
 
+def longest(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
+    """Higher priority first, equals by time limit, the longest first: what takes long is not left for the end.
+
+    The rule of the longest processing time (Graham, 1969), for batches that shall be done early as a whole.
+    """
+    return (-job.priority * STEP - _limit(job), job.job_id)
+
+
+def shortest(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
+    """Higher priority first, equals by time limit, the shortest first: the mean wait is small, long jobs wait long."""
+    return (-job.priority * STEP + _limit(job), job.job_id)
+
+
+def _limit(job: PendingJob) -> int:
+    return ENDLESS if job.time_limit_ns is None else min(job.time_limit_ns, ENDLESS)
+
+
 ORDERS: dict[str, Callable[[PendingJob, QueuePolicy], OrderKey]] = {
     FIFO: fifo,
     PRIORITY: by_priority,
     FAIR: by_priority,  # among the jobs of one user; whose turn it is, ``fairness`` tells
+    LONGEST: longest,
+    SHORTEST: shortest,
 }
 
 

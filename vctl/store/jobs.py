@@ -163,7 +163,7 @@ def positions(store: Store) -> dict[int, int]:
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
     """What the order of a queue is made of."""
     return store.rows(
-        "SELECT job_id, priority, submitted_at, user, resources FROM jobs"
+        "SELECT job_id, priority, submitted_at, user, resources, time_limit_s FROM jobs"
         " WHERE status = 'PENDING' AND parent_cluster_id = ?",
         parent_id,
     )
