@@ -13,12 +13,12 @@ from vctl.core.tasks import CANCELLED, PENDING_ARGS, PENDING_NODE, Lease, Pendin
 from vctl.daemon.preemptions import Preemptions
 from vctl.daemon.windows import Windows
 from vctl.ops import objects, replay
-from vctl.scheduler.fairness import Usage
+from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue, Verdict
-from vctl.store import clusters, jobs, nodes, preemptions, rows, tasks
+from vctl.store import clusters, jobs, nodes, preemptions, rows, tasks, usage
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -90,6 +90,9 @@ class Mirror:
                     mirror.stop_members(row)  # it was ending already
             mirror.preemptions.load(store, mirror)
             mirror.windows.load(store)
+            mirror.usage = usage.load(store)
+            if mirror.usage.past:  # what runs was running while nobody looked
+                mirror.usage.rates = Shares(mirror.ledger, mirror.running).held
             for row in tasks.waiting_rows(store):
                 mirror.put_task(objects.pending(store, row))
             for row in object_table.awaiting(store):

@@ -26,6 +26,7 @@ from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
 from vctl.daemon.provider import Provider, ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
+from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
 from vctl.ops.jobs import log_of
@@ -64,6 +65,7 @@ class Scheduler:
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec())
         self.limits = TimeLimits(store)
+        self.memory = Memory(store)
         self.preempting = Preempting(store)
         self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.dependencies = Dependencies(store)
@@ -100,6 +102,8 @@ class Scheduler:
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
+        if orderly and self.mirror is not None:
+            self.memory.write(self.mirror)
         if orderly and self.mirror is not None:
             self._record(self.mirror, [])
         self._forget_runs()
@@ -162,6 +166,7 @@ class Scheduler:
         self.preempting.turn(mirror, self._stop_run, self.runtime.signal_run)
         self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
+        self.memory.turn(mirror)
         self.beat()
 
     def _round(self, mirror: Mirror) -> bool:
@@ -371,6 +376,7 @@ class Scheduler:
                 for job in queue.delayed()
                 if job.begin_at_ns is not None
             ]
+            due += [at for queue in self.mirror.queues.values() for at in queue.reserved_after(now)]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
         clocks = (self.maintenance, self.returns, self.reclaims, self.provider)
         return max(0.0, min(SAFETY_S, nearest, *(clock.due_s() for clock in clocks)))

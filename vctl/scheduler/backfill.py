@@ -104,17 +104,8 @@ class Claims:
         for moment in moments:
             if moment >= until_ns:
                 continue
-            level: dict[Part, int] = {}
-            for one, parts in claims:
-                if one.lasts_at(moment):
-                    for part, amount in parts.items():
-                        level[part] = level.get(part, 0) + amount
-            for at_ns, parts in returns:
-                if since_ns < at_ns <= moment:
-                    for part, amount in parts.items():
-                        if part in level:
-                            level[part] -= amount
-            for part, amount in level.items():
+            back = [parts for at_ns, parts in returns if since_ns < at_ns <= moment]
+            for part, amount in _level(claims, moment, back).items():
                 if amount > most.get(part, 0):
                     most[part] = amount
         return most
@@ -136,6 +127,22 @@ class Claims:
         if taken.amounts:
             room.take_exactly(taken)
         return taken
+
+
+def _level(
+    claims: Iterable[tuple[Reservation, dict[Part, int]]], moment: int, back: Iterable[dict[Part, int]]
+) -> dict[Part, int]:
+    """What is claimed at a moment, less what has come back by then."""
+    level: dict[Part, int] = {}
+    for one, parts in claims:
+        if one.lasts_at(moment):
+            for part, amount in parts.items():
+                level[part] = level.get(part, 0) + amount
+    for parts in back:
+        for part, amount in parts.items():
+            if part in level:
+                level[part] -= amount
+    return level
 
 
 def _free_of(room: Room, needed: dict[Part, int]) -> Holding:

@@ -54,9 +54,10 @@ def decide(
             _reconsider(ledger, queues[parent_id], grown)
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
+        parents = {*queues, *(parent_id for parent_id, jobs in running.of_parent.items() if jobs)}
         fair = any(
-            is_fair(ledger, parent_id) for parent_id in queues
-        )  # the past counts also while nobody waits
+            is_fair(ledger, parent_id) for parent_id in parents
+        )  # past use counts also while nobody waits
         shares = _shares(ledger, running, usage, now_ns) if fair else None
         turns = [
             Turn(ledger, queue, running, shares, preemptor, now_ns=now_ns, stale=queue.parent_id in grown)

@@ -243,6 +243,12 @@ class Queue:
             for lane in shape.lanes.values():
                 lane.walled, lane.futile = (), None
 
+    def reserved_after(self, now_ns: int) -> Iterator[int]:
+        """Reserved starts that are still to come: what they keep off others may be taken then."""
+        for one in self.kept.values():
+            if one.start_ns is not None and one.start_ns > now_ns:
+                yield one.start_ns
+
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
         return (self.jobs[job_id] for job_id in self.timed)

@@ -179,9 +179,7 @@ class Player:
             moments.append(ordered[coming].job.submitted_at_ns)
         if self._begins:
             moments.append(self._begins[0])
-        # a reserved start is a moment too: what it kept off others may be taken then
-        reserved = (kept.start_ns or 0 for kept in self._reservations())
-        moments += [at_ns for at_ns in reserved if at_ns > self.now_ns]
+        moments += [at for queue in self.queues.values() for at in queue.reserved_after(self.now_ns)]
         return min(moments, default=None)
 
     def _close(self) -> None:

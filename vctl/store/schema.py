@@ -169,6 +169,10 @@ CREATE TABLE earmarks (
     job_id INTEGER NOT NULL UNIQUE REFERENCES jobs (job_id) ON DELETE CASCADE, submission_id TEXT NOT NULL,
     parent_cluster_id TEXT NOT NULL, priority INTEGER NOT NULL, pieces TEXT NOT NULL, awaited TEXT NOT NULL
 );
+CREATE TABLE usage (
+    cluster_id TEXT NOT NULL, child_id TEXT NOT NULL, user TEXT NOT NULL, resource TEXT NOT NULL, amount REAL NOT NULL,
+    at INTEGER NOT NULL, PRIMARY KEY (cluster_id, child_id, user, resource)
+) WITHOUT ROWID;
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """,
     ),

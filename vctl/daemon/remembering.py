@@ -1,0 +1,36 @@
+"""Keeps what fair shares remember of the past in the tables: a crash loses a few seconds of it."""
+
+from __future__ import annotations
+
+import time
+
+from vctl.daemon.mirror import Mirror
+from vctl.store import usage
+from vctl.store.store import Store
+
+EVERY_S = 5.0
+"""Between two writes: so much use is forgotten at worst."""
+
+
+class Memory:
+    """Writes the past use of fair clusters now and then, when some of them have a half-life."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._written_at = 0.0
+        self._was_used = False
+        """Whether something was held at the last write: what only fades need not be written again."""
+
+    def turn(self, mirror: Mirror) -> None:
+        """Write when it is due."""
+        if time.monotonic() - self._written_at >= EVERY_S:
+            self.write(mirror)
+
+    def write(self, mirror: Mirror) -> None:
+        """Write now, unless nothing has been used since the last time."""
+        is_used = any(any(held.values()) for held in mirror.usage.rates.values())
+        if mirror.usage.past and (is_used or self._was_used):
+            with self.store.transaction():
+                usage.save(self.store, mirror.usage)
+        self._was_used = is_used
+        self._written_at = time.monotonic()
