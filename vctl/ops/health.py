@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from vctl.ops import forms
+from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.views import scheduler
@@ -26,7 +26,10 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
     if repair:
         done = replaying.replay(store)
         repaired = [action for step in done["steps"] for action in step["actions"]]
-    findings = [*_database(store), *proof.prove(store), *_orphans(store), *_clock(store)]
+        repaired += objects.remove_left_over(store)
+    findings = [
+        *_database(store), *proof.prove(store), *_orphans(store), *objects.without_files(store), *_clock(store),
+    ]  # fmt: skip
     result: forms.Form = {
         "ok": not findings,
         "findings": findings,
@@ -92,6 +95,9 @@ def _notes(store: Store) -> list[str]:
         for row in nodes.all_rows(store)
         if row["state"] != "ALIVE"
     ]
+    if left := [f"{job_id}.{attempt}" for job_id, attempt in objects.left_over(store)]:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        notes.append(f"files of objects that no job needs any more: {shown}; the scheduler removes them")
     if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):
         notes.append("cgroup v2 is there and writable")
     else:

@@ -18,7 +18,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
-from vctl.store import rows, upkeep
+from vctl.store import objects, rows, upkeep
 from vctl.store.store import Row, Store
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -286,6 +286,13 @@ def remove(store: Store, node_id: str) -> forms.Form:
             raise Conflict(
                 f"node {row['node_id']} is in use",
                 fix=f"vctl node drain {row['node_id']}, and remove it when it is empty",
+            )
+        kept = [f"{one['submission_id']}/{one['name']}" for one in objects.are_on(store, row["node_id"])]
+        if kept and row["state"] != nd.DEAD:
+            raise Conflict(
+                f"node {row['node_id']} keeps objects of running jobs: {', '.join(kept[:5])}",
+                fix="wait for these jobs; `vctl node kill` gives the objects up",
+                details={"objects": kept},
             )
         table.delete(store, row["node_id"])
     return form

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from vctl.core import jobs as jb
@@ -138,8 +139,8 @@ def accept(store: Store, task_id: str, job_id: int, inputs: Sequence[str], outpu
         row = task_table.get(store, task_id)
         assert row is not None
         _move(store, row)
-        if outputs:
-            settle(store, job_id, outputs)
+    if outputs:
+        settle(store, job_id, outputs)  # others may wait for it already
 
 
 def promise(store: Store, job_id: int, names: Collection[str], task_id: str | None) -> None:
@@ -217,6 +218,27 @@ def pending(store: Store, row: Row) -> PendingTask:
 def left_over(store: Store) -> list[tuple[int, int]]:
     """(job, attempt) of directories of objects that nobody needs any more."""
     return [one for one in files.kept(store.home) if not table.is_wanted(store, *one)]
+
+
+def remove_left_over(store: Store) -> list[str]:
+    """Remove them; what was done."""
+    done = []
+    for job_id, attempt in left_over(store):
+        files.remove(store.home, job_id, attempt)
+        done.append(f"removed the objects of job {job_id}, attempt {attempt}, which are no longer needed")
+    return done
+
+
+def without_files(store: Store) -> list[str]:
+    """Objects that lie nowhere: a copy may not have been brought yet, so one of several places is enough."""
+    return [
+        f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
+        for one in list_objects(store)[0]
+        if not any(
+            files.is_there(Path(one["path"]).parent.parent / node_id, one["name"])
+            for node_id in one["node_ids"]
+        )
+    ]
 
 
 # ---- looking ----

@@ -1,0 +1,182 @@
+"""Files of objects: measured, sealed, brought to other nodes and removed without ever following a link."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vctl.runtime import objects
+from vctl.runtime.objects import Unusable
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return made(tmp_path, "n1")
+
+
+def made(home: Path, node_id: str) -> Path:
+    found = objects.place_of(home, 7, 2, node_id)
+    objects.make(found)
+    return found
+
+
+def tree(place: Path, name: str) -> Path:
+    """1 + 2 bytes in files, a link out of the tree, and a link in it to a directory."""
+    top = place / name
+    (top / "inner").mkdir(parents=True)
+    (top / "a").write_text("a")
+    (top / "inner" / "b").write_text("bb")
+    (top / "out").symlink_to("/etc/passwd")
+    (top / "up").symlink_to("/etc")
+    return top
+
+
+def test_only_the_owner_may_look_into_them(tmp_path: Path, place: Path) -> None:
+    assert place == tmp_path / "objects" / "7.2" / "n1"
+    for folder in (place, *place.parents[:2]):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_sizes(place: Path) -> None:
+    (place / "file").write_bytes(b"x" * 1000)
+    (place / "empty").touch()
+    tree(place, "tree")
+    assert [objects.size_of(place, name) for name in ("file", "empty", "tree")] == [1000, 0, 3]
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (lambda path: None, "there is no x"),
+    "a link to a file": (lambda path: path.symlink_to("/etc/passwd"), "a symbolic link"),
+    "a link to a directory": (lambda path: path.symlink_to("/etc"), "a symbolic link"),
+    "a pipe": (os.mkfifo, "a special file"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
+def test_what_is_no_object(place: Path, tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
+    make(place / "x")
+    other = made(tmp_path, "n2")
+    for act in (objects.size_of, objects.seal, lambda p, n: objects.bring(p, other, n)):
+        with pytest.raises(Unusable, match=words):
+            act(place, "x")
+    assert not objects.is_there(place, "x")
+    assert list(other.iterdir()) == []
+
+
+def test_a_directory_that_became_a_link_is_not_entered(place: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "x").write_text("secret")
+    place.rmdir()
+    place.symlink_to(elsewhere)
+    with pytest.raises(Unusable):
+        objects.size_of(place, "x")
+    objects.make(place)  # what stands in the way is removed, not what it points to
+    assert not place.is_symlink()
+    assert list(place.iterdir()) == []
+    assert (elsewhere / "x").read_text() == "secret"
+
+
+def test_sealed_files_cannot_be_written(place: Path) -> None:
+    (place / "file").write_text("x")
+    top = tree(place, "tree")
+    for name in ("file", "tree"):
+        objects.seal(place, name)
+    assert [path.stat().st_mode & 0o222 for path in (place / "file", top / "a", top / "inner" / "b")] == [
+        0,
+        0,
+        0,
+    ]
+    assert Path("/etc/passwd").stat().st_mode & 0o200  # a link was not followed
+
+
+def test_a_file_with_another_name_elsewhere_is_left_as_it_is(place: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "data"
+    mine.write_text("x")
+    (place / "file").hardlink_to(mine)
+    objects.seal(place, "file")
+    assert mine.stat().st_mode & 0o200
+
+
+def test_what_is_brought_is_the_same(place: Path, tmp_path: Path) -> None:
+    (place / "file").write_text("x")
+    tree(place, "tree")
+    other = made(tmp_path, "n2")
+    for name in ("file", "tree"):
+        objects.bring(place, other, name)
+    assert (other / "file").samefile(place / "file")  # no bytes are copied where links will do
+    assert (other / "tree" / "inner" / "b").read_text() == "bb"
+    assert os.readlink(other / "tree" / "out") == "/etc/passwd"
+    assert os.readlink(other / "tree" / "up") == "/etc"
+    assert [one for one in os.listdir(other) if one.startswith(".incoming")] == []
+
+
+def test_it_takes_the_place_of_what_is_no_object(place: Path, tmp_path: Path) -> None:
+    """A file that the job wrote there by itself is not what another node has under that name."""
+    (place / "x").write_text("right")
+    other = made(tmp_path, "n2")
+    (other / "x").write_text("wrong")
+    objects.bring(place, other, "x")
+    assert (other / "x").read_text() == "right"
+
+
+def test_it_is_brought_once(place: Path, tmp_path: Path) -> None:
+    """Somebody may be reading what is there."""
+    top = tree(place, "tree")
+    other = made(tmp_path, "n2")
+    objects.bring(place, other, "tree")
+    inode = (other / "tree").stat().st_ino
+    objects.bring(place, other, "tree")
+    assert (other / "tree").stat().st_ino == inode
+    objects.clear(other, "tree")
+    (top / "late").write_text("x")
+    objects.bring(place, other, "tree")
+    assert (other / "tree" / "late").exists()
+
+
+def test_without_links_it_is_copied(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    (place / "file").write_bytes(b"x" * 3_000_000)
+    other = made(tmp_path, "n2")
+    monkeypatch.setattr(os, "link", no_links)
+    objects.bring(place, other, "file")
+    assert (other / "file").read_bytes() == b"x" * 3_000_000
+    assert not (other / "file").samefile(place / "file")
+
+
+def test_removing_follows_no_link(tmp_path: Path, place: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "x").touch()
+    (place / "to-a-directory").symlink_to(precious)
+    (tree(place, "tree") / "deep").symlink_to(precious)
+    objects.clear(place, "to-a-directory")
+    objects.remove(tmp_path, 7, 2)
+    assert list((tmp_path / "objects").iterdir()) == []
+    other = objects.folder_of(tmp_path, 8, 1)
+    other.symlink_to(precious)
+    objects.remove(tmp_path, 8, 1, "x")
+    assert (precious / "x").exists()
+    objects.remove(tmp_path, 8, 1)
+    assert not other.is_symlink()
+    assert (precious / "x").exists()
+
+
+def test_one_node_of_several(tmp_path: Path, place: Path) -> None:
+    other = made(tmp_path, "n2")
+    objects.remove(tmp_path, 7, 2, "n1")
+    assert (place.exists(), other.exists()) == (False, True)
+    objects.remove(tmp_path, 7, 2, "n1")  # again: nothing happens
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    assert list(objects.kept(tmp_path)) == []
+    for job_id, attempt in ((7, 1), (12, 3)):
+        objects.make(objects.place_of(tmp_path, job_id, attempt, "n1"))
+    (tmp_path / "objects" / "somebody's").touch()
+    assert sorted(objects.kept(tmp_path)) == [(7, 1), (12, 3)]
