@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -118,3 +119,41 @@ def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
     tasks.cancel(shared.store, task)
     shared.until(lambda: not loans(shared))
     assert (total(shared, "a"), total(shared, "b")) == (6.0, 2.0)
+
+
+def lent(shared: Life, **queue: object) -> None:
+    """b serves its queue like this; a job of b holds all of b, and so much of a that a's own job has to wait."""
+    if queue:
+        clusters.update(shared.store, "b", queue=queue)
+    shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
+    assert loans(shared) == [("b", "a", 2.0)]
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+
+
+def test_a_job_that_has_to_give_back_waits_again_where_its_cluster_requeues(shared: Life) -> None:
+    lent(shared, preemption="requeue")
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    job = shared.job("big")
+    assert (job["status"], job["state_reason"], job["attempt"]) == ("PENDING", "Preempted", 1)
+    assert shared.events("job.preempted") == ["big"]
+    shared.end("own")
+    shared.until(lambda: shared.job("big")["status"] == "RUNNING")
+    assert shared.job("big")["attempt"] == 2
+
+
+def test_else_it_is_over(shared: Life) -> None:
+    lent(shared)
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    job = shared.job("big")
+    assert (job["status"], job["state_reason"], job["exit_code"]) == ("STOPPED", "Preempted", 143)
+
+
+def test_not_before_its_minimum_runtime(shared: Life) -> None:
+    lent(shared, min_runtime_s=3600)
+    shared.until(lambda: shared.events("lease.called_in"))
+    for _ in range(3):
+        time.sleep(TERMS.reclaim_grace_s)
+        shared.turn()
+    assert shared.job("big")["status"] == "RUNNING"
+    shared.skew_ns = 3601 * 10**9
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")

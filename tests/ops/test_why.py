@@ -276,3 +276,40 @@ def test_each_command_starts_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
             break
     assert situations == 25
     assert tried > 25
+
+
+def test_whom_it_would_end(world: World):
+    add(world)
+    clusters.update(world.store, "primary", queue={"preemption": "requeue", "preemption_grace_s": 30})
+    submit(world, "low", gang(1, CPU=3), priority=1)
+    world.turn()
+    world.sleep(90)
+    before = dump(world)
+    asked = why.dry_run(world.store, request(gang(1, CPU=2), priority=5), environment={"PATH": "/bin"})
+    assert asked["verdict"] == "waits"
+    assert asked["message"].endswith("; for it would end: low")
+    assert asked["preempts"] == [
+        {"submission_id": "low", "priority": 1, "lost_s": 90.0, "lost_share_s": 67.5}
+    ]
+    equal = why.dry_run(world.store, request(gang(1, CPU=2), priority=1), environment={"PATH": "/bin"})
+    assert equal["preempts"] == []
+    assert dump(world) == before
+    submit(world, "w", gang(1, CPU=2), priority=5)
+    said = why.why(world.store, "w")
+    assert [one["submission_id"] for one in said["preempts"]] == ["low"]
+    assert "stop" in {shlex.split(one["command"] or "x")[-2] for one in said["changes"]}, (
+        "a trial ends nobody"
+    )
+    world.turn()
+    said = why.why(world.store, "w")
+    assert said["state_reason"] == "WaitingForPreemption"
+    assert [(one["submission_id"], one["lost_s"]) for one in said["preempts"]] == [("low", 90.0)]
+    world.processes.obey()
+    world.turn()
+    said = why.why(world.store, "low")
+    assert said["state_reason"] == "Preempted"
+    assert said["message"].startswith(
+        "it ended for w, which has a higher priority; it runs again when there is"
+    )
+    assert "needs 3 CPU" in said["message"]
+    assert said["preempts"] == []

@@ -5,6 +5,7 @@ from typing import Any
 
 from vctl.cli import words
 from vctl.cli.page import Cell, Column, Page
+from vctl.spec.quantities import format_duration
 
 Data = Mapping[str, Any]
 MOST_AHEAD = 5
@@ -24,6 +25,7 @@ def draw(page: Page, data: Data) -> Iterator[str]:
     yield f"{page.paint(name, 'bold')} waits ({page.paint(reason, 'yellow')}): {data['message']}"
     yield from _ahead(page, data)
     yield from _nodes(page, data["nodes"])
+    yield from _victims(page, data)
     yield from _changes(page, data)
 
 
@@ -40,6 +42,7 @@ def draw_dry_run(page: Page, data: Data) -> Iterator[str]:
     yield f"it {page.paint('would wait', 'yellow')} in {where} ({reason}): {data['message']}"
     yield from _ahead(page, data)
     yield from _nodes(page, data["nodes"])
+    yield from _victims(page, data)
 
 
 _PIECES = [
@@ -60,6 +63,11 @@ _AHEAD = [
     Column("USER", "user"),
     Column("PRIO", "priority", right=True),
     Column("RESOURCES", lambda job: words.amounts(job["resources"])),
+]
+_VICTIMS = [
+    Column("JOB", "submission_id"),
+    Column("PRIO", "priority", right=True),
+    Column("RAN FOR", lambda one: format_duration(int(one["lost_s"])), right=True),
 ]
 _NODES = [
     Column("NODES", "nodes"),
@@ -121,6 +129,11 @@ def _holders(holders: list[Data]) -> str:
     ]
     more = len(holders) - len(parts)
     return ", ".join(parts) + (f" and {more} more" if more else "")
+
+
+def _victims(page: Page, data: Data) -> Iterator[str]:
+    if data["preempts"]:
+        yield from _section(page, "Ends for it", page.table(_VICTIMS, data["preempts"]))
 
 
 def _changes(page: Page, data: Data) -> Iterator[str]:

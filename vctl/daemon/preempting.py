@@ -22,6 +22,8 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.daemon.endings import Outcome
 
+PAUSE_NS = 10**9
+"""So long a job waits at least that had to give back what was lent to it."""
 Stop = Callable[[Run, str, float], None]
 Warn = Callable[[str, int], object]
 
@@ -147,8 +149,11 @@ def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already. This was no failure of its own."""
     tell_loss(store, job, mirror.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
     preemptions.count_preemption(store, job["job_id"])
+    # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
+    begin_at = None if mirror.preemptions.of(job) is not None else store.clock() + PAUSE_NS
     jobs.mark_requeued(
-        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when there is room", begin_at=None,
+        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when there is room",
+        begin_at=begin_at,
         data={"attempt": job["attempt"], "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
     )  # fmt: skip
     mirror.preemptions.over(store, mirror, job["job_id"])

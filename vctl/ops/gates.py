@@ -31,6 +31,8 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
         return jb.HELD, "held until `vctl job release`"
     if row["waits_for"]:
         return jb.DEPENDENCY, _awaited(store, row["job_id"])
+    if row["state_reason"] == jb.PREEMPTED and not row["closed"]:
+        return jb.PREEMPTED, row["message"]  # why it waits again is told until it runs
     if row["begin_at"] is not None and row["begin_at"] > store.clock():
         at = timestamp(row["begin_at"])
         if row["attempt"]:

@@ -8,15 +8,16 @@ from vctl.core.nodes import DEAD, Node
 from vctl.core.resources import whole_node
 from vctl.ops.feasible import TEMPLATES
 from vctl.scheduler.whatif import Holder, Situation
-from vctl.store import clusters, jobs, rows, tasks
+from vctl.store import clusters, jobs, preemptions, rows, tasks
 from vctl.store.store import Store
 
 
 def load(store: Store) -> Situation:
     """Everything that a round of the scheduler looks at, as of now; inside a snapshot."""
     runs: dict[int, list[str]] = {}
-    for row in jobs.live_runs(store):
-        runs.setdefault(row["job_id"], []).append(row["run_id"])
+    for row in sorted(jobs.live_runs(store), key=lambda row: row["task_id"] is not None):
+        runs.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
+    running_rows = jobs.running_rows(store)
     running = [
         Holder(
             row["job_id"],
@@ -24,9 +25,9 @@ def load(store: Store) -> Situation:
             row["priority"],
             None if row["shares_parent"] else row["cluster_id"],
             tuple(ids := runs.get(row["job_id"], [])),
-            rows.running(row, min(ids)) if ids else None,
+            rows.running(row, ids[0]) if ids else None,
         )
-        for row in jobs.running_rows(store)
+        for row in running_rows
     ]
     ledger = clusters.load_ledger(store)
     ledger.may_gain_nodes = bool(store.recall(TEMPLATES))
@@ -36,6 +37,11 @@ def load(store: Store) -> Situation:
         running=running,
         tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
         now_ns=store.clock(),
+        leaving=[
+            *(row["job_id"] for row in running_rows if row["stop_requested_at"] is not None),
+            *(row["victim_id"] for row in preemptions.all_rows(store)),
+        ],
+        earmarks=preemptions.earmarks(store),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,13 @@ from vctl.ops.remedies import remedy
 from vctl.scheduler.elasticity import apply_growth, revert_growth
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.plan import Start
+from vctl.scheduler.running import holdings_of
+from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful
 from vctl.store import arrays as members
 from vctl.store import jobs as table
-from vctl.store import rows
+from vctl.store import preemptions, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 MOST_AHEAD = 100
 """So many of those ahead are listed; ``queue_position`` counts them all."""
 STARTS_NOW = "nothing stands in its way: a scheduler starts it in its next round"
+NAMED = 5
+"""So many of those who would end are named in the message; the list has them all."""
 CUT = "not everything was tried: the search for changes ended at its budget"
 
 
@@ -46,10 +50,12 @@ def why(store: Store, ref: str | int) -> forms.Form:
         launch = table.launch(store, row["job_id"])
         assert launch is not None
         situation, job = situations.load(store), rows.pending(row)
+        told = _told(store, situation, job.job_id)
     answer["ahead"] = _place(situation, job)["ahead"]
     gate = _gate(row)
     trials = Trials(situation, job)
-    outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)))
+    outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
+    answer["preempts"] = _preempts(situation, outcome.preempts) or told
     if gate is None:
         answer |= _reason(outcome, row)
     elif gate == jb.HELD and outcome.wait is not None:
@@ -88,6 +94,7 @@ def _answer(form: forms.Form) -> forms.Form:
         "queue_position": form["queue_position"],
         "ahead": [],
         "nodes": [],
+        "preempts": [],
         "changes": [],
         "cut": None,
     }
@@ -96,16 +103,58 @@ def _answer(form: forms.Form) -> forms.Form:
 def _gate(row: Row) -> str | None:
     """What keeps a pending job out of the queue: its own reason, not one that the scheduler gave."""
     reason: str | None = row["state_reason"]
-    return jb.HELD if row["held"] else reason
+    if row["held"]:
+        return jb.HELD
+    return None if reason in (jb.PREEMPTED, jb.WAITING_FOR_PREEMPTION) else reason
 
 
 def _reason(outcome: Outcome, row: Row) -> forms.Form:
     """What the scheduler says of it now; what it said last may be about another state."""
     if outcome.start is not None:
         return {"state_reason": row["reason"], "message": STARTS_NOW}
-    if outcome.wait is None:
+    if outcome.wait is None or row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
         return {"state_reason": row["reason"], "message": row["words"]}
-    return {"state_reason": outcome.wait.reason, "message": outcome.wait.message + _after(outcome)}
+    said = outcome.wait.message + _after(outcome) + _ends(outcome)
+    if row["state_reason"] == jb.PREEMPTED:
+        return {"state_reason": jb.PREEMPTED, "message": f"{row['words']}; {said}"}
+    return {"state_reason": outcome.wait.reason, "message": said}
+
+
+def _ends(outcome: Outcome) -> str:
+    """Whom the scheduler would end for it."""
+    names = ", ".join(one.job.submission_id for one in outcome.preempts[:NAMED])
+    more = len(outcome.preempts) - NAMED
+    return f"; for it would end: {names}" + (f" and {more} more" if more > 0 else "") if names else ""
+
+
+def _preempts(situation: Situation, victims: Sequence[Victim]) -> list[forms.Form]:
+    """Running jobs that would end for a job: how long they ran, and that times their part of the cluster."""
+    return [
+        {
+            "submission_id": one.job.submission_id,
+            "priority": one.job.priority,
+            "lost_s": round((situation.now_ns - one.job.started_at_ns) / 1e9, 3),
+            "lost_share_s": round(one.loss / 1e12, 3),
+        }
+        for one in victims
+    ]
+
+
+def _told(store: Store, situation: Situation, winner_id: int) -> list[forms.Form]:
+    """The same of those who end for it already."""
+    victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
+    found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
+    total = [situation.ledger.total(one.parent_id) for one in found]
+    return _preempts(
+        situation,
+        [
+            Victim(one, loss_of(
+                situation.now_ns - one.started_at_ns,
+                (held.amounts for _, held in holdings_of(situation.ledger, one)), whole,
+            ))
+            for one, whole in zip(found, total, strict=True)
+        ],
+    )  # fmt: skip
 
 
 def _after(outcome: Outcome) -> str:
@@ -153,7 +202,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
         request.priority, shares_parent=asked.shares_parent, per_node=request.per_node, user=author(),
         submitted_at_ns=situation.now_ns, time_limit_ns=rows.in_ns(request.time_limit_s),
     )  # fmt: skip
-    outcome = Trials(situation, job).outcome()
+    outcome = Trials(situation, job).outcome(preempts=_gate_of(request, situation.now_ns) is None)
     gate = _gate_of(request, situation.now_ns)
     start = outcome.start if gate is None else None
     reason, message = gate or _wait_of(outcome)
@@ -167,6 +216,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
         "pieces": _pieces(start),
         "borrowed": [] if start is None else _borrowed(situation.ledger, start),
         "nodes": [] if start is not None else obstacles(situation, job),
+        "preempts": _preempts(situation, outcome.preempts),
     }
 
 
@@ -185,7 +235,7 @@ def _gate_of(request: JobRequest, now_ns: int) -> tuple[str, str] | None:
 def _wait_of(outcome: Outcome) -> tuple[str, str]:
     if outcome.wait is None:
         return jb.PENDING_EVALUATION, "more jobs are ahead of it than start at once"
-    return outcome.wait.reason, outcome.wait.message + _after(outcome)
+    return outcome.wait.reason, outcome.wait.message + _after(outcome) + _ends(outcome)
 
 
 def _node_ids(start: Start | None) -> list[str]:

@@ -5,7 +5,7 @@ A trial is the scheduler's own ``decide`` on a changed ledger and queue; what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,12 +16,14 @@ from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """A scheduler goes on at once after a full round; a job that would start later than this is not counted as started."""
@@ -51,6 +53,9 @@ class Situation:
     running: Sequence[Holder] = ()
     tasks: Sequence[PendingTask] = ()
     now_ns: int = 0
+    leaving: Collection[int] = ()
+    """Running jobs that are being ended."""
+    earmarks: Sequence[Earmark] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,8 @@ class Outcome:
     wait: Wait | None
     others: int = 0
     """How many other jobs would start, and be in its way."""
+    preempts: tuple[Victim, ...] = ()
+    """Running jobs that would be ended for it: it does not start now, but when they have gone."""
 
 
 class Trials:
@@ -121,15 +128,15 @@ class Trials:
         """Whether the job would start now. Raises Spent when too much has been tried already."""
         return self.outcome(change).start is not None
 
-    def outcome(self, change: Change = NOTHING) -> Outcome:
-        """What the scheduler would do with the job, and why."""
+    def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
+        """What the scheduler would do with the job, and why; with ``preempts`` also whom it would end for it."""
         copies = change.node is not None or change.gone is not None
         self.left -= self._price + self._copy_price * copies
         if self.left < 0:
             raise Spent
         job = change.job or self.job
         with _changed(self.situation.ledger, change) as ledger, self._queued(job):
-            return self._rounds(ledger, job, change.gone)
+            return self._rounds(ledger, job, change.gone, preempts=preempts)
 
     @contextmanager
     def _queued(self, job: PendingJob) -> Iterator[None]:
@@ -140,17 +147,21 @@ class Trials:
         finally:
             queue.drop(job.job_id)
 
-    def _rounds(self, ledger: Ledger, job: PendingJob, gone: Holder | None) -> Outcome:
+    def _rounds(self, ledger: Ledger, job: PendingJob, gone: Holder | None, *, preempts: bool) -> Outcome:
         """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
         trial = _Trial(self.situation, ledger, self._queues)
         wait: Wait | None = None
+        victims: tuple[Victim, ...] = ()
         try:
             for _ in range(MOST_ROUNDS):
-                plan = trial.decide()
+                plan = trial.decide(preempts=preempts)
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
                         return Outcome(start, None)
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
+                victims = next(
+                    (one.victims for one in plan.preempts if one.job.job_id == job.job_id), victims
+                )
                 trial.begin(plan)
                 if len(plan.starts) + len(plan.task_starts) >= MOST_STARTS or plan.tasks_deferred:
                     continue
@@ -158,7 +169,7 @@ class Trials:
                     break
                 trial.end(gone)
                 gone = None
-            return Outcome(None, wait, trial.begun)
+            return Outcome(None, wait, trial.begun, victims)
         finally:
             trial.take_back()
 
@@ -176,11 +187,23 @@ class _Trial:
         self.ledger = ledger
         self.queues = queues
         self.running = Running(one.row for one in situation.running if one.row is not None)
+        for one in situation.running:
+            for run_id in one.run_ids if one.row is not None else ():
+                if one.row is not None and run_id != one.row.run_id:
+                    self.running.put_task(one.job_id, run_id)
+        for job_id in situation.leaving:
+            self.running.leave(job_id)
         self.tasks: dict[str, TaskQueue] = {}
         for task in situation.tasks:
             self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
         self.done: list[Start | TaskStart] = []
         self._judge_anew()
+        for queue in queues.values():
+            for job_id in list(queue.earmarks):
+                queue.set_earmark(job_id, None)
+        for earmark in situation.earmarks:
+            if earmark.parent_id in queues:
+                queues[earmark.parent_id].set_earmark(earmark.job_id, earmark)
         for queue in queues.values():
             queue.told.clear()
             queue.kept.clear()
@@ -190,9 +213,11 @@ class _Trial:
         """How many jobs have been started."""
         return sum(isinstance(one, Start) for one in self.done)
 
-    def decide(self) -> Plan:
+    def decide(self, *, preempts: bool) -> Plan:
         """One round."""
-        return decide(self.ledger, self.queues, self.tasks, now_ns=self.now_ns, running=self.running)
+        return decide(
+            self.ledger, self.queues, self.tasks, now_ns=self.now_ns, running=self.running, preempts=preempts
+        )
 
     def begin(self, plan: Plan) -> None:
         """Carry out what a round decided."""
@@ -204,6 +229,7 @@ class _Trial:
             job = start.job
             apply(self.ledger, start)
             self.queues[job.parent_id].drop(job.job_id)
+            self.queues[job.parent_id].earmarks.pop(job.job_id, None)
             self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
             self.done.append(start)
 
