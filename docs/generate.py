@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vctl.core import jobs, nodes
+from vctl.core import jobs, nodes, tasks
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "vctl"
@@ -50,6 +50,12 @@ those of Ray's job API; why it is in its state is its reason ([concepts](concept
 `vctl/core/jobs.py`; a job starts as {jobs.PENDING}.
 
 {drawing(jobs.TRANSITIONS)}
+
+## Tasks
+
+`vctl/core/tasks.py`; a task starts as {tasks.PENDING_ARGS}, and is {tasks.PENDING_NODE} at once when it has no inputs.
+
+{drawing(tasks.TRANSITIONS)}
 
 ## Nodes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vctl.cli import catalog
-from vctl.core import jobs, nodes
+from vctl.core import jobs, nodes, tasks
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -118,7 +118,8 @@ def test_generated_pages_are_current():
 def test_every_reason_is_explained():
     explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/concepts.md").read_text(), re.MULTILINE))
     states = set(jobs.TRANSITIONS) | set(nodes.TRANSITIONS)
-    words = {value for name, value in vars(jobs).items() if name.isupper() and isinstance(value, str)}
+    constants = {**vars(jobs), **vars(tasks)}
+    words = {value for name, value in constants.items() if name.isupper() and isinstance(value, str)}
     reasons = {word for word in words - states if not word.isupper()}
     assert reasons == explained
 
