@@ -7,7 +7,7 @@ import pytest
 from tests.scheduler.trace import Given, Trace, used
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, LONGEST, PRIORITY, SECOND, SHORTEST, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, PRIORITY, SECOND, SHORTEST, QueuePolicy
 from vctl.scheduler.orders import ORDERS, order_key
 
 CASES = {
@@ -25,6 +25,7 @@ CASES = {
     "longest: priority before length": (LONGEST, None, "a+0@0 b+1@1<1 c-1@2", "bac"),
     "shortest: the shortest time limit first": (SHORTEST, None, "a+0@0<60 b+0@1<3600 c+0@2<6", "cab"),
     "shortest: without a time limit last": (SHORTEST, None, "a+0@0 b+0@1<999999999", "ba"),
+    "makespan: before it is planned by priority and arrival": (MAKESPAN, None, "a+0@0<1 b+1@1 c+0@2", "bac"),
     "shortest: priority before length": (SHORTEST, None, "a+0@0<1 b+1@1 c-1@2<1", "bac"),
 }
 

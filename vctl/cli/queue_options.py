@@ -4,7 +4,7 @@ from typing import Annotated
 
 from vctl.cli.declare import Opt
 
-ORDERS = ("fifo", "priority", "fair", "longest", "shortest")
+ORDERS = ("fifo", "priority", "fair", "longest", "shortest", "makespan")
 DISCIPLINES = ("strict", "best-effort", "backfill")
 PREEMPTIONS = ("off", "requeue", "stop")
 NONE = "none"

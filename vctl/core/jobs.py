@@ -70,6 +70,8 @@ class PendingJob:
     user: str = ""
     submitted_at_ns: int = 0
     time_limit_ns: int | None = None
+    place: int = field(default=0, compare=False)
+    """Its place in the plan of a queue whose order is ``makespan``."""
 
     def may_start(self, now_ns: int) -> bool:
         """Whether neither a hold nor a begin time keeps it back."""

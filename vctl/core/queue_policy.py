@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIFO, PRIORITY, FAIR, LONGEST, SHORTEST = "fifo", "priority", "fair", "longest", "shortest"
-QUEUE_ORDERS = (FIFO, PRIORITY, FAIR, LONGEST, SHORTEST)
+FIFO, PRIORITY, FAIR = "fifo", "priority", "fair"
+LONGEST, SHORTEST, MAKESPAN = "longest", "shortest", "makespan"
+QUEUE_ORDERS = (FIFO, PRIORITY, FAIR, LONGEST, SHORTEST, MAKESPAN)
 STRICT, BEST_EFFORT, BACKFILL = "strict", "best-effort", "backfill"
 QUEUE_DISCIPLINES = (STRICT, BEST_EFFORT, BACKFILL)
 OFF, REQUEUE, STOP = "off", "requeue", "stop"

@@ -1,7 +1,8 @@
 """Places in the queue by the order in force; derived when asked, never stored.
 
 By default SQL counts along an index. Where a cluster's queue is served otherwise, its jobs are sorted by the very
-function the scheduler uses. For ``fair`` users take turns by what they hold now and would get next.
+function the scheduler uses. For ``fair`` users take turns by what they hold now and would get next; for ``makespan``
+the plan is made again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, PRIORITY, QueuePolicy
+from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
+from vctl.ops import situations
 from vctl.ops.totals import totals_of
+from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.orders import order_key
+from vctl.scheduler.whatif import running_of
 from vctl.store import jobs, rows, settings
 from vctl.store.store import Row, Store
 
@@ -47,9 +51,20 @@ def _is_plain(policy: QueuePolicy) -> bool:
 def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int]:
     waiting = jobs.waiting_rows(store, cluster_id)
     waiting.sort(key=lambda row: order_key(_job_of(row), policy))
+    if policy.order == MAKESPAN:
+        waiting = _as_planned(store, cluster_id, waiting)
     if policy.order == FAIR:
         waiting = _by_turns(store, cluster_id, waiting)
     return {row["job_id"]: place for place, row in enumerate(waiting, 1)}
+
+
+def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
+    """Make the plan that the scheduler makes; who is not in the queue yet comes last."""
+    now = situations.load(store)
+    queued = [job for job in now.pending if job.parent_id == cluster_id]
+    planned = in_plan(now.ledger, cluster_id, queued, running_of(now), now.now_ns)
+    place = {job.job_id: number for number, job in enumerate(planned)}
+    return sorted(waiting, key=lambda row: place.get(row["job_id"], len(place)))
 
 
 def _job_of(row: Row) -> PendingJob:

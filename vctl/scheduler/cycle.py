@@ -9,6 +9,7 @@ from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
 from vctl.scheduler.earmarks import Holds
 from vctl.scheduler.fairness import Shares, Usage, is_fair
+from vctl.scheduler.foresight import follow_plan
 from vctl.scheduler.plan import Plan, Start, Wait, revert
 from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
@@ -52,6 +53,7 @@ def decide(
         open_queues = []
         for parent_id in sorted(queues):
             _reconsider(ledger, queues[parent_id], grown)
+            follow_plan(ledger, queues[parent_id], running, now_ns)
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
         parents = {*queues, *(parent_id for parent_id, jobs in running.of_parent.items() if jobs)}

@@ -11,7 +11,16 @@ from dataclasses import replace
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, FIFO, MOST_HEADS, STRICT, QueuePolicy
+from vctl.core.queue_policy import (
+    BACKFILL,
+    BEST_EFFORT,
+    FAIR,
+    FIFO,
+    MAKESPAN,
+    MOST_HEADS,
+    STRICT,
+    QueuePolicy,
+)
 from vctl.scheduler.backfill import Claims, Reservation, View, reserve
 from vctl.scheduler.horizon import Horizon
 from vctl.scheduler.orders import order_key
@@ -150,8 +159,8 @@ class Line:
         return dict(self.kept)
 
     def starves(self, job: PendingJob) -> bool:
-        """Whether a job has waited so long that room must be kept for it."""
-        return job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
+        """Whether a job has waited so long that room must be kept for it; a plan lets jobs wait on purpose."""
+        return self.policy.order != MAKESPAN and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
 
 
 def strict(line: Line, job: PendingJob) -> None:

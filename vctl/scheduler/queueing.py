@@ -6,8 +6,8 @@ A shape that did not fit is not looked at again until something grew that could 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import merge
 
 from vctl.core.jobs import PendingJob
@@ -101,6 +101,10 @@ class Queue:
         """Shape -> (version of the parent, why it could never run or None): holds until the parent changes."""
         self.earmarks: dict[int, Earmark] = {}
         """What is kept for jobs while others are ended for them."""
+        self.changes = 0
+        """How often a job came, went or got a new row."""
+        self.planned: object = None
+        """The state for which places were planned, where the order is ``makespan``."""
         self.growths = 0
         """How often something came free."""
         self.earmarkings = 0
@@ -112,6 +116,7 @@ class Queue:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
+        self.changes += 1
         self.jobs[job.job_id] = job
         self._file(job)
         if job.begin_at_ns is not None:
@@ -158,6 +163,7 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self.changes += 1
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         shape = self.shapes[job.shape]
@@ -177,8 +183,19 @@ class Queue:
         """Follow new settings: order anew and judge anew."""
         if policy == self.policy:
             return
-        told = set(self.told)
         self.policy = policy
+        self.planned = None
+        self._file_anew()
+
+    def follow(self, places: Mapping[int, int]) -> None:
+        """Take over the places of a new plan: order anew and judge anew."""
+        changed = [job for n, job in self.jobs.items() if job.place != places.get(n, 0)]
+        if changed:
+            self.jobs |= {job.job_id: replace(job, place=places.get(job.job_id, 0)) for job in changed}
+            self._file_anew()
+
+    def _file_anew(self) -> None:
+        told = set(self.told)
         self.shapes.clear()
         self.told.clear()
         self.kept.clear()

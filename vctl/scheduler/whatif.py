@@ -13,10 +13,11 @@ from vctl.core.clusters import Cluster
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
-from vctl.core.queue_policy import DEFAULT
+from vctl.core.queue_policy import DEFAULT, MAKESPAN
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
@@ -85,13 +86,18 @@ def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
     """Who is before a job in its queue by the policy of its cluster, the next one first."""
     parent = situation.ledger.clusters.get(job.parent_id)
     policy = DEFAULT if parent is None else parent.queue
+    queued = [one for one in situation.pending if one.parent_id == job.parent_id]
+    if policy.order == MAKESPAN:
+        queued = in_plan(situation.ledger, job.parent_id, queued, running_of(situation), situation.now_ns)
+        job = next((one for one in queued if one.job_id == job.job_id), job)
     place = order_key(job, policy)
-    before = [
-        (key, one)
-        for one in situation.pending
-        if one.parent_id == job.parent_id and (key := order_key(one, policy)) < place
-    ]
+    before = [(key, one) for one in queued if (key := order_key(one, policy)) < place]
     return [one for _, one in sorted(before, key=lambda item: item[0])]
+
+
+def running_of(situation: Situation) -> Running:
+    """The running jobs of a situation, as the scheduler counts them."""
+    return Running(holder.row for holder in situation.running if holder.row is not None)
 
 
 class Spent(Exception):
@@ -186,7 +192,7 @@ class _Trial:
         self.now_ns = situation.now_ns
         self.ledger = ledger
         self.queues = queues
-        self.running = Running(one.row for one in situation.running if one.row is not None)
+        self.running = running_of(situation)
         for one in situation.running:
             for run_id in one.run_ids if one.row is not None else ():
                 if one.row is not None and run_id != one.row.run_id:

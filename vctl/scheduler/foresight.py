@@ -1,0 +1,221 @@
+"""The order ``makespan``: plays the queue forward by time limits in several orders and keeps what is done first.
+
+List scheduling in the order of some rule is seldom best and sometimes far off; the best of a few rules nearly always
+is close. Then the job that ended last goes to the front as long as that helps. The same state gives the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+
+from vctl.core.clusters import ClusterSpec
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger, SlotIndex
+from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
+from vctl.core.resources import Amounts, Holding, Room, add, maximum
+from vctl.scheduler.orders import longest, makespan
+from vctl.scheduler.placement import Placed, place_on
+from vctl.scheduler.placement_ground import Ground
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running, holdings_of
+
+MOST_JOBS = 64
+"""So many jobs of a queue are looked at together; what is behind them follows, the longest first."""
+LOOKS = 500
+"""How many times a place is looked for in one plan; at the end of that the best order so far is taken."""
+STEPS = 400
+"""Steps of one such look."""
+UNKNOWN_NS = 3600 * SECOND
+"""How long a job without a time limit is taken to run, if no other is longer."""
+
+Returned = tuple[tuple[str, Holding], ...]
+Score = tuple[int, int, int]
+"""Jobs that found no place, when the last one ends, and the sum of all ends."""
+
+
+def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> None:
+    """Let a queue whose order is ``makespan`` stand as planned; planned anew whenever something has changed."""
+    if queue.policy.order != MAKESPAN:
+        return
+    due = sum(job.may_start(now_ns) for job in queue.delayed())
+    parent_id = queue.parent_id
+    state = (
+        queue.changes, queue.growths, running.version(parent_id), ledger.versions.get(parent_id), due
+    )  # fmt: skip
+    if queue.planned != state:
+        planned = in_plan(ledger, parent_id, queue.jobs.values(), running, now_ns)
+        queue.follow({job.job_id: job.place for job in planned})
+        queue.planned = state
+
+
+def in_plan(
+    ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
+) -> list[PendingJob]:
+    """The jobs of one queue with the places that a plan made now gives them, in that order."""
+    places = foresee(ledger, parent_id, jobs := list(jobs), running, now_ns)
+    last = len(places) + 1
+    planned = [replace(job, place=places.get(job.job_id, last)) for job in jobs]
+    return sorted(planned, key=lambda job: makespan(job, DEFAULT))
+
+
+def foresee(
+    ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
+) -> dict[int, int]:
+    """The place of each waiting job of a cluster in the order in which they are done first.
+
+    A higher priority comes first, whatever it costs. Only the room that the cluster has is counted on.
+    """
+    ready = sorted((job for job in jobs if job.may_start(now_ns)), key=_by_length)
+    seen, rest = ready[:MOST_JOBS], ready[MOST_JOBS:]
+    best = _Forecast(ledger, parent_id, running, now_ns, seen).best_order()
+    return {job.job_id: place for place, job in enumerate([*best, *rest], 1)}
+
+
+def _by_length(job: PendingJob) -> tuple[int, int]:
+    return longest(job, DEFAULT)
+
+
+@dataclass(slots=True)
+class _Play:
+    """How one order goes: the score, and the jobs by their end, the last one first."""
+
+    order: Sequence[PendingJob]
+    score: Score
+    ends: list[tuple[int, PendingJob]]
+
+
+@dataclass(slots=True)
+class _State:
+    """The rooms of a cluster while time goes by in a trial."""
+
+    ledger: Ledger
+    parent_id: str
+    rooms: dict[str, Room] = field(default_factory=dict)
+    index: SlotIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.index = self.ledger.index(self.parent_id).copy()
+
+    def place(self, job: PendingJob) -> Placed | None:
+        vnodes = self.ledger.vnodes
+        classes = sorted(
+            self.index.classes.values(), key=lambda group: (vnodes[group.ids[0]].node_id, group.ids[0])
+        )
+        ground = Ground(
+            self.ledger, tuple(classes), self.index.crowded, self.index.class_of,
+            lambda slot: self.rooms.get(slot) or self.ledger.rooms[slot],
+        )  # fmt: skip
+        found = place_on(ground, job.spec, job.entry, budget=STEPS)
+        return found if isinstance(found, Placed) else None
+
+    def change(self, parts: Iterable[tuple[str, Holding]], *, take: bool) -> None:
+        for slot_id, holding in parts:
+            room = self.rooms.get(slot_id)
+            if room is None:
+                room = self.rooms[slot_id] = self.ledger.rooms[slot_id].copy()
+            room.take_exactly(holding) if take else room.give_back(holding)
+            self.ledger.file(self.index, slot_id, room)
+
+
+class _Forecast:
+    def __init__(
+        self, ledger: Ledger, parent_id: str, running: Running, now_ns: int, jobs: Sequence[PendingJob]
+    ) -> None:
+        self.ledger, self.parent_id, self.now_ns, self.jobs = ledger, parent_id, now_ns, jobs
+        self.looks = 0
+        self.total = ledger.total(parent_id)
+        known = [job.time_limit_ns for job in jobs if job.time_limit_ns is not None]
+        self.unknown_ns = max([UNKNOWN_NS, *known])
+        self.coming: list[tuple[int, int, Returned]] = [
+            (max(job.ends_at_ns, now_ns), -job.job_id, tuple(holdings_of(ledger, job)))
+            for job in running.of_parent.get(parent_id, {}).values()
+            if job.ends_at_ns is not None
+        ]
+
+    def best_order(self) -> Sequence[PendingJob]:
+        """The best order that was found within the budget."""
+        if len(self.jobs) < 2:
+            return self.jobs
+        best: _Play | None = None
+        for rule in RULES:
+            order = sorted(self.jobs, key=lambda job: (-job.priority, -rule(self, job), job.job_id))
+            if best is not None and self.looks + len(order) > LOOKS:
+                break
+            played = self.play(order)
+            if best is None or played.score < best.score:
+                best = played
+        assert best is not None
+        return self._improved(best).order
+
+    def _improved(self, best: _Play) -> _Play:
+        """Let who ended last go first in its priority, then who ended before that, until nothing helps."""
+        tried = 0
+        while tried < len(best.ends) and self.looks + len(best.order) <= LOOKS:
+            late = best.ends[tried][1]
+            others = [job for job in best.order if job is not late]
+            at = next((i for i, job in enumerate(others) if job.priority <= late.priority), len(others))
+            played = self.play([*others[:at], late, *others[at:]])
+            tried += 1
+            if played.score < best.score:
+                best, tried = played, 0
+        return best
+
+    def play(self, order: Sequence[PendingJob]) -> _Play:
+        """Start in this order whatever fits, at every end anew."""
+        state = _State(self.ledger, self.parent_id)
+        coming = list(self.coming)
+        heapify(coming)
+        waiting, ends, now_ns = list(order), [], self.now_ns
+        while waiting:
+            blocked: set[str] = set()
+            left = []
+            for job in waiting:
+                if job.shape not in blocked:
+                    self.looks += 1
+                    placed = state.place(job)
+                    if placed is not None:
+                        parts = tuple((piece.parent_vnode_id, piece.holding) for piece in placed.pieces)
+                        state.change(parts, take=True)
+                        end_ns = now_ns + self.length(job)
+                        heappush(coming, (end_ns, job.job_id, parts))
+                        ends.append((end_ns, job))
+                        continue
+                    blocked.add(job.shape)
+                left.append(job)
+            waiting = left
+            if not coming:
+                break
+            now_ns = coming[0][0]
+            while coming and coming[0][0] == now_ns:
+                state.change(heappop(coming)[2], take=False)
+        ends.sort(key=lambda one: (-one[0], one[1].job_id))
+        score = (len(waiting), ends[0][0] if ends else 0, sum(end_ns for end_ns, _ in ends))
+        return _Play(order, score, ends)
+
+    def length(self, job: PendingJob) -> int:
+        return self.unknown_ns if job.time_limit_ns is None else job.time_limit_ns
+
+    def share(self, job: PendingJob) -> float:
+        """The largest part of any resource of the cluster that a job takes."""
+        wanted = maximum(_gang(job.spec), job.entry)
+        return max((amount / self.total[n] for n, amount in wanted.items() if self.total.get(n)), default=0.0)
+
+
+def _gang(spec: ClusterSpec) -> Amounts:
+    wanted: Amounts = spec.flexible_min if spec.flexible else {}
+    for group in spec.groups:
+        for node in group.nodes:
+            wanted = add(wanted, node.resources)
+    return wanted
+
+
+RULES: tuple[Callable[[_Forecast, PendingJob], float], ...] = (
+    lambda forecast, job: forecast.length(job) * (0.3 + forecast.share(job)),
+    lambda forecast, job: forecast.length(job),
+    lambda forecast, job: forecast.length(job) * forecast.share(job),
+    lambda forecast, job: forecast.share(job),
+    lambda _forecast, _job: 0.0,
+)
+"""What comes first in an order that is tried: long and large, long, much work, large, early."""
