@@ -1,0 +1,105 @@
+"""What the policies are worth, on published models of work. The table of ``docs/policies.md`` comes from here."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.scheduler.trace import Given, Trace
+from vctl.core.queue_policy import FAIR, SECOND, QueuePolicy
+from vctl.ops.simulate import Question, chosen, model, parse_policy, simulate, trace_machine
+
+POLICIES = (
+    "fifo/strict",
+    "fifo/best-effort",
+    "fifo/backfill",
+    "fifo/backfill,backfill_depth=4",
+    "priority/backfill",
+    "fair/backfill",
+)
+LIMIT_S = 60.0
+
+
+def run(jobs: int, nodes: int, *policies: str) -> dict[str, dict[str, Any]]:
+    """Policy -> its run on the Lublin-Feitelson model at load 0.9, time limits twice the true run time."""
+    workload = chosen(model(jobs, nodes=nodes, seed=1, load=0.9), None, 2.0)
+    found = simulate(Question(workload, trace_machine(workload, None), [parse_policy(p) for p in policies]))
+    runs = found["runs"]
+    assert isinstance(runs, list)
+    return {one["policy"]: one for one in runs}
+
+
+def slowdown(one: dict[str, Any]) -> float:
+    return float(one["figures"]["bounded_slowdown"]["mean"])
+
+
+def test_backfill_is_worth_it_on_a_small_machine() -> None:
+    runs = run(600, 64, "fifo/strict", "fifo/backfill", "fifo/backfill,backfill_depth=3")
+    strict, *others = runs.values()
+    for backfill in others:
+        assert slowdown(strict) / slowdown(backfill) >= 3
+        assert backfill["reserved"] > 20
+        assert backfill["started_after_reserved"] == 0
+        assert backfill["figures"]["started"] == 600
+
+
+def test_a_run_is_deterministic() -> None:
+    assert run(120, 32, *POLICIES) == run(120, 32, *POLICIES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_on_the_full_model(policy: str) -> None:
+    """10,000 jobs on 256 nodes: each run under a minute, the same again, and no reserved start is missed."""
+    began = time.process_time()
+    first = run(10_000, 256, policy)[policy]
+    took = time.process_time() - began
+    assert took < LIMIT_S
+    assert first["started_after_reserved"] == 0
+    assert first["figures"]["started"] == 10_000
+    assert run(10_000, 256, policy)[policy] == first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_backfill_cuts_the_mean_bounded_slowdown_to_a_third() -> None:
+    runs = run(10_000, 256, "fifo/strict", "fifo/backfill")
+    assert slowdown(runs["fifo/strict"]) / slowdown(runs["fifo/backfill"]) >= 3
+
+
+@pytest.mark.parametrize("half_life_s", [None, 600])
+def test_siblings_keep_to_their_weights(half_life_s: int | None) -> None:
+    """Weights 1:2:3:4, always backlogged, jobs of one node and at most five minutes: within 5 % in every hour."""
+    hours = 2
+    random = Random(1)
+    half_life_ns = None if half_life_s is None else half_life_s * SECOND
+    trace = Trace(20, 1, QueuePolicy(FAIR, half_life_ns=half_life_ns))
+    weights = {f"w{weight}": weight for weight in (1, 2, 3, 4)}
+    for name, weight in weights.items():
+        trace.share(name, weight)
+    count = 0
+
+    def refill() -> None:
+        nonlocal count
+        for name in weights:
+            while len(trace.queues[name].jobs if name in trace.queues else ()) < 30:
+                count += 1
+                trace.submit(Given(f"{name}-{count}", 1, random.randint(20, 300), cluster=name))
+
+    trace.play([Given("first", 1, 1)], until=hours * 3600, each=refill)
+    spent = [dict.fromkeys(weights, 0) for _ in range(hours)]
+    for one in trace.player.jobs.values():
+        if one.start_ns is not None and one.arrival.job.parent_id in weights:
+            assert one.end_ns is not None
+            for hour in range(hours):
+                begin, end = hour * 3600 * SECOND, (hour + 1) * 3600 * SECOND
+                lasted = max(0, min(one.end_ns, end) - max(one.start_ns, begin))
+                spent[hour][one.arrival.job.parent_id] += lasted * one.held["CPU"]
+    for hour in spent:
+        for name, weight in weights.items():
+            due = weight / 10
+            assert abs(hour[name] / sum(hour.values()) - due) <= 0.05 * due, spent
