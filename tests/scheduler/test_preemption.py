@@ -12,6 +12,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, FIFO, OFF, SECOND, STRICT
 from vctl.core.tasks import PendingTask
+from vctl.scheduler import preemption
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.task_queue import TaskQueue
 
@@ -221,7 +222,10 @@ def test_nothing_is_searched_twice_for_the_same_state() -> None:
     assert there.told_to_go() == ["a"]
 
 
-def test_a_round_searches_a_bounded_number_of_times_and_the_next_goes_on() -> None:
+def test_a_round_looks_at_a_bounded_number_of_nodes_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preemption, "MOST_STEPS", 30)
     there = contest(", ".join(["1c"] * 20), " ".join(f"j{n}:1c" for n in range(20)))
     for number in range(20):
         there.submit(f"w{number}", 5, g.spec(f"PACK: 1c @ray.io/vnode_id=n{number + 1}"))
@@ -229,7 +233,23 @@ def test_a_round_searches_a_bounded_number_of_times_and_the_next_goes_on() -> No
     while (plan := there.round()).preempts:
         counts.append(len(plan.preempts))
         assert plan.unsearched == (sum(counts) < 20)
-    assert counts == [8, 8, 4]
+    assert sum(counts) == 20
+    assert len(counts) > 2
+    assert max(counts) < 10
+
+
+def test_what_not_even_all_could_help_is_looked_at_again_when_a_job_of_its_own_priority_ends() -> None:
+    there = contest("4c", "a:1c b:1c+5 c:1c d:1c+5")
+    there.submit("w", 5, g.spec("PACK: 3c"))
+    there.round()
+    lane = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].lanes.values()))
+    before = lane.futile
+    there.gone(there.names["c"], requeue=False)
+    there.round()
+    assert lane.futile is before, "what it returns was counted on"
+    there.gone(there.names["d"], requeue=False)
+    there.round()
+    assert there.told_to_go() == ["a"]
 
 
 def test_a_gang_that_waits_is_told_as_before() -> None:

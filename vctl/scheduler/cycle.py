@@ -76,7 +76,7 @@ def decide(
         holds.close()
         for start in reversed(starts):
             revert(ledger, start)
-            running.drop(start.job.job_id)
+            running.take_back(start.job.job_id)
         for task in reversed(round_.starts):
             revert_task(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone

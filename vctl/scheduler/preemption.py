@@ -6,10 +6,10 @@ never take its room back, and there are no cycles. Work is done when something h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding, Room
 from vctl.scheduler.backfill import Reservation
@@ -22,8 +22,17 @@ from vctl.scheduler.victims import Victim, choose, loss_of
 
 BUDGET = 2_000
 """Steps of one look for a place."""
-MOST_SEARCHES = 8
-"""Jobs for which victims are looked for in one round; the next round goes on."""
+MOST_STEPS = 500
+"""Virtual nodes that may be looked at in one round to find victims; the next round goes on."""
+QUESTION = 5
+"""What a search costs at least."""
+RETRY_NS = 30 * 10**9
+"""After so long it is looked again for what nobody tells: room that comes back from elsewhere."""
+
+NOBODY, NOT_EVEN_ALL, LEAVING_DO = "nobody", "not even all", "leaving do"
+"""Why nobody is ended: there is nobody; all would not be enough; those who leave anyway are."""
+Futile = tuple[str, object, int, int | None]
+"""Verdict, the state it holds in, until when it is believed, and when somebody will have run long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,8 @@ class Preemptor:
         self.unsearched = False
         """Whether something is left for the next round."""
         self._active = active
-        self._left = MOST_SEARCHES
+        self._left = MOST_STEPS
+        self._looks: dict[str, _Look] = {}
 
     def count(self, job: PendingJob) -> None:
         """A job starts in this round: nothing is kept for it any more, and it is nobody's victim."""
@@ -72,24 +82,18 @@ class Preemptor:
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
             return False
-        stamp = self._stamp(queue)
-        if lane.futile is not None and lane.futile[0] == stamp:
-            until_ns = lane.futile[1]
-            if until_ns is None or self.now_ns < until_ns:
-                queue.note_again(until_ns)
-                return False
-        if not self._left:
+        if lane.futile is not None and self._is_known(lane.futile, queue, job):
+            return False
+        if self._left <= 0:
             self.unsearched = True
             return False
-        self._left -= 1
         with self.holds.lifted(list(self.holds.earmarks)):
             walls = [one for one in reserved() if one.job_id not in self.holds.earmarks]
             kept = [*self.holds.out_of_reach(job), *(part for one in walls for part in parts_of(one.placed))]
             found = self._search(queue, job, kept)
-        if found is None:
-            young_ns = self._next_eligible_ns(queue, job)
-            lane.futile = (stamp, young_ns)
-            queue.note_again(young_ns)
+        if not isinstance(found, Preempt):
+            lane.futile = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
+            queue.note_again(lane.futile[-1])
             return False
         self.found.append(found)
         self.holds.put(found.earmark)
@@ -102,59 +106,87 @@ class Preemptor:
             self.holds.drop(job.job_id)
             self.lapsed.append((job.parent_id, job.job_id))
 
-    def _stamp(self, queue: Queue) -> tuple[int, ...]:
-        parent_id = queue.parent_id
-        return (
-            self.running.version(parent_id), self.ledger.versions.get(parent_id, 0), queue.growths, queue.earmarkings,
-        )  # fmt: skip
+    def _is_known(self, futile: Futile, queue: Queue, job: PendingJob) -> bool:
+        """Whether it would be in vain again: nothing has happened since that could make a difference."""
+        found, stamp, retry_ns, young_ns = futile
+        if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
+            return False
+        queue.note_again(young_ns)
+        return stamp == self._stamp(found, queue, job)[0]
 
-    def _search(self, queue: Queue, job: PendingJob, kept: Sequence[Part]) -> Preempt | None:
+    def _stamp(self, found: str, queue: Queue, job: PendingJob) -> tuple[object, int]:
+        """What a verdict depends on, and until when it is believed at most."""
+        parent_id, running = queue.parent_id, self.running
+        common = (self.ledger.versions.get(parent_id, 0), queue.earmarkings)
+        if found == NOT_EVEN_ALL:  # who ends of lower priority was counted on
+            return (*common, running.ends_from(parent_id, job.priority)), self.now_ns + RETRY_NS
+        if found == LEAVING_DO:
+            return (*common, running.leavings), self.now_ns + RETRY_NS
+        return (*common, running.version(parent_id), queue.growths), self.now_ns + RETRY_NS
+
+    def _search(self, queue: Queue, job: PendingJob, kept: Sequence[Part]) -> Preempt | str:
+        """Whom to end for a job, or why nobody."""
+        look = self._look_at(job.parent_id)
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
-        below = [
-            one
-            for one in self.running.of_parent.get(job.parent_id, {}).values()
-            if one.priority < job.priority and one.job_id not in self.begun
-        ]
-        leaving = [
-            one
-            for one in self.running.of_parent.get(job.parent_id, {}).values()
-            if one.job_id in self.running.leaving or one.job_id in taken
-        ]
-        gone = {one.job_id for one in leaving}
-        total = self.ledger.total(job.parent_id)
-        parts = {one.job_id: returned_by(self.ledger, self.running, one) for one in (*below, *leaving)}
+        always = frozenset(n for n in look.parts if n in taken or n in self.running.leaving)
+        latest_ns = self.now_ns - queue.policy.min_runtime_ns
         candidates = [
-            Victim(one, self._loss(one, parts[one.job_id], total), min(part[0] for part in parts[one.job_id]))
-            for one in below
-            if one.job_id not in gone
-            and parts[one.job_id]
-            and one.started_at_ns + queue.policy.min_runtime_ns <= self.now_ns
+            one
+            for one in look.victims
+            if one.job.priority < job.priority
+            and one.job.started_at_ns <= latest_ns
+            and one.job.job_id not in always
         ]
+        self._left -= QUESTION
         if not candidates:
-            return None
-        ground = Emptied(self.ledger, job.parent_id, parts, kept)
-        always = frozenset(gone)
-        chosen = choose(candidates, lambda some: ground.place(job, some | always) is not None)
+            return NOBODY
+        before = look.emptied.steps
+        look.emptied.keep(kept)
+        chosen = choose(candidates, lambda some: look.emptied.place(job, some | always) is not None)
+        self._left -= look.emptied.steps - before
         if not chosen:
-            return None
-        placed = ground.place(job, frozenset(one.job.job_id for one in chosen) | always)
+            return NOT_EVEN_ALL if chosen is None else LEAVING_DO
+        gone = always | {one.job.job_id for one in chosen}
+        placed = look.emptied.place(job, gone)
         if placed is None:
-            return None
+            return NOBODY
         pieces = parts_of(placed)
-        spots = {piece[0] for piece in pieces}
-        awaited = always | {one.job.job_id for one in chosen}
+        spots = {vnode_id for vnode_id, _ in pieces}
         earmark = Earmark(
             job.job_id, job.submission_id, job.priority, job.parent_id, pieces,
-            frozenset(n for n in awaited if not spots.isdisjoint(part[0] for part in parts[n])),
+            frozenset(n for n in gone if not spots.isdisjoint(part[0] for part in look.parts[n])),
         )  # fmt: skip
         return Preempt(job, tuple(sorted(chosen, key=lambda one: one.job.job_id)), earmark)
 
-    def _loss(self, job: RunningJob, parts: Sequence[tuple[str, Holding]], total: dict[str, int]) -> int:
-        return loss_of(self.now_ns - job.started_at_ns, (holding.amounts for _, holding in parts), total)
+    def _look_at(self, parent_id: str) -> _Look:
+        """Who runs in a cluster and what it would return; looked up once, and again after a start."""
+        look = self._looks.get(parent_id)
+        if look is None or look.begun != len(self.begun):
+            jobs = [
+                one
+                for one in self.running.of_parent.get(parent_id, {}).values()
+                if one.job_id not in self.begun
+            ]
+            total = self.ledger.total(parent_id)
+            parts = {one.job_id: returned_by(self.ledger, self.running, one) for one in jobs}
+            victims = [
+                Victim(
+                    one,
+                    loss_of(self.now_ns - one.started_at_ns, (part.amounts for _, part in held), total),
+                    min(vnode_id for vnode_id, _ in held),
+                )
+                for one in jobs
+                if (held := parts[one.job_id])
+            ]
+            look = _Look(len(self.begun), parts, victims, Emptied(self.ledger, parent_id, parts))
+            self._looks[parent_id] = look
+        return look
 
-    def _next_eligible_ns(self, queue: Queue, job: PendingJob) -> int | None:
+    def _young_ns(self, queue: Queue, job: PendingJob) -> int | None:
         """When the next job of lower priority will have run long enough."""
         least = queue.policy.min_runtime_ns
+        if not least:
+            return None
         return min(
             (
                 due
@@ -165,27 +197,37 @@ class Preemptor:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Who runs in a cluster: ``begun`` is how many jobs had started in the round when it was looked up."""
+
+    begun: int
+    parts: Mapping[int, Sequence[Part]]
+    victims: Sequence[Victim]
+    emptied: Emptied
+
+
 class Emptied:
     """A cluster as if some of its running jobs had gone; what is kept for others stays out of sight."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        parent_id: str,
-        parts: dict[int, list[tuple[str, Holding]]],
-        kept: Sequence[Part],
-    ) -> None:
+    def __init__(self, ledger: Ledger, parent_id: str, parts: Mapping[int, Sequence[Part]]) -> None:
         self.ledger = ledger
         self.parts = parts
-        self.kept: dict[str, list[Part]] = {}
-        for part in kept:
-            if part[0] in ledger.rooms:
-                self.kept.setdefault(part[0], []).append(part)
+        self.kept: dict[str, list[Holding]] = {}
         self.rooms: dict[str, Room] = {}
         self.gone: frozenset[int] = frozenset()
         self.returned: dict[str, dict[int, list[Holding]]] = {}
         self.index = ledger.index(parent_id).copy()
-        for vnode_id in self.kept:
+        self.steps = 0
+        """How many virtual nodes were looked at."""
+
+    def keep(self, kept: Iterable[Part]) -> None:
+        """From now on these, and no others, are out of sight."""
+        before, self.kept = self.kept, {}
+        for vnode_id, holding in kept:
+            if vnode_id in self.ledger.rooms:
+                self.kept.setdefault(vnode_id, []).append(holding)
+        for vnode_id in {**before, **self.kept}:
             self._refile(vnode_id)
 
     def place(self, job: PendingJob, gone: frozenset[int]) -> Placed | None:
@@ -218,12 +260,13 @@ class Emptied:
         return changed
 
     def _refile(self, vnode_id: str) -> None:
+        self.steps += 1
         room = self.ledger.rooms[vnode_id].copy()
         for holdings in self.returned.get(vnode_id, {}).values():
             for holding in holdings:
                 room.give_back(holding)
         if not room.is_overdrawn():
-            for part in self.kept.get(vnode_id, ()):
-                room.take_most(part[1])
+            for holding in self.kept.get(vnode_id, ()):
+                room.take_most(holding)
         self.rooms[vnode_id] = room
         self.ledger.file(self.index, vnode_id, room)

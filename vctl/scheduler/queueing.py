@@ -40,8 +40,8 @@ class Lane:
     order: list[OrderKey] = field(default_factory=list)
     walled: tuple[Reservation, ...] = ()
     """Reservations that kept a job of it back at the last look: these and more will do so again."""
-    futile: tuple[object, int | None] | None = None
-    """A state in which ending others was no help for them, and until when that holds (None: while it lasts)."""
+    futile: tuple[str, object, int, int | None] | None = None
+    """That ending others was no help for them, and what that verdict holds for; only ``preemption`` looks into it."""
 
     def is_walled_by(self, binding: Sequence[Reservation]) -> bool:
         """Whether it is known that these leave no room."""

@@ -22,6 +22,9 @@ class Running:
         self._of_user: dict[tuple[str, str], int] = {}
         self._of_priority: dict[str, dict[int, int]] = {}
         self._versions: dict[str, int] = {}
+        self.leavings = 0
+        """How often somebody began to leave, or had left."""
+        self._ends: dict[tuple[str, int], int] = {}
         for job in jobs:
             self.put(job)
 
@@ -40,7 +43,17 @@ class Running:
 
     def drop(self, job_id: int) -> None:
         """A job is over, or waits again."""
-        self.leaving.discard(job_id)
+        job = self.jobs.get(job_id)
+        if job is not None:
+            key = (job.parent_id, job.priority)
+            self._ends[key] = self._ends.get(key, 0) + 1
+        self.take_back(job_id)
+
+    def take_back(self, job_id: int) -> None:
+        """A trial is over: the job did not run at all."""
+        if job_id in self.leaving:
+            self.leaving.discard(job_id)
+            self.leavings += 1
         self._take_out(job_id)
 
     def _take_out(self, job_id: int) -> None:
@@ -60,6 +73,7 @@ class Running:
         job = self.jobs.get(job_id)
         if job is not None and leaves != (job_id in self.leaving):
             self.leaving ^= {job_id}
+            self.leavings += 1
             self._note_change(job.parent_id)
 
     def put_task(self, job_id: int, run_id: str) -> None:
@@ -84,6 +98,12 @@ class Running:
     def any_below(self, parent_id: str, priority: int) -> bool:
         """Whether one of them has a lower priority."""
         return any(level < priority for level in self._of_priority.get(parent_id, ()))
+
+    def ends_from(self, parent_id: str, priority: int) -> int:
+        """How many have ended that had this priority or a higher one."""
+        return sum(
+            count for (where, level), count in self._ends.items() if where == parent_id and level >= priority
+        )
 
     def version(self, parent_id: str) -> int:
         """How often they have changed."""

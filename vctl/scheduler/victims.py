@@ -14,6 +14,8 @@ from vctl.core.resources import Amounts
 
 MOST_EXACT = 12
 """So many candidates of one level are compared in all combinations."""
+MOST_AT_FIRST = 64
+"""If so many of the cheapest are not enough, it is asked whether all are."""
 MOST_QUESTIONS = 1_000
 """Questions that one choice may cost; then what is known to do is taken."""
 
@@ -64,6 +66,8 @@ def choose(candidates: Sequence[Victim], fits: Fits) -> list[Victim] | None:
     by fewest victims, then the newest first, then the lowest number. None of them could be left out.
     """
     asked = _Asked(fits)
+    if asked(frozenset()):
+        return []
     levels: dict[int, list[Victim]] = {}
     for one in candidates:
         levels.setdefault(one.job.priority, []).append(one)
@@ -71,10 +75,10 @@ def choose(candidates: Sequence[Victim], fits: Fits) -> list[Victim] | None:
     below = [frozenset[int]()]  # those of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
-    if not asked(below[-1]):
+    top = _enough(order, asked)
+    if top is None:
         return None
     chosen: list[Victim] = []
-    top = len(order)
     while True:
         fixed = _numbers(chosen)
         low, high = -1, top  # how many of the lowest levels it takes
@@ -85,6 +89,19 @@ def choose(candidates: Sequence[Victim], fits: Fits) -> list[Victim] | None:
             return chosen
         chosen += _least(order[high - 1], fixed | below[high - 1], asked)
         top = high - 1
+
+
+def _enough(order: list[list[Victim]], asked: _Asked) -> int | None:
+    """A number of lowest levels that are enough, by asking for few first; None when not even all are."""
+    line = [
+        (number, one) for number, level in enumerate(order, 1) for one in sorted(level, key=lambda v: v.loss)
+    ]
+    size = 0
+    while not asked(_numbers([one for _, one in line[:size]])):
+        if size == len(line):
+            return None
+        size = min(2 * size or 1, len(line)) if size < MOST_AT_FIRST else len(line)
+    return line[size - 1][0] if size else 0
 
 
 def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> list[Victim]:
