@@ -28,6 +28,52 @@ vctl task cancel $big
 )
 
 
+OBJECTS = (
+    f'vctl() {{ {sys.executable} -m vctl "$@"; }}\n'
+    """
+set -e
+echo words > "$VCTL_OBJECT_DIR/text"
+vctl task put text
+made=$(vctl task run --no-wait --input text --output count -- sh -c 'cd $VCTL_OBJECT_DIR; wc -c < text > count')
+vctl -o name task run --input count -- sh -c 'cat "$VCTL_OBJECT_DIR/count"'
+vctl task status $made -o json | tr -d ' \\n' | grep -o '"inputs".*"outputs":[^]]*]'
+vctl list objects -o csv | cut -d, -f1-2
+vctl get objects count -o json | grep '"size"'
+cat "$(vctl get objects count -o json | sed -n 's/.*"path": "\\(.*\\)".*/\\1/p')"
+vctl summary objects -o json | grep total
+vctl current-cluster -o json | grep -o 'memory": [0-9.]*'
+code=0; vctl --output json task run --output count -- true || code=$?
+echo code $code
+code=0; vctl task run --output gone -- true || code=$?
+echo code $code
+"""
+)
+
+
+def test_objects_of_a_job(nodes: Cli) -> None:
+    ran = python(
+        "-m", "vctl", "job", "submit", "--submission-id", "j", "--", "bash", "-c", OBJECTS, home=nodes.home
+    )
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    lines = ran.stdout.splitlines()
+    assert lines[:3] == [
+        "object j/text is there (6 bytes)",
+        "task-2",
+        '"inputs":["text"],"outputs":["count"]',
+    ]
+    assert lines[3:6] == ["object_id,name", "j/count,count", "j/text,text"]
+    assert lines[6:10] == ['  "size": 2,', "6", '  "total": 2', 'memory": 8.0']
+    assert "the job has an object count already" in ran.stdout  # as JSON, as was asked for
+    assert lines[-3:] == [
+        "code 5",
+        "Task task-3 FAILED: OutputMissing: exited with code 0 without its output in $VCTL_OBJECT_DIR: there is no gone",
+        "code 1",
+    ]
+    assert nodes("list objects").out == "no objects\n"
+    assert nodes("get objects j/count").code == 4
+    assert nodes("task put text").code == 2
+
+
 @pytest.fixture
 def ran(nodes: Cli) -> subprocess.CompletedProcess[str]:
     return python(
@@ -69,6 +115,9 @@ def test_outside_a_job_it_must_be_named(nodes: Cli) -> None:
         "task run --num-gpus 1.5 -- true",
         "task run --resources {} --max-retries -1 -- true",
         "task run --label-selector [] -- true",
+        "task run --job j --input ../x -- true",
+        "task run --job j --output x --input x -- true",
+        "task run -o nonsense --job j -- true",
         "task run",
         "task list --filter nope=1",
     ],

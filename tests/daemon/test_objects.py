@@ -56,7 +56,7 @@ class Site(Elastic):
         return b"".join(tasks.log_blocks(self.store, task_id)).decode()
 
     def place(self, node_id: str, attempt: int = 1) -> Path:
-        return self.life.home / "objects" / f"1.{attempt}" / node_id
+        return self.life.home / "objects" / f"1.{attempt}.{node_id}"
 
     def put(self, name: str, text: str = "x", node_id: str = "n1", **inside: str) -> dict[str, Any]:
         """What the entrypoint does."""
@@ -164,7 +164,7 @@ def test_an_output_that_is_missing(site: Site) -> None:
         for name, argv in (("b", ("true",)), ("a", link))
     )
     assert site.over(forgetful, linking) == [failed("OutputMissing", 1)] * 2
-    assert "without leaving output b" in site.message(forgetful)
+    assert "without its output in $VCTL_OBJECT_DIR: there is no b" in site.message(forgetful)
     assert "a symbolic link" in site.message(linking)
     assert objects.list_objects(site.store) == ([], 0)
 
@@ -272,7 +272,7 @@ def test_equal_names_in_two_jobs(site: Site) -> None:
     site.put("a")
     site.life.node("n3", "1c", cpus=1)
     site.life.run("k", spec={"flexible_resource_min": {"CPU": 1}})
-    (site.life.home / "objects" / "2.1" / "n3" / "a").write_text("other")
+    (site.life.home / "objects" / "2.1.n3" / "a").write_text("other")
     objects.put(site.store, "a", environment={"VCTL_SUBMISSION_ID": "k", "VCTL_NODE_ID": "n3"})
     with pytest.raises(BadSpec, match="several jobs have an object 'a': j/a, k/a"):
         objects.get_object(site.store, "a")
@@ -390,7 +390,7 @@ def test_kill_9_between_any_two_steps(site: Site) -> None:
 
 def test_what_a_crash_left_is_removed(site: Site) -> None:
     site.put("a")
-    left = site.life.home / "objects" / "99.1" / "n1"
+    left = site.life.home / "objects" / "99.1.n1"
     left.mkdir(parents=True)
     (left / "x").write_text("x")
     with site.store.transaction():
@@ -399,7 +399,7 @@ def test_what_a_crash_left_is_removed(site: Site) -> None:
         )
     notes = health.doctor(site.store)["notes"]
     assert [one for one in notes if "objects" in one] == [
-        "files of objects that no job needs any more: 99.1; the scheduler removes them"
+        "files of objects that no job needs any more: 99.1.n1; the scheduler removes them"
     ]
     site.die_and_start()
     site.life.turn()

@@ -35,8 +35,8 @@ def tree(place: Path, name: str) -> Path:
 
 
 def test_only_the_owner_may_look_into_them(tmp_path: Path, place: Path) -> None:
-    assert place == tmp_path / "objects" / "7.2" / "n1"
-    for folder in (place, *place.parents[:2]):
+    assert place == tmp_path / "objects" / "7.2.n1"
+    for folder in (place, place.parent):
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -156,15 +156,25 @@ def test_removing_follows_no_link(tmp_path: Path, place: Path) -> None:
     (place / "to-a-directory").symlink_to(precious)
     (tree(place, "tree") / "deep").symlink_to(precious)
     objects.clear(place, "to-a-directory")
-    objects.remove(tmp_path, 7, 2)
+    objects.remove(tmp_path, 7, 2, "n1")
     assert list((tmp_path / "objects").iterdir()) == []
-    other = objects.folder_of(tmp_path, 8, 1)
+    other = objects.place_of(tmp_path, 8, 1, "n1")
     other.symlink_to(precious)
-    objects.remove(tmp_path, 8, 1, "x")
-    assert (precious / "x").exists()
-    objects.remove(tmp_path, 8, 1)
+    objects.remove(tmp_path, 8, 1, "n1")
     assert not other.is_symlink()
     assert (precious / "x").exists()
+
+
+def test_removing_what_was_made_read_only(place: Path, tmp_path: Path) -> None:
+    top = tree(place, "tree")
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o500)
+    (top / "inner" / "away").symlink_to(precious)
+    for folder in (top / "inner", top, place):
+        folder.chmod(0o500)
+    objects.remove(tmp_path, 7, 2, "n1")
+    assert not place.exists()
+    assert precious.stat().st_mode & 0o777 == 0o500
 
 
 def test_one_node_of_several(tmp_path: Path, place: Path) -> None:
@@ -179,4 +189,4 @@ def test_what_is_kept(tmp_path: Path) -> None:
     for job_id, attempt in ((7, 1), (12, 3)):
         objects.make(objects.place_of(tmp_path, job_id, attempt, "n1"))
     (tmp_path / "objects" / "somebody's").touch()
-    assert sorted(objects.kept(tmp_path)) == [(7, 1), (12, 3)]
+    assert sorted(objects.kept(tmp_path)) == [(7, 1, "n1"), (12, 3, "n1")]

@@ -70,6 +70,7 @@ class ObjectForm(TypedDict):
     node_ids: list[str]
     size: int
     created_at: str
+    attempt: int
     path: str
 
 

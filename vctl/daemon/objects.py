@@ -100,7 +100,7 @@ def keep(store: Store, mirror: Mirror, run: Run, row: Row, outcome: Outcome) -> 
         except files.Unusable as error:
             return dataclasses.replace(
                 outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
-                message=f"exited with code 0 without leaving output {name} in $VCTL_OBJECT_DIR: {error.problem}",
+                message=f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {error.problem}",
             )  # fmt: skip
     node = mirror.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
@@ -151,8 +151,10 @@ class Objects:
         self.store = store
         self.interval_s = interval_s
         self._next = 0.0
-        self._over: dict[tuple[int, int], None] = {}
-        """(job, attempt) of directories that can go; at leisure, removing files is slow beside commits."""
+        self._nodes: dict[int, set[str]] = {}
+        """job -> the nodes on which processes of it have ended."""
+        self._over: list[tuple[int, int, str]] = []
+        """(job, attempt, node) of directories that can go; at leisure, removing files is slow beside commits."""
 
     def turn(self, mirror: Mirror) -> None:
         """Do what is due."""
@@ -165,19 +167,21 @@ class Objects:
 
     def let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""
+        self._nodes.setdefault(run.job_id, set()).add(run.node_id)
         if run.job_id in mirror.runs_of_job or mirror.waiting_tasks_of.get(run.job_id):
             return
         attempt: int | None = run.attempt
         if run.task_id is not None:
             job = jobs.get(self.store, run.job_id)
             attempt = None if job is None else job["attempt"]
+        nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
-            self._over[run.job_id, attempt] = None
+            self._over += [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
 
     def tidy(self) -> None:
-        """Remove the directories of what is over."""
-        for job_id, attempt in self._over:
-            files.remove(self.store.home, job_id, attempt)
+        """Remove the directories of what is over; those a crash made us forget are found by the next sweep."""
+        for place in self._over:
+            files.remove(self.store.home, *place)
         self._over.clear()
 
     def sweep(self, mirror: Mirror) -> None:
@@ -191,8 +195,8 @@ class Objects:
                 for job_id in table.ownerless(self.store):
                     table.drop(self.store, job_id)
                 mirror.caught_up(self.store)
-        for job_id, attempt in ops.left_over(self.store):
-            files.remove(self.store.home, job_id, attempt)
+        for place in ops.left_over(self.store):
+            files.remove(self.store.home, *place)
 
     def _lose(self, mirror: Mirror, node_ids: list[str]) -> None:
         """Nodes are gone, and what lay on them."""

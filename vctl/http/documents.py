@@ -97,6 +97,7 @@ class Object(Document):
     node_ids: list[str]
     size: int
     created_at: str
+    attempt: int
     path: str
 
 

@@ -95,7 +95,7 @@ def _notes(store: Store) -> list[str]:
         for row in nodes.all_rows(store)
         if row["state"] != "ALIVE"
     ]
-    if left := [f"{job_id}.{attempt}" for job_id, attempt in objects.left_over(store)]:
+    if left := [f"{job_id}.{attempt}.{node_id}" for job_id, attempt, node_id in objects.left_over(store)]:
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         notes.append(f"files of objects that no job needs any more: {shown}; the scheduler removes them")
     if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):

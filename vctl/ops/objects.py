@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from vctl.core import jobs as jb
@@ -215,17 +214,19 @@ def pending(store: Store, row: Row) -> PendingTask:
     return replace(task, inputs_at=verdict.bytes_at)
 
 
-def left_over(store: Store) -> list[tuple[int, int]]:
-    """(job, attempt) of directories of objects that nobody needs any more."""
-    return [one for one in files.kept(store.home) if not table.is_wanted(store, *one)]
+def left_over(store: Store) -> list[tuple[int, int, str]]:
+    """(job, attempt, node) of directories of objects that nobody needs any more."""
+    return [one for one in files.kept(store.home) if not table.is_wanted(store, *one[:2])]
 
 
 def remove_left_over(store: Store) -> list[str]:
     """Remove them; what was done."""
     done = []
-    for job_id, attempt in left_over(store):
-        files.remove(store.home, job_id, attempt)
-        done.append(f"removed the objects of job {job_id}, attempt {attempt}, which are no longer needed")
+    for job_id, attempt, node_id in left_over(store):
+        files.remove(store.home, job_id, attempt, node_id)
+        done.append(
+            f"removed the objects of job {job_id}, attempt {attempt}, on {node_id}, which nobody needs"
+        )
     return done
 
 
@@ -235,7 +236,7 @@ def without_files(store: Store) -> list[str]:
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
         for one in list_objects(store)[0]
         if not any(
-            files.is_there(Path(one["path"]).parent.parent / node_id, one["name"])
+            files.is_there(files.place_of(store.home, one["job_id"], one["attempt"], node_id), one["name"])
             for node_id in one["node_ids"]
         )
     ]
@@ -296,6 +297,7 @@ def _forms(store: Store, copies: Sequence[Row]) -> list[forms.Form]:
                 "node_ids": [row["node_id"]],
                 "size": row["size"],
                 "created_at": forms.timestamp(row["created_at"]),
+                "attempt": row["attempt"],
                 "path": str(place / row["name"]),
             }
         else:

@@ -1,7 +1,8 @@
 """The files of objects: a directory for each attempt of a job on each node, in which an object is a file or a tree.
 
-``objects/<job>.<attempt>/<node>/<name>`` below the state directory, each level with mode 0700. Nothing here follows a
-symbolic link: directories are opened one by one, and what is measured, brought or removed is looked at itself.
+``objects/<job>.<attempt>.<node>/<name>`` below the state directory, with mode 0700; one level, because every job pays
+for making and removing it. Nothing here follows a symbolic link: directories are opened one by one, and what is
+measured, brought or removed is looked at itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from vctl.errors import VctlError
 
 ROOT = "objects"
-_ATTEMPT = re.compile(r"(\d+)\.(\d+)\Z")
+_PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -30,25 +31,27 @@ class Unusable(VctlError):
     code = "ObjectUnusable"
 
 
-def folder_of(home: Path, job_id: int, attempt: int) -> Path:
-    """Where the objects of one attempt of a job lie, by node."""
-    return home / ROOT / f"{job_id}.{attempt}"
-
-
 def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
-    """Where they lie on one node: ``VCTL_OBJECT_DIR``."""
-    return folder_of(home, job_id, attempt) / node_id
+    """Where the objects of one attempt of a job lie on a node: ``VCTL_OBJECT_DIR``."""
+    return home / ROOT / f"{job_id}.{attempt}.{node_id}"
 
 
 def make(place: Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
-    for folder in (place.parent.parent, place.parent, place):
-        try:
+    try:
+        _make_one(place)
+    except FileNotFoundError:
+        _make_one(place.parent)
+        _make_one(place)
+
+
+def _make_one(folder: Path) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            os.unlink(folder)
             os.mkdir(folder, 0o700)
-        except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(folder).st_mode):
-                os.unlink(folder)
-                os.mkdir(folder, 0o700)
 
 
 def size_of(place: Path, name: str) -> int:
@@ -116,34 +119,33 @@ def clear(place: Path, name: str) -> None:
         _remove(place / entry)
 
 
-def remove(home: Path, job_id: int, attempt: int, node_id: str | None = None) -> None:
-    """Remove the objects of an attempt of a job, or only those on one node; what is gone is gone."""
-    folder = folder_of(home, job_id, attempt)
-    if node_id is None:
-        _remove(folder)
-    elif not folder.is_symlink():
-        _remove(folder / node_id)
+def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
+    """Remove the objects of an attempt of a job on a node; what is gone is gone."""
+    place = place_of(home, job_id, attempt, node_id)
+    try:
+        os.rmdir(place)  # nearly always a job has left nothing
+    except OSError:
+        _remove(place)
 
 
-def kept(home: Path) -> Iterator[tuple[int, int]]:
-    """(job, attempt) of all directories of objects."""
+def kept(home: Path) -> Iterator[tuple[int, int, str]]:
+    """(job, attempt, node) of all directories of objects."""
     with contextlib.suppress(FileNotFoundError), os.scandir(home / ROOT) as entries:
         for entry in entries:
-            if found := _ATTEMPT.match(entry.name):
-                yield int(found[1]), int(found[2])
+            if found := _PLACE.match(entry.name):
+                yield int(found[1]), int(found[2]), found[3]
 
 
 @contextlib.contextmanager
 def _opened(place: Path, name: str) -> Iterator[int]:
-    """The directory of a job on a node, opened step by step from the state directory."""
+    """The directory of a job on a node, opened from the one above it."""
     fd = -1
     try:
         try:
-            fd = os.open(place.parent.parent, _OPEN)
-            for part in (place.parent.name, place.name):
-                inner = os.open(part, _OPEN, dir_fd=fd)
-                os.close(fd)
-                fd = inner
+            fd = os.open(place.parent, _OPEN)
+            inner = os.open(place.name, _OPEN, dir_fd=fd)
+            os.close(fd)
+            fd = inner
         except OSError as error:
             raise Unusable(f"there is no {name}: {place}: {error.strerror}") from None
         yield fd
@@ -155,8 +157,10 @@ def _opened(place: Path, name: str) -> Iterator[int]:
 def _look(folder: int, name: str) -> os.stat_result:
     try:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        raise Unusable(f"there is no {name}") from None
     except OSError as error:
-        raise Unusable(f"there is no {name}: {error.strerror}") from None
+        raise Unusable(f"{name} cannot be looked at: {error.strerror}") from None
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         kind = "a symbolic link" if stat.S_ISLNK(info.st_mode) else "a special file"
         raise Unusable(f"{name} is {kind}; an object is a file or a directory")
@@ -208,3 +212,16 @@ def _remove(path: Path) -> None:
         return
     except OSError:
         shutil.rmtree(path, ignore_errors=True)  # never through symbolic links: it opens entry by entry
+        if path.is_dir() and not path.is_symlink():
+            _open_up(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _open_up(top: Path) -> None:
+    """Let a tree be removed whose directories somebody made read-only."""
+    with contextlib.suppress(OSError):
+        os.chmod(top, 0o700)
+        for at, folders, _ in os.walk(top):
+            for one in folders:
+                if not os.path.islink(os.path.join(at, one)):
+                    os.chmod(os.path.join(at, one), 0o700)
