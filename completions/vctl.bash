@@ -216,7 +216,7 @@ _vctl_value() {
         *" --parent") echo "live clusters" ;;
         *" --borrow-limit") echo "any" ;;
         *" --lending-limit") echo "any" ;;
-        *" --queue-order") echo "choice fifo priority fair longest shortest" ;;
+        *" --queue-order") echo "choice fifo priority fair longest shortest makespan" ;;
         *" --queue-discipline") echo "choice strict best-effort backfill" ;;
         *" --weight") echo "any" ;;
         *" --ageing") echo "any" ;;

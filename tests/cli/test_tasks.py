@@ -44,7 +44,7 @@ vctl summary objects -o json | grep total
 vctl current-cluster -o json | grep -o 'memory": [0-9.]*'
 code=0; vctl --output json task run --output count -- true || code=$?
 echo code $code
-code=0; vctl task run --output gone -- true || code=$?
+code=0; vctl task run --output x -- true || code=$?
 echo code $code
 """
 )
@@ -66,7 +66,7 @@ def test_objects_of_a_job(nodes: Cli) -> None:
     assert "the job has an object count already" in ran.stdout  # as JSON, as was asked for
     assert lines[-3:] == [
         "code 5",
-        "Task task-3 FAILED: OutputMissing: exited with code 0 without its output in $VCTL_OBJECT_DIR: there is no gone",
+        "Task task-3 FAILED: OutputMissing: exited with code 0 without its output in $VCTL_OBJECT_DIR: there is no x",
         "code 1",
     ]
     assert nodes("list objects").out == "no objects\n"

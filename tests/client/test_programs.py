@@ -289,3 +289,56 @@ def test_an_exception_gives_everything_back(daemon: Site) -> None:
     assert told["lost"] == ["FAILED", "Cancelled"]
     assert (told["error"], told["kept"], told["id"]) == ("division by zero", 0, None)
     assert (told["clusters"], told["free"]) == (1, {"CPU": 4.0})
+
+
+def test_objects_between_tasks(daemon: Site) -> None:
+    """A program puts one object, tasks make others of it; each cluster sees its own and those below it."""
+    daemon.nodes(2, {"CPU": 4})
+    told = daemon.run(
+        """
+        def sized(name):
+            return sh(f"cat $VCTL_OBJECT_DIR/text > $VCTL_OBJECT_DIR/{name}", inputs=["text"], outputs=[name])
+
+        place = os.environ["VCTL_OBJECT_DIR"]
+        with open(os.path.join(place, "text"), "w") as file:
+            file.write("x" * 1000)
+        put = connect().tasks.put("text")
+        first = sized("first")
+        with VirtualCluster(flexible_resource_min={"CPU": 1}) as vc:
+            second = sized("second")
+            total = sh("cat $VCTL_OBJECT_DIR/first $VCTL_OBJECT_DIR/second | wc -c", inputs=["first", "second"])
+            assert total.wait() == 0
+            inner = get_runtime_context().current_cluster()
+            told = [one["name"] for one in list_objects()], inner.used_object_store_memory()
+        here = get_runtime_context().current_cluster()
+        gone = sh("true", outputs=["first-2"])
+        late = sh("true", inputs=["first-2"])
+        tell(put=[put["object_id"], put["size"]], sum=total.logs().strip(), inner=told, code=[gone.wait(), late.wait()],
+             info=[late.info()["state_reason"], total.info()["inputs"], second.info()["outputs"]],
+             names=[one["name"] for one in list_objects()], summary=summarize_objects()["total"],
+             same_place=[one["name"] for one in list_objects(filters=["name!=text"])],
+             used=here.used_object_store_memory() == sum(len(one["node_ids"]) * one["size"] for one in list_objects()))
+        try:
+            sized("first")
+        except Conflict as error:
+            tell(refused=error.details)
+        """,
+        submission_id="j",
+        virtual_cluster=VirtualCluster(flexible_resource_min={"CPU": 2}),
+    )
+    assert told["put"] == ["j/text", 1000]
+    assert told["sum"] == "2000"
+    assert told["inner"][0] == ["second"]
+    assert told["inner"][1] >= 1000
+    assert told["names"] == ["first", "second", "text"]
+    assert told["same_place"] == ["first", "second"]
+    assert told["summary"] == 3
+    assert told["used"]
+    assert told["code"] == [1, 3]
+    assert told["info"] == ["InputFailed", ["first", "second"], ["second"]]
+    assert told["refused"] == {"object": "first"}
+    assert vctl_objects(daemon) == []
+
+
+def vctl_objects(site: Site) -> list[str]:
+    return [one["name"] for one in site.client.list_objects()]
