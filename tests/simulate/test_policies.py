@@ -27,7 +27,7 @@ def run(jobs: int, nodes: int, *policies: str) -> dict[str, dict[str, Any]]:
     """Policy -> its run on the Lublin-Feitelson model at load 0.9, time limits twice the true run time."""
     workload = chosen(model(jobs, nodes=nodes, seed=1, load=0.9), None, 2.0)
     found = simulate(Question(workload, trace_machine(workload, None), [parse_policy(p) for p in policies]))
-    runs = found["runs"]
+    runs = found["items"]
     assert isinstance(runs, list)
     return {one["policy"]: one for one in runs}
 

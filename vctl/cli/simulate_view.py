@@ -12,7 +12,7 @@ Show = Callable[[float], str]
 
 def draw(page: Page, data: Data) -> Iterator[str]:
     """The comparison, then what never started and what was left out."""
-    runs = data["runs"]
+    runs = data["items"]
     sizes = {(run["nodes"], str(run["resources"])) for run in runs}
     where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""
     yield f"{page.paint(str(data['jobs']), 'bold')} jobs of {data['workload']}{where}"

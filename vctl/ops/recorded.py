@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from vctl.core.clusters import JOB, SUB
 from vctl.core.ledger import Ledger
@@ -10,6 +11,12 @@ from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
 from vctl.store import clusters, history, rows, tasks
 from vctl.store.store import Store
+
+
+def load(home: Path, since_ns: int | None, until_ns: int | None) -> tuple[Workload, Ledger]:
+    """The jobs of a state directory, and its cluster."""
+    with Store.open(home, create=False) as store, store.snapshot():
+        return workload(store, since_ns, until_ns), machine(store)
 
 
 def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Workload:

@@ -205,7 +205,7 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
         "workload": question.workload.name,
         "jobs": len(arrivals),
         "notes": list(question.workload.notes),
-        "runs": runs,
+        "items": runs,
     }
 
 

@@ -363,13 +363,16 @@ class View:
         self.rooms: dict[str, Room] = {}
         """Virtual nodes of which something is hidden, as they look."""
         self._index: SlotIndex | None = None
+        self._alike: list[tuple[Amounts, Amounts, int]] | None = None
+        """What is free of a virtual node, how it looks, and how many are alike."""
         for vnode_id in self.claims.on:
             self._look(vnode_id)
 
     def _look(self, vnode_id: str) -> None:
         self.rooms.pop(vnode_id, None)
+        self._alike = None
         room = self.ledger.rooms.get(vnode_id)
-        if room is None or room.is_overdrawn():
+        if room is None or not any(room.free.values()) or room.is_overdrawn():
             return
         seen = room.copy()
         if self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER).amounts:
@@ -390,11 +393,21 @@ class View:
         """Whether there may be room for a gang: False is certain."""
         index = self.ledger.index(self.parent_id)
         totals = count.within(index.classes.values())
-        for vnode_id, room in self.rooms.items():
-            if index.class_of(vnode_id) is not None:
-                bare, seen = count.of(self.ledger.rooms[vnode_id].free), count.of(room.free)
-                totals = [t - b + s for t, b, s in zip(totals, bare, seen, strict=True)]
+        for free, seen, many in self._hidden(index):
+            pairs = zip(totals, count.of(free), count.of(seen), strict=True)
+            totals = [total - many * (bare - left) for total, bare, left in pairs]
         return count.is_met(totals)
+
+    def _hidden(self, index: SlotIndex) -> list[tuple[Amounts, Amounts, int]]:
+        if self._alike is None:
+            kinds: dict[object, tuple[Amounts, Amounts, int]] = {}
+            for vnode_id, room in self.rooms.items():
+                if index.class_of(vnode_id) is not None:
+                    free = self.ledger.rooms[vnode_id].free
+                    key = (*sorted(free.items()), None, *sorted(room.free.items()))
+                    kinds[key] = (free, room.free, kinds[key][2] + 1 if key in kinds else 1)
+            self._alike = list(kinds.values())
+        return self._alike
 
     def ground(self) -> Ground:
         """What can be seen, to place something on."""

@@ -127,7 +127,7 @@ def _check_sources(
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
         raise BadSpec(f"--nodes: {text} is not a number of nodes", fix="write --nodes 256")
     return int(text)
 
@@ -154,13 +154,9 @@ def _recorded(
             "the recorded history is played where it lies, not through a server",
             fix="run vctl simulate there, or give it a --trace",
         )
-    moments = [
-        None if text is None else _moment(text, name)
-        for text, name in ((since, "--since"), (until, "--until"))
-    ]
-    with call.store.snapshot():
-        workload = recorded.workload(call.store, *moments)
-        base = recorded.machine(call.store)
+    since_ns = None if since is None else _moment(since, "--since")
+    until_ns = None if until is None else _moment(until, "--until")
+    workload, base = recorded.load(call.home, since_ns, until_ns)
     return workload, ops.state_machine(base, template)
 
 
@@ -239,9 +235,9 @@ def _written(workload: "Workload", name: str) -> Answer:
 def _answer(data: dict[str, object]) -> Answer:
     from vctl.cli.simulate_view import draw
 
-    runs = data["runs"]
+    runs = data["items"]
     assert isinstance(runs, list)
-    envelope = {"api_version": API_VERSION, "kind": "Simulation", **data}
+    envelope = {"api_version": API_VERSION, "kind": "SimulationRunList", **data, "total": len(runs)}
     return Answer(
         envelope, rows=runs, names=[run["policy"] for run in runs], draw=lambda page: draw(page, data)
     )
