@@ -230,6 +230,10 @@ class World:
             verdict = objects.judge(self.store, row["job_id"], rows.loads(row["inputs"]))
             assert not verdict.broken, (tuple(row), verdict)
             assert bool(verdict.awaits) == (row["state"] == "PENDING_ARGS_AVAIL"), (tuple(row), verdict)
+        places = {one[0]: one[1] for one in self.store.rows("SELECT task_id, vnode_id FROM tasks")}
+        for queue in mirror.tasks.values():
+            for task in queue.tasks.values():
+                assert places[task.task_id] == task.bound_vnode_id
         counts = self.store.rows(
             "SELECT job_id, count(*) FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING' GROUP BY job_id"
         )

@@ -147,6 +147,7 @@ class VNodeForm(TypedDict):
     whole: bool
     rank: int
     resources: Amounts
+    load: Amounts
     instances: dict[str, dict[str, int]]
     cores: list[int]
     labels: dict[str, str]

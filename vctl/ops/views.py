@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vctl.core import labels as lb
+from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import ALIVE, DEAD
 from vctl.errors import NotFound
@@ -114,7 +115,12 @@ def current_node(store: Store, vnode_id: str | None) -> forms.Form:
 
 
 def vnodes(store: Store) -> list[forms.Form]:
-    """Every virtual node of every cluster but the primary."""
+    """Every virtual node of every cluster but the primary; ``load`` is the demand of tasks that wait for it alone."""
+    from vctl.store import tasks
+
+    load: dict[str, dict[str, int]] = {}
+    for task in tasks.bound(store):
+        load[task["vnode_id"]] = rs.add(load.get(task["vnode_id"], {}), loads(task["request"]))
     return [
         {
             "vnode_id": row["vnode_id"],
@@ -125,6 +131,7 @@ def vnodes(store: Store) -> list[forms.Form]:
             "whole": bool(row["whole"]),
             "rank": row["rank"],
             "resources": forms.amounts(loads(row["amounts"])),
+            "load": forms.amounts(load.get(row["vnode_id"], {})),
             "instances": loads(row["instances"]),
             "cores": loads(row["cores"]),
             "labels": loads(row["labels"]),

@@ -61,6 +61,14 @@ def waiting_rows(store: Store) -> list[Row]:
     )
 
 
+def bound(store: Store) -> list[Row]:
+    """Tasks that wait for one virtual node alone: ``vnode_id`` and ``request``."""
+    return store.rows(
+        "SELECT vnode_id, request FROM tasks WHERE ended_at IS NULL AND state = ? AND vnode_id IS NOT NULL",
+        tk.PENDING_NODE,
+    )
+
+
 def stop_requests(store: Store) -> list[Row]:
     """Running tasks that somebody asked to cancel."""
     return store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND stop_requested_at IS NOT NULL")
