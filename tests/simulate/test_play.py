@@ -76,3 +76,19 @@ def test_a_machine_gets_more_or_fewer_nodes_but_not_those_in_use() -> None:
     trace.submit(Given("busy", 4, 10, 2))
     trace.round()
     assert resized(trace.ledger, 1) == 2
+
+
+def test_a_preempted_job_starts_over() -> None:
+    trace = Trace(1, 2, QueuePolicy(preemption="requeue"))
+    trace.play([Given("low", 2, 100), Given("high", 2, 10, at=40, priority=5)])
+    assert trace.started == {"low": 50, "high": 40}
+    low = trace.player.jobs[1]
+    assert (low.preempted, low.end_ns) == (1, 150 * SECOND)
+    assert trace.player.now_ns == 150 * SECOND
+
+
+def test_or_it_is_stopped() -> None:
+    trace = Trace(1, 2, QueuePolicy(preemption="stop", min_runtime_ns=50 * SECOND))
+    trace.play([Given("low", 2, 100), Given("high", 2, 10, at=40, priority=5)])
+    assert trace.started == {"low": 0, "high": 50}  # not before it has run for fifty seconds
+    assert trace.player.jobs[1].end_ns == 50 * SECOND

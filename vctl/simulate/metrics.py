@@ -54,6 +54,7 @@ class Figures:
     started: int
     never_started: int
     ended_by_limit: int
+    preemptions: int
     wait: Spread
     bounded_slowdown: Spread
     utilisation: float
@@ -81,6 +82,7 @@ def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]
         started=len(done),
         never_started=len(played) - len(done),
         ended_by_limit=sum(one.cut for one in done),
+        preemptions=sum(one.preempted for one in played),
         wait=spread([wait_ns(one) / SECOND for one in done]),
         bounded_slowdown=spread([bounded_slowdown(one) for one in done]),
         utilisation=used,

@@ -7,12 +7,13 @@ daemon's. Only the store, the processes and the clock are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
 from vctl.scheduler import plan as pl
 from vctl.scheduler.backfill import Reservation
@@ -39,6 +40,8 @@ class Played:
     held: Amounts = field(default_factory=dict)
     cut: bool = False
     """Its time limit ended it before it was done."""
+    preempted: int = 0
+    """How often it was ended for a job of higher priority; what it had done then is lost."""
     reserved_ns: int | None = None
     """The first reserved start that it was given."""
     reason: str | None = None
@@ -48,7 +51,8 @@ class Played:
 class Player:
     """A ledger under a virtual clock. It is changed while the workload is played; ``now_ns`` is the present.
 
-    A cluster gives back what it borrowed as soon as it is free: a daemon waits some seconds for that.
+    A cluster gives back what it borrowed as soon as it is free: a daemon waits some seconds for that. Who is preempted
+    ends at once, as programs do that know no warning.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -63,7 +67,8 @@ class Player:
         """(cluster, shape) -> reason and message told last."""
         self._loans = Loans(ledger)
         self._refusals = Refusals(ledger)
-        self._ends: list[tuple[int, int]] = []
+        self._ends: list[tuple[int, int, int]] = []
+        """(when, job, which of its attempts)."""
         self._begins: list[int] = []
         self._starts: dict[int, Start] = {}
 
@@ -101,8 +106,36 @@ class Player:
             for start in plan.starts:
                 self._start(start)
             started += plan.starts
-            if len(plan.starts) < MOST_STARTS:
+            goes_on = self._preempt(plan)
+            if len(plan.starts) < MOST_STARTS and not goes_on:
                 return started
+
+    def _preempt(self, plan: Plan) -> bool:
+        """End who has to go; True when there is something to decide at once."""
+        for parent_id, job_id in plan.lapsed:
+            self._unmark(self.queues[parent_id], job_id)
+        for one in plan.preempts:
+            queue = self.queues[one.job.parent_id]
+            queue.set_earmark(one.job.job_id, replace(one.earmark, awaited=frozenset()))
+            for victim in one.victims:
+                self._evict(victim.job.job_id, requeue=queue.policy.preemption == REQUEUE)
+        return bool(plan.preempts or plan.lapsed or plan.unsearched)
+
+    def _evict(self, job_id: int, *, requeue: bool) -> None:
+        played = self.jobs[job_id]
+        self.end(job_id)
+        played.preempted += 1
+        played.end_ns = self.now_ns
+        if requeue:
+            played.start_ns = played.end_ns = None
+            job = played.arrival.job
+            self.queues[job.parent_id].put(job)
+
+    def _unmark(self, queue: Queue, job_id: int) -> None:
+        earmark = queue.earmarks.get(job_id)
+        if earmark is not None:
+            queue.set_earmark(job_id, None)
+            self.ledger.note_growth(part[0] for part in earmark.pieces)
 
     def _note(self, plan: Plan) -> None:
         for wait in plan.waits:
@@ -120,19 +153,17 @@ class Player:
         for step in start.growth:
             self._loans.grow(step, self.now_ns)
         pl.take(self.ledger, start, start.run_id)
+        self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
         limit_ns = job.time_limit_ns
-        ends_at_ns = None if limit_ns is None else self.now_ns + limit_ns
-        self.running.put(
-            RunningJob(job.job_id, job.parent_id, start.cluster_id, start.run_id, job.user, ends_at_ns)
-        )
+        self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
         lasts_ns = played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
         played.held = rs.total([vnode.holding.amounts for vnode in start.vnodes] or [start.holding.amounts])
         self._starts[job.job_id] = start
-        heappush(self._ends, (played.end_ns, job.job_id))
+        heappush(self._ends, (played.end_ns, job.job_id, played.preempted))
 
     def _reservations(self) -> Iterator[Reservation]:
         for queue in self.queues.values():
@@ -158,7 +189,9 @@ class Player:
                 break
             self.now_ns = moment
             while self._ends and self._ends[0][0] <= moment:
-                self.end(heappop(self._ends)[1])
+                _, job_id, attempt = heappop(self._ends)
+                if job_id in self._starts and attempt == self.jobs[job_id].preempted:
+                    self.end(job_id)
             while self._begins and self._begins[0] <= moment:
                 heappop(self._begins)
             while coming < len(ordered) and ordered[coming].job.submitted_at_ns <= moment:
@@ -179,6 +212,9 @@ class Player:
             moments.append(ordered[coming].job.submitted_at_ns)
         if self._begins:
             moments.append(self._begins[0])
+        moments += [
+            at for queue in self.queues.values() if (at := queue.again_ns) is not None and at > self.now_ns
+        ]
         moments += [at for queue in self.queues.values() for at in queue.reserved_after(self.now_ns)]
         return min(moments, default=None)
 
