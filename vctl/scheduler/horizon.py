@@ -31,6 +31,8 @@ class Horizon:
         self.ledger = ledger
         self.now_ns = now_ns
         self._jobs = running.of_parent.get(parent_id, {})
+        if running.leaving:  # what these return may be kept for somebody already
+            self._jobs = {n: job for n, job in self._jobs.items() if n not in running.leaving}
         timed = [(job.ends_at_ns, n) for n, job in self._jobs.items() if job.ends_at_ns is not None]
         self.ends = [(max(at_ns, now_ns), self._jobs[n]) for at_ns, n in sorted(timed)]
         self.endless = [job for _, job in sorted(self._jobs.items()) if job.ends_at_ns is None]
