@@ -50,7 +50,7 @@ def test_a_random_task_waits_for_the_virtual_node_it_drew(work: Elastic) -> None
     assert tasks.get_task(work.store, waiting)["vnode_id"] == drawn
     work.life.turn()
     assert work.state(younger) == "PENDING_NODE_ASSIGNMENT"  # it is full again
-    assert {one["vnode_id"]: one["load"] for one in views.vnodes(work.store)} == dict.fromkeys(full, {})
+    assert {one["vnode_id"]: one["load"] for one in views.vnodes(work.store)} == {key: {} for key in full}
 
 
 def test_a_node_that_joins_takes_first_what_was_too_large(life: Life) -> None:

@@ -129,7 +129,7 @@ class Ledger:
         self.grown: dict[str, set[str]] = {}
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
         self.joined: dict[str, set[str]] = {}
-        """cluster id -> physical nodes that joined it, or on which it became larger, since somebody last cleared this."""
+        """cluster id -> physical nodes that joined it, or on which it grew, since somebody last cleared this."""
         self.may_gain_nodes = False
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
