@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.scheduler.queueing import Queue
@@ -20,6 +21,41 @@ Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): somebody who competes in a cluster."""
 
 
+class Counted:
+    """What jobs hold and clusters have, counted again only where it has changed since the last round."""
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+        self._held: dict[int, tuple[object, dict[str, int]]] = {}
+        self._totals: dict[str, tuple[object, dict[str, int]]] = {}
+
+    def look_at(self, ledger: Ledger, running: Running) -> None:
+        """Take up a ledger: another one has other versions."""
+        if self._ledger is not ledger:
+            self._ledger = ledger
+            self._held.clear()
+            self._totals.clear()
+        if len(self._held) > 2 * len(running.jobs) + 100:
+            self._held = {n: known for n, known in self._held.items() if n in running.jobs}
+
+    def held(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
+        """What a job holds of its parent."""
+        state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
+        known = self._held.get(job.job_id)
+        if job.cluster_id == job.parent_id or known is None or known[0] != state:
+            known = (state, rs.total(holding.amounts for _, holding in holdings_of(ledger, job)))
+            self._held[job.job_id] = known
+        return known[1]
+
+    def total(self, ledger: Ledger, cluster_id: str) -> dict[str, int]:
+        """What a cluster has."""
+        state = (ledger.versions.get(cluster_id), ledger.versions.get(PRIMARY))  # the latter: nodes that died
+        known = self._totals.get(cluster_id)
+        if known is None or known[0] != state:
+            known = self._totals[cluster_id] = (state, ledger.total(cluster_id))
+        return known[1]
+
+
 class Usage:
     """What members used in the past, halved after every half-life of their cluster. Amounts times seconds."""
 
@@ -27,6 +63,7 @@ class Usage:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
+        self.counted = Counted()
 
     def advance(self, ledger: Ledger, now_ns: int) -> None:
         """Let the time since the last look pass, with what was held then."""
@@ -54,9 +91,10 @@ class Shares:
         self.ledger = ledger
         self.past: Mapping[Member, Mapping[str, float]] = {} if usage is None else usage.past
         self.held: dict[Member, dict[str, int]] = {}
-        self._totals: dict[str, dict[str, int]] = {}
+        self._counted = Counted() if usage is None else usage.counted
+        self._counted.look_at(ledger, running)
         for job in running.jobs.values():
-            self.add(job.parent_id, job.user, rs.total(h.amounts for _, h in holdings_of(ledger, job)))
+            self.add(job.parent_id, job.user, self._counted.held(ledger, job))
         if usage is not None:
             usage.rates = self.held  # with what the round starts
 
@@ -86,9 +124,7 @@ class Shares:
         )
 
     def _share(self, member: Member, weight: int) -> float:
-        total = self._totals.get(member[0])
-        if total is None:
-            total = self._totals[member[0]] = self.ledger.total(member[0])
+        total = self._counted.total(self.ledger, member[0])
         held, past = self.held.get(member, {}), self.past.get(member, {})
         parts = [
             (held.get(name, 0) + past.get(name, 0.0)) / total[name]
