@@ -117,7 +117,7 @@ def places(life: Life) -> dict[str, int]:
 
 def test_backfill_reserves_for_the_head(two: Life) -> None:
     settle(two, discipline="backfill")
-    job_ops.stop(two.store, "first", grace_s=0.1)
+    two.end("first")
     submit(two, "limited", time_limit_s=100)
     two.until(lambda: two.job("limited")["status"] == "RUNNING")
     submit(two, "head", entry={"CPU": 2 * CPU})
