@@ -85,9 +85,9 @@ _vctl_options() {
         "nodes") echo "--cluster --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "current-cluster") echo "--cluster --output --no-header --watch --color --home --no-local-node --help" ;;
         "current-node") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
-        "list") echo "--detail --filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
+        "list") echo "--cluster --detail --filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
-        "summary") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
+        "summary") echo "--cluster --output --no-header --watch --color --home --no-local-node --help" ;;
         "simulate") echo "--trace --model --since --until --cluster --policy --nodes --template --node-resources --limit-factor --jobs --seed --load --write --output --no-header --color --home --help" ;;
         "why") echo "--output --no-header --watch --color --home --help" ;;
         "demand") echo "--filter --limit --output --no-header --watch --color --home --help" ;;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from vctl.client import forms, inside
@@ -53,10 +53,10 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[forms.ClusterForm]:
         """The cluster and those below it, parents first."""
-        from vctl.ops import cluster_views
+        from vctl.ops import cluster_views, scope
 
         found = cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters, all_kinds=True))
-        below = _below(self.cluster_id, found)
+        below = scope.below(self.cluster_id, found)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_vnodes(
@@ -154,23 +154,14 @@ class State:
 
     def _scope(self) -> Callable[[str], bool]:
         """Whether a cluster is the one that is looked at, or below it."""
+        from vctl.ops import scope
+
         here = self.cluster_id
         if here == PRIMARY or JOB_MARK in here:
-            return _below(here, ())
+            return scope.below(here, ())
         from vctl.ops import cluster_views
 
-        return _below(here, cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters)))
-
-
-def _below(top: str, clusters: Iterable[forms.ClusterForm]) -> Callable[[str], bool]:
-    if top == PRIMARY:
-        return lambda _: True
-    known = {top}
-    for one in clusters:  # parents first
-        if one["parent_id"] in known:
-            known.add(one["cluster_id"])
-    # those of jobs carry the id of what they are in, also when they are gone
-    return lambda cluster_id: any(cluster_id == one or cluster_id.startswith(one + JOB_MARK) for one in known)
+        return scope.below(here, cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters)))
 
 
 def _chosen(found: list[F], filters: Sequence[Filter], limit: int | None) -> list[F]:

@@ -1,4 +1,7 @@
-"""``vctl list|get|summary RES``, as in Ray's state API: one entry in a table for each kind of object."""
+"""``vctl list|get|summary RES``, as in Ray's state API: one entry in a table for each kind of object.
+
+A list shows what is in one cluster and below it: the one that is named or that the command runs in, else everything.
+"""
 
 import os
 from collections.abc import Callable
@@ -8,6 +11,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
+from vctl.core.clusters import PRIMARY
 
 Items = tuple[list[Data], int]
 
@@ -20,7 +24,7 @@ class Kind:
         title: str,
         key: str,
         counted: str,
-        many: Callable[[Call], Items],
+        many: Callable[[Call, str], Items],
         one: Callable[[Call, str], Data] | None,
     ) -> None:
         self.title = title
@@ -30,10 +34,32 @@ class Kind:
         self.one = one
 
 
-def _clusters(call: Call) -> Items:
+def _place(call: Call, given: str | None) -> str:
+    """The cluster to look at; one that is named must be there."""
+    cluster = call.cluster(given)
+    if given is not None:
+        from vctl.ops import cluster_views
+
+        cluster_views.get_cluster(call.store, cluster)
+    return cluster
+
+
+def _below(call: Call, top: str, items: list[Data], *names: str) -> list[Data]:
+    """Items of which a named field is the cluster or one below it."""
+    from vctl.ops import cluster_views
+    from vctl.ops.scope import below
+
+    if top == PRIMARY:
+        return items
+    is_in = below(top, cluster_views.list_clusters(call.store, all_kinds=True))
+    return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]
+
+
+def _clusters(call: Call, cluster: str) -> Items:
     from vctl.ops import cluster_views
 
-    return _cut(call, cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True))
+    items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
+    return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _cluster(call: Call, ref: str) -> Data:
@@ -42,14 +68,11 @@ def _cluster(call: Call, ref: str) -> Data:
     return cluster_views.get_cluster(call.store, ref)
 
 
-def _vnodes(call: Call) -> Items:
+def _vnodes(call: Call, cluster: str) -> Items:
     from vctl.ops import views
     from vctl.ops.filters import choose
 
-    items = views.vnodes(call.store)
-    if here := os.environ.get("VCTL_CLUSTER_ID"):  # a job sees its own cluster and what it made in it
-        items = [item for item in items if f"{item['cluster_id']}##".startswith(f"{here}##")]
-    return _cut(call, choose(items, call.filters))
+    return _cut(call, choose(_below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters))
 
 
 def _vnode(call: Call, ref: str) -> Data:
@@ -58,10 +81,14 @@ def _vnode(call: Call, ref: str) -> Data:
     return views.current_node(call.store, ref)
 
 
-def _nodes(call: Call) -> Items:
-    from vctl.ops import nodes
+def _nodes(call: Call, cluster: str) -> Items:
+    from vctl.ops import nodes, views
 
-    return _cut(call, nodes.list_nodes(call.store, filters=call.filters))
+    items = nodes.list_nodes(call.store, filters=call.filters)
+    if cluster != PRIMARY:  # the machines on which it has a part
+        own = {node["NodeName"] for node in views.nodes(call.store, cluster)}
+        items = [item for item in items if item["node_id"] in own]
+    return _cut(call, items)
 
 
 def _node(call: Call, ref: str) -> Data:
@@ -70,10 +97,11 @@ def _node(call: Call, ref: str) -> Data:
     return nodes.get_node(call.store, ref)
 
 
-def _jobs(call: Call) -> Items:
+def _jobs(call: Call, cluster: str) -> Items:
     from vctl.ops import jobs
 
-    return jobs.list_jobs(call.store, all=True, filters=call.filters, limit=call.limit)
+    within = None if cluster == PRIMARY else cluster
+    return jobs.list_jobs(call.store, all=True, cluster=within, filters=call.filters, limit=call.limit)
 
 
 def _job(call: Call, ref: str) -> Data:
@@ -82,11 +110,14 @@ def _job(call: Call, ref: str) -> Data:
     return jobs.get_job(call.store, ref)
 
 
-def _tasks(call: Call) -> Items:
+def _tasks(call: Call, cluster: str) -> Items:
     from vctl.ops import tasks
 
     here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
-    return tasks.list_tasks(call.store, all=True, filters=call.filters, limit=call.limit, job=here)
+    if cluster == PRIMARY:
+        return tasks.list_tasks(call.store, all=True, filters=call.filters, limit=call.limit, job=here)
+    items, _ = tasks.list_tasks(call.store, all=True, filters=call.filters, job=here)
+    return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _task(call: Call, ref: str) -> Data:
@@ -95,11 +126,12 @@ def _task(call: Call, ref: str) -> Data:
     return tasks.get_task(call.store, ref)
 
 
-def _objects(call: Call) -> Items:
+def _objects(call: Call, cluster: str) -> Items:
     from vctl.ops import objects
 
     here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
-    return objects.list_objects(call.store, filters=call.filters, limit=call.limit, job=here)
+    items, _ = objects.list_objects(call.store, filters=call.filters, job=here)
+    return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _object(call: Call, ref: str) -> Data:
@@ -108,11 +140,12 @@ def _object(call: Call, ref: str) -> Data:
     return objects.get_object(call.store, ref, job=os.environ.get("VCTL_SUBMISSION_ID"))
 
 
-def _leases(call: Call) -> Items:
+def _leases(call: Call, cluster: str) -> Items:
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
-    return _cut(call, choose(leases.list_leases(call.store), call.filters))
+    items = _below(call, cluster, leases.list_leases(call.store), "borrower_id", "lender_id")
+    return _cut(call, choose(items, call.filters))
 
 
 def _lease(call: Call, ref: str) -> Data:
@@ -125,11 +158,11 @@ def _lease(call: Call, ref: str) -> Data:
     raise NotFound(f"there is no lease {ref!r}", fix="`vctl lease list` shows them")
 
 
-def _events(call: Call) -> Items:
+def _events(call: Call, cluster: str) -> Items:
     from vctl.ops import views
     from vctl.ops.filters import choose
 
-    items = choose(views.events(call.store), call.filters)
+    items = choose(_below(call, cluster, views.events(call.store), "cluster_id", "object_id"), call.filters)
     return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
 
 
@@ -148,6 +181,16 @@ KINDS = {
     "events": Kind("EventList", "seq", "kind", _events, None),
 }
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
+Cluster = Annotated[
+    str | None,
+    Opt(
+        "-c",
+        "--cluster",
+        metavar="ID",
+        complete="clusters",
+        help="What is in it and below it (default: the one this runs in, else the primary).",
+    ),
+]
 Single = Annotated[
     str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")
 ]
@@ -158,12 +201,14 @@ Single = Annotated[
     "vctl list jobs --filter status=RUNNING",
     "vctl list clusters --detail -o json",
     "vctl list objects --filter node_id=n1",
+    "vctl list jobs --cluster team-a",
     common=(*LISTS, NO_LOCAL_NODE),
     uses_nodes=True,
 )
 def list_(
     call: Call,
     res: Resource,
+    cluster: Cluster = None,
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
     """List objects of one kind."""
@@ -171,7 +216,7 @@ def list_(
     from vctl.cli.page import Column
 
     kind = KINDS[res]
-    items, total = kind.many(call)
+    items, total = kind.many(call, _place(call, cluster))
     shown = getattr(columns, res.upper())
     if detail and items:
         shown = [Column(name.upper(), _field(name)) for name in items[0]]
@@ -209,12 +254,12 @@ def get(
     common=(*READS, NO_LOCAL_NODE),
     uses_nodes=True,
 )
-def summary(call: Call, res: Resource) -> Answer:
+def summary(call: Call, res: Resource, cluster: Cluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]
     counts: dict[str, int] = {}
     call.unlimited()
-    items, _ = kind.many(call)
+    items, _ = kind.many(call, _place(call, cluster))
     for item in items:
         word = str(item[kind.counted])
         counts[word] = counts.get(word, 0) + 1
