@@ -24,7 +24,7 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.ops import objects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
-from vctl.store import clusters, rows
+from vctl.store import clusters, preemptions, rows
 from vctl.store.store import Store
 
 ON_THE_CLOCK = ("scheduler", "maintenance", "returning", "reclaiming", "provider", "objects")
@@ -218,6 +218,10 @@ class World:
         )
         assert set(mirror.task_cluster) == {row[0] for row in waiting}
         assert self._orphans() == []
+        kept = {one.job_id: one for one in preemptions.earmarks(self.store)}
+        assert {one.job_id: one for one in mirror.preemptions.earmarks(mirror)} == kept
+        ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}
+        assert set(mirror.preemptions.active) == ending <= set(mirror.running.jobs)
         self._check_objects(mirror)
 
     def _check_objects(self, mirror: Mirror) -> None:

@@ -29,6 +29,7 @@ from vctl.runtime.protocol import RunState
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_warning_signal
 from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters
 
@@ -54,6 +55,7 @@ class Users:
         self.actions: list[tuple[int, Callable[[], object]]] = [
             (3, self.join), (2, self.kill), (2, self.drain), (2, self.undrain), (1, self.forget_node),
             (2, self.change_node),
+            (3, self.serve),
             (4, self.create), (4, self.divide), (4, self.update), (3, self.delete), (1, self.stop_or_resume),
             (14, self.submit), (6, self.exit_process), (3, self.stop_job), (1, self.lose_process),
             (16, self.run_task), (6, self.end_task), (2, self.cancel_task), (8, self.wait),
@@ -233,11 +235,23 @@ class Users:
         entry = self.dice.choice([None, None, amounts(1), amounts(0.5, 0.5), {}])
         request = JobRequest(
             argv=("x",), submission_id=f"j{self.number():03}", cluster=target, spec=spec, entry=entry, cwd="/",
-            priority=self.dice.choice([0, 0, 1]), time_limit_s=self.dice.choice([None, None, 20]), grace_s=0,
+            priority=self.dice.choice([0, 0, 1, 2]), time_limit_s=(limit_s := self.dice.choice([None, None, 20])),
+            grace_s=0, signal=None if limit_s is None else parse_warning_signal("USR1@5"),
             max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
             per_node=spec is not None and entry is None and self.dice.random() < 0.2,
         )  # fmt: skip
         job_ops.submit(self.store, request, environment={})
+
+    def serve(self) -> None:
+        """Let jobs of a queue preempt, or no more."""
+        target = self.one("SELECT cluster_id FROM clusters WHERE kind = 'logical'")
+        queue = {
+            "preemption": self.dice.choice(["requeue", "requeue", "stop", "off"]),
+            "min_runtime_s": self.dice.choice([0, 0, 5]),
+            "preemption_grace_s": self.dice.choice([0, 5, 30]),
+            "discipline": self.dice.choice(["best-effort", "strict", "backfill"]),
+        }
+        cluster_ops.update(self.store, target or "primary", queue=queue)
 
     def _whole(self) -> ClusterSpec:
         return parse_cluster_spec({"replica_sets": {self.dice.choice(sorted(TEMPLATES)): 1}})
@@ -363,7 +377,17 @@ class Users:
             self.world.turn()
 
     def nothing_is_left(self) -> None:
-        for table in ("clusters", "vnodes", "leases", "set_aside", "objects", "promises", "task_inputs"):
+        for table in (
+            "clusters",
+            "vnodes",
+            "leases",
+            "set_aside",
+            "objects",
+            "promises",
+            "task_inputs",
+            "preemptions",
+            "earmarks",
+        ):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
         assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
         assert self.count("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == 0
