@@ -135,6 +135,8 @@ class Ledger:
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
+        self._static: dict[str, tuple[VNode, str, ClassKey]] = {}
+        """What of a virtual node's class does not change while it is the same."""
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not taken back."""
@@ -187,6 +189,7 @@ class Ledger:
             index.drop(node_id)
         del self.nodes[node_id], self.vnodes[node_id], self.rooms[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
+        self._static.pop(node_id, None)
 
     # ---- clusters and their virtual nodes ----
 
@@ -260,6 +263,7 @@ class Ledger:
             index.drop(vnode_id)
         self.rooms[vnode.parent_id].give_back(vnode.holding)
         del self.vnodes[vnode_id], self.rooms[vnode_id], self.children[vnode_id]
+        self._static.pop(vnode_id, None)
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
         self._refile(vnode.parent_id)
         self._note_growth(vnode.parent_id)
@@ -361,10 +365,12 @@ class Ledger:
         if not node.schedulable or (not any(room.free.values()) and self._has_left_the_view(vnode_id)):
             index.drop(vnode_id)
             return
-        own = {k: v for k, v in vnode.labels.items() if k != lb.VNODE_ID}
-        static = (tuple(sorted(own.items())), node.template_id if vnode.whole else "", vnode.cluster_id)
         template_id = node.template_id if vnode.whole else ""
-        index.put(vnode_id, vnode.node_id, vnode.labels, static, template_id, room)
+        known = self._static.get(vnode_id)
+        if known is None or known[0] is not vnode or known[1] != template_id:
+            own = sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)
+            known = self._static[vnode_id] = (vnode, template_id, (tuple(own), template_id, vnode.cluster_id))
+        index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, room)
 
 
 def primary_labels(node: Node) -> dict[str, str]:

@@ -119,9 +119,12 @@ def could_help(
     False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before
     must use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
     """
-    nodes = list(
-        {(tuple(sorted(n.resources.items())), n.selector): n for g in spec.groups for n in g.nodes}.values()
-    )
+    nodes: list[FixedNode] = []
+    for group in spec.groups:
+        for node in group.nodes:
+            last = nodes[-1] if nodes else None
+            if last is None or (node.resources, node.selector) != (last.resources, last.selector):
+                nodes.append(node)  # bundles of a group are mostly alike
     return any(
         ledger.vnodes[vnode_id].cluster_id == parent_id
         and ledger.nodes[ledger.vnodes[vnode_id].node_id].schedulable
