@@ -39,7 +39,7 @@ _vctl_options() {
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
         "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
-        "job list") echo "--all --cluster --members --filter --limit --output --no-header --watch --color --home --help" ;;
+        "job list") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
@@ -54,7 +54,7 @@ _vctl_options() {
         "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
         "vc remove-nodes") echo "--output --color --home --help" ;;
-        "vc list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
+        "vc list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "vc get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "vc tree") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
@@ -62,13 +62,13 @@ _vctl_options() {
         "vc export") echo "--no-local-node --output --color --home --help" ;;
         "task run") echo "--num-cpus --num-gpus --memory --resources --label-selector --strategy --input --output --max-retries --name --job --detach --no-wait --color --home --help" ;;
         "task put") echo "--output --color --home --help" ;;
-        "task list") echo "--all --job --filter --limit --output --no-header --watch --color --home --help" ;;
+        "task list") echo "--all --job --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "task status") echo "--output --no-header --watch --color --home --help" ;;
         "task logs") echo "--follow --tail --output --color --home --help" ;;
         "task cancel") echo "--grace --output --color --home --help" ;;
         "task wait") echo "--timeout --output --color --home --help" ;;
         "node add") echo "--count --template --resources --label --labels --simulated --output --color --home --help" ;;
-        "node list") echo "--filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
+        "node list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "node get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "node drain") echo "--reason --output --color --home --help" ;;
         "node undrain") echo "--output --color --home --help" ;;
@@ -76,7 +76,7 @@ _vctl_options() {
         "node remove") echo "--output --color --home --help" ;;
         "node kill") echo "--reason --output --color --home --help" ;;
         "node heartbeat") echo "--timeout --output --color --home --help" ;;
-        "lease list") echo "--filter --limit --output --no-header --watch --color --home --help" ;;
+        "lease list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "config show") echo "--origin --output --no-header --watch --color --home --help" ;;
         "config path") echo "--output --no-header --watch --color --home --help" ;;
         "status") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
@@ -85,12 +85,12 @@ _vctl_options() {
         "nodes") echo "--cluster --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "current-cluster") echo "--cluster --output --no-header --watch --color --home --no-local-node --help" ;;
         "current-node") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
-        "list") echo "--cluster --detail --filter --limit --output --no-header --watch --color --home --no-local-node --help" ;;
+        "list") echo "--cluster --detail --filter --sort --columns --limit --output --no-header --watch --color --home --no-local-node --help" ;;
         "get") echo "--output --no-header --watch --color --home --no-local-node --help" ;;
         "summary") echo "--cluster --output --no-header --watch --color --home --no-local-node --help" ;;
         "simulate") echo "--trace --model --since --until --cluster --policy --nodes --template --node-resources --limit-factor --jobs --seed --load --write --output --no-header --color --home --help" ;;
         "why") echo "--output --no-header --watch --color --home --help" ;;
-        "demand") echo "--filter --limit --output --no-header --watch --color --home --help" ;;
+        "demand") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
         "daemon") echo "--no-local-node --output --color --home --help" ;;
         "serve") echo "--host --port --uds --token-file --no-token --no-local-node --output --color --home --help" ;;
@@ -207,6 +207,8 @@ _vctl_value() {
         "list -f") echo "any" ;;
         "demand -f") echo "any" ;;
         *" --filter") echo "any" ;;
+        *" --sort") echo "any" ;;
+        *" --columns") echo "any" ;;
         *" --limit") echo "any" ;;
         *" -n") echo "any" ;;
         *" --tail") echo "any" ;;

@@ -32,6 +32,8 @@ class Call:
         self.output: str = self.config.get("output")
         self.filters: list[str] = shared.get("filter") or []
         self.watch_s: float | None = shared.get("watch")
+        self.sort: str | None = shared.get("sort")
+        self.columns: str | None = shared.get("columns")
         self._limit: int | None = shared.get("limit")
         self._unlimited = False
         self._header = not shared.get("no_header")
@@ -84,7 +86,11 @@ class Call:
 
     @property
     def limit(self) -> int | None:
-        """At most so many entries: as asked, else 100 in tables."""
+        """At most so many entries: as asked, else 100 in tables. What is to be sorted is wanted whole."""
+        return None if self.sort else self._most
+
+    @property
+    def _most(self) -> int | None:
         return (
             self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
         )
@@ -123,6 +129,10 @@ class Call:
         from vctl.cli.page import Page
 
         page = Page.on(sys.stdout, color=self.config.get("color"), header=self._header)
+        if self.sort or self.columns:
+            from vctl.cli.arrange import arrange
+
+            arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
         if self.watch_s and sys.stdout.isatty():
             sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
         output.write(answer, self.output, sys.stdout, page)

@@ -60,6 +60,22 @@ FILTER = Param(
     ],
     default=None,
 )
+SORT = Param(
+    "sort",
+    Annotated[
+        str | None,
+        Opt("--sort", metavar="FIELD[:desc]", help="By a field of the JSON form; what has none comes last."),
+    ],
+    default=None,
+)
+COLUMNS = Param(
+    "columns",
+    Annotated[
+        str | None,
+        Opt("--columns", metavar="FIELD,…", help="Show these fields of the JSON form in tables and CSV."),
+    ],
+    default=None,
+)
 NO_LOCAL_NODE = Param(
     "no_local_node",
     Annotated[bool, Opt("--no-local-node", help="Do not make this machine a node.")],
@@ -74,6 +90,6 @@ CHANGES = (OUTPUT, COLOR, HOME)
 NAMES_OUTPUTS = (SHORT_OUTPUT, COLOR, HOME)
 """Instead of CHANGES where ``--output`` names objects."""
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)
-LISTS = (FILTER, LIMIT, *READS)
+LISTS = (FILTER, SORT, COLUMNS, LIMIT, *READS)
 HOISTED = (OUTPUT, COLOR, HOME)
 """Accepted in front of the command word too: ``vctl -o json job list``."""

@@ -22,6 +22,7 @@ class Answer:
         draw: Draw,
         more: int = 0,
         code: int = 0,
+        redraw: Callable[[Sequence[Data]], Draw] | None = None,
     ) -> None:
         self.data = data
         self.rows = rows
@@ -29,6 +30,8 @@ class Answer:
         self.draw = draw
         self.more = more
         self.code = code
+        self.redraw = redraw
+        """The picture of a list when its rows are others."""
 
 
 def listing(
@@ -36,14 +39,17 @@ def listing(
 ) -> Answer:
     """Many objects in the list envelope; ``none`` is what people read when there are none."""
 
-    def draw(page: Page) -> Iterator[str]:
-        if items:
-            return page.table(columns, items)
-        return iter([page.paint(none, "dim")] if page.header else [])
+    def drawn(rows: Sequence[Data]) -> Draw:
+        def draw(page: Page) -> Iterator[str]:
+            if rows:
+                return page.table(columns, rows)
+            return iter([page.paint(none, "dim")] if page.header else [])
+
+        return draw
 
     envelope = {"api_version": API_VERSION, "kind": kind, "items": items, "total": total}
     names = [item[key] for item in items]
-    return Answer(envelope, rows=items, names=names, draw=draw, more=total - len(items))
+    return Answer(envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn)
 
 
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:

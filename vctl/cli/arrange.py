@@ -1,0 +1,70 @@
+"""``--sort`` and ``--columns`` of lists: by the names of the JSON form, whatever the form of the output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from vctl.cli import words
+from vctl.cli.output import Answer, Data
+from vctl.cli.page import Column
+from vctl.errors import BadSpec
+
+DESCENDING = "desc"
+
+
+def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int | None) -> None:
+    """Sort the rows of a list, cut it to its limit and choose what is shown; the JSON form keeps all fields.
+
+    Raises BadSpec for a field that the objects do not have.
+    """
+    rows = list(answer.rows)
+    total = len(rows) + answer.more
+    if sort is not None:
+        order = _sorted(rows, sort)
+        rows = [rows[i] for i in order][:limit]
+        answer.names = [answer.names[i] for i in order][:limit]
+        answer.more = total - len(rows)
+    if isinstance(answer.data, dict) and "items" in answer.data:
+        answer.data["items"] = rows
+    answer.rows = rows
+    if columns is not None:
+        names = [_known(name.strip(), rows, "--columns") for name in columns.split(",")]
+        answer.rows = [{name: row.get(name) for name in names} for row in rows]
+        shown = [Column(name.upper(), _field(name)) for name in names]
+        answer.draw = lambda page: page.table(shown, rows)
+    elif answer.redraw is not None:
+        answer.draw = answer.redraw(rows)
+
+
+def _sorted(rows: Sequence[Data], sort: str) -> list[int]:
+    """Numbers of the rows in order; equals stay as they were, and what has no value comes last either way."""
+    name, _, direction = sort.partition(":")
+    if direction not in ("", "asc", DESCENDING):
+        raise BadSpec(f"--sort: unknown direction {direction!r}", fix=f"write {name} or {name}:{DESCENDING}")
+    _known(name, rows, "--sort")
+    having = [i for i, row in enumerate(rows) if row.get(name) is not None]
+    missing = [i for i, row in enumerate(rows) if row.get(name) is None]
+    having.sort(key=lambda i: _key(rows[i][name]), reverse=direction == DESCENDING)
+    return having + missing
+
+
+def _key(value: Any) -> tuple[int, Any]:
+    if isinstance(value, (bool, int, float)):
+        return (0, value)
+    return (1, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+
+
+def _known(name: str, rows: Sequence[Data], option: str) -> str:
+    names = list(dict.fromkeys(field for row in rows for field in row))
+    if not names or name in names:
+        return name
+    near = get_close_matches(name, names, 1)
+    fix = f"did you mean {near[0]}?" if near else f"valid names: {', '.join(names)}"
+    raise BadSpec(f"{option}: unknown field {name!r}", fix=fix)
+
+
+def _field(name: str) -> Callable[[Any], str]:
+    return lambda row: words.value(name, row.get(name))
