@@ -16,7 +16,7 @@ POLICIES = (
     "fifo/strict",
     "fifo/best-effort",
     "fifo/backfill",
-    "fifo/backfill,backfill_depth=4",
+    "fifo/backfill,backfill_depth=2",
     "priority/backfill",
     "fair/backfill",
 )

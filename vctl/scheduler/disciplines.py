@@ -158,6 +158,11 @@ class Line:
                 del self.kept[job_id]
         return dict(self.kept)
 
+    def may_improve(self) -> bool:
+        """Whether to look for an earlier start for the head that is passed now: the first one, and one more in turn."""
+        others = self.policy.backfill_depth - 1
+        return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited so long that room must be kept for it; a plan lets jobs wait on purpose."""
         return self.policy.order != MAKESPAN and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
@@ -184,7 +189,7 @@ def backfill(line: Line, job: PendingJob) -> None:
     kept = line.kept.get(job.job_id)
     if kept is not None and not line.holds(kept):
         kept = None
-    if line.heads <= line.policy.backfill_depth and (kept is None or line.stale):
+    if line.heads <= line.policy.backfill_depth and (kept is None or line.may_improve()):
         before_ns = None if kept is None else kept.start_ns
         fresh = reserve(
             line.ledger, job, line.horizon, line.others(job),
