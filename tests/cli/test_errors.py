@@ -91,3 +91,12 @@ def test_an_interrupt_is_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("vctl.ops.jobs.list_jobs", interrupt)
     assert cli("job list").code == 130
+
+
+def test_a_part_of_an_indivisible_cluster(nodes: Cli) -> None:
+    """Whoever wrote --num-cpus is told what to write there instead of a word about a spec that was not given."""
+    assert nodes("vc create shared --replica-sets {}").code == 0
+    ran = nodes("job submit -c shared --num-cpus 1 -- true")
+    assert ran.code == 2
+    assert "--num-cpus" in ran.err.splitlines()[0]
+    assert "--entrypoint-num-cpus" in ran.err.splitlines()[1]

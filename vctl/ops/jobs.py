@@ -220,8 +220,8 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
         raise Conflict(f"cluster {wanted} is being removed", fix="submit to another cluster")
     if not row["divisible"] and request.spec is not None:
         raise BadSpec(
-            f"--virtual-cluster: {wanted} is indivisible, jobs share it and cannot have a part of their own",
-            fix="leave the spec out, or submit to a divisible cluster",
+            f"--virtual-cluster or --num-cpus: {wanted} is indivisible, jobs share it and have no part of their own",
+            fix="say with --entrypoint-num-cpus what the command needs, or submit to a divisible cluster",
         )
     return wanted, not row["divisible"]
 
