@@ -141,7 +141,7 @@ def _execute(command: Command, values: dict[str, Any]) -> int:
     shared = {name: values.pop(name) for name in command.common}
     with Call(command, shared) as call:
         try:
-            return _answer(call, values)
+            return _answer(call, command.arguments(values))
         except VctlError as error:
             return _report(error, as_json=call.output == "json")
 

@@ -4,7 +4,7 @@ The one declaration is read by ``quick`` (fast), ``bridge`` (typer: help and usa
 ``reference``. Own small types stand in for typer's, because importing typer costs more than answering.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -42,6 +42,20 @@ class Arg(Opt):
         self, metavar: str, *, help: str, choices: Sequence[str] = (), complete: str | None = None
     ) -> None:
         super().__init__(help=help, metavar=metavar, choices=choices, complete=complete)
+
+
+class Together:
+    """Options that several commands share; the function gets those that were given, as one map by these names.
+
+    ``queue: Annotated[Given, Together(order=Order, weight=Weight)] = None``
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
+
+
+Given = Mapping[str, Any] | None
+"""What a function gets for options that stand together."""
 
 
 class Param:
@@ -96,18 +110,35 @@ class Command:
     @property
     def params(self) -> list[Param]:
         """Its own options and arguments, then those it shares with others."""
-        return [*_own_params(self.run), *self.common.values()]
+        own = [one.params if isinstance(one, Together) else [one] for one in _own_params(self.run).values()]
+        return [*(param for group in own for param in group), *self.common.values()]
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of its own parameters as the function takes them."""
+        found: dict[str, Any] = {}
+        for name, param in _own_params(self.run).items():
+            if isinstance(param, Together):
+                given = {one.name: values[one.name] for one in param.params}
+                found[name] = {key: value for key, value in given.items() if value is not None}
+            else:
+                found[name] = values[name]
+        return found
 
 
-def _own_params(run: Callable[..., Any]) -> list[Param]:
+def _own_params(run: Callable[..., Any]) -> dict[str, Param | Together]:
     code, defaults = run.__code__, run.__defaults__ or ()
     names = code.co_varnames[1 : code.co_argcount]  # the first is the Call
     first_default = len(names) - len(defaults)
-    found = []
+    found: dict[str, Param | Together] = {}
     for index, name in enumerate(names):
         required = index < first_default
         default = None if required else defaults[index - first_default]
-        found.append(Param(name, run.__annotations__[name], default=default, required=required))
+        annotation = run.__annotations__[name]
+        together = annotation.__metadata__[0]
+        if isinstance(together, Together):
+            found[name] = together
+        else:
+            found[name] = Param(name, annotation, default=default, required=required)
     return found
 
 

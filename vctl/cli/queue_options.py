@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from vctl.cli.declare import Opt
+from vctl.cli.declare import Given, Opt, Together
 
 ORDERS = ("fifo", "priority", "fair", "longest", "shortest", "makespan")
 DISCIPLINES = ("strict", "best-effort", "backfill")
@@ -57,16 +57,17 @@ Grace = Annotated[
     str | None,
     Opt("--preemption-grace", metavar="DURATION", help="Between being told and being ended (30s)."),
 ]
-NAMES = (
-    "order", "discipline", "weight", "ageing_s", "half_life_s", "starvation_after_s", "backfill_depth",
-    "max_running_jobs", "max_running_per_user", "preemption", "min_runtime_s", "preemption_grace_s",
+OPTIONS = Together(
+    order=Order, discipline=Discipline, weight=Weight, ageing_s=Ageing, half_life_s=HalfLife,
+    starvation_after_s=Starvation, backfill_depth=Depth, max_running_jobs=MostJobs, max_running_per_user=MostPerUser,
+    preemption=Preemption, min_runtime_s=MinRuntime, preemption_grace_s=Grace,
 )  # fmt: skip
+"""By the documented names of the settings."""
 
 
-def queue_of(*values: str | None) -> dict[str, object] | None:
-    """The given settings by their documented names, in the order of ``NAMES``; None when there are none."""
-    given = {name: value for name, value in zip(NAMES, values, strict=True) if value is not None}
-    return {name: _read(name, value) for name, value in given.items()} or None
+def queue_of(given: Given) -> dict[str, object] | None:
+    """The settings that were given; None when there are none."""
+    return {name: _read(name, value) for name, value in (given or {}).items()} or None
 
 
 def _read(name: str, value: str) -> object:

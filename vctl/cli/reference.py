@@ -55,12 +55,11 @@ def _section(command: Command) -> Iterator[str]:
     yield ""
     yield f"`{usage(command)}`"
     yield ""
-    own = [param for param in command.params if param.name not in {shared.name for shared in common.LISTS}]
-    if own:
+    everywhere = {shared.name for shared in common.LISTS}
+    if own := [param for param in command.params if param.name not in everywhere]:
         yield from _options(own)
         yield ""
-    shared = [f"`{param.spelled}`" for param in command.params if param not in own]
-    if shared:
+    if shared := [f"`{param.spelled}`" for param in command.params if param.name in everywhere]:
         yield f"Shared: {', '.join(shared)}"
         yield ""
     yield "```sh"

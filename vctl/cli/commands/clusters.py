@@ -1,17 +1,14 @@
 """``vctl vc``: create, change and show virtual clusters."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from vctl.cli import queue_options as queue
+from vctl.cli import queue_options
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS
-from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.declare import Arg, Given, Opt, Together, command
 from vctl.cli.output import Answer, done, listing, single
-
-if TYPE_CHECKING:
-    from vctl.core.clusters import ClusterSpec
-    from vctl.core.resources import Amounts
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
@@ -34,6 +31,9 @@ LendingLimit = Annotated[
     Opt("--lending-limit", metavar="JSON", help="Most it may lend of its unused minimum; {} for nothing."),
 ]
 
+CONTENTS = Together(replica_sets=Replicas, spec=SpecOption)
+LIMITS = Together(borrow_limit=BorrowLimit, lending_limit=LendingLimit)
+
 
 @command(
     "vc create",
@@ -51,8 +51,7 @@ def create(
             "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
         ),
     ] = False,
-    replica_sets: Replicas = None,
-    spec: SpecOption = None,
+    contents: Annotated[Given, CONTENTS] = None,
     parent: Annotated[
         str | None,
         Opt(
@@ -62,20 +61,8 @@ def create(
             help="Where its resources come from (inside a job its own cluster, else the primary).",
         ),
     ] = None,
-    borrow_limit: BorrowLimit = None,
-    lending_limit: LendingLimit = None,
-    queue_order: queue.Order = None,
-    queue_discipline: queue.Discipline = None,
-    weight: queue.Weight = None,
-    ageing: queue.Ageing = None,
-    half_life: queue.HalfLife = None,
-    starvation_after: queue.Starvation = None,
-    backfill_depth: queue.Depth = None,
-    max_running_jobs: queue.MostJobs = None,
-    max_running_per_user: queue.MostPerUser = None,
-    preemption: queue.Preemption = None,
-    min_runtime: queue.MinRuntime = None,
-    preemption_grace: queue.Grace = None,
+    limits: Annotated[Given, LIMITS] = None,
+    queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
     """Create a virtual cluster."""
     from vctl.ops import clusters
@@ -84,25 +71,10 @@ def create(
         call.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(call, spec),
-        replica_sets=_replica_sets(cluster_id, replica_sets, spec),
+        **_contents(call, cluster_id, contents or {}),
         parent_id=parent or os.environ.get("VCTL_CLUSTER_ID"),
-        borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
-        lending_limit=_limit(call, lending_limit, "--lending-limit"),
-        queue=queue.queue_of(
-            queue_order,
-            queue_discipline,
-            weight,
-            ageing,
-            half_life,
-            starvation_after,
-            backfill_depth,
-            max_running_jobs,
-            max_running_per_user,
-            preemption,
-            min_runtime,
-            preemption_grace,
-        ),
+        **_limits(call, limits or {}),
+        queue=queue_options.queue_of(queue),
     )
     made = str(data["cluster_id"])  # inside a job qualified by the cluster it lies in
     return done(data, made, f"virtual cluster {made} created, revision {data['revision']}")
@@ -123,25 +95,12 @@ def update(
     divisible: Annotated[
         bool | None, Opt("--divisible", off="--indivisible", help="Must be what it is already.")
     ] = None,
-    replica_sets: Replicas = None,
-    spec: SpecOption = None,
+    contents: Annotated[Given, CONTENTS] = None,
     revision: Annotated[
         int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")
     ] = None,
-    borrow_limit: BorrowLimit = None,
-    lending_limit: LendingLimit = None,
-    queue_order: queue.Order = None,
-    queue_discipline: queue.Discipline = None,
-    weight: queue.Weight = None,
-    ageing: queue.Ageing = None,
-    half_life: queue.HalfLife = None,
-    starvation_after: queue.Starvation = None,
-    backfill_depth: queue.Depth = None,
-    max_running_jobs: queue.MostJobs = None,
-    max_running_per_user: queue.MostPerUser = None,
-    preemption: queue.Preemption = None,
-    min_runtime: queue.MinRuntime = None,
-    preemption_grace: queue.Grace = None,
+    limits: Annotated[Given, LIMITS] = None,
+    queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
     """Change what a virtual cluster consists of, all of it or nothing.
 
@@ -153,63 +112,45 @@ def update(
         call.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(call, spec),
-        replica_sets=_replica_sets(cluster_id, replica_sets, spec),
+        **_contents(call, cluster_id, contents or {}),
         revision=revision,
-        borrow_limit=_limit(call, borrow_limit, "--borrow-limit"),
-        lending_limit=_limit(call, lending_limit, "--lending-limit"),
-        queue=queue.queue_of(
-            queue_order,
-            queue_discipline,
-            weight,
-            ageing,
-            half_life,
-            starvation_after,
-            backfill_depth,
-            max_running_jobs,
-            max_running_per_user,
-            preemption,
-            min_runtime,
-            preemption_grace,
-        ),
+        **_limits(call, limits or {}),
+        queue=queue_options.queue_of(queue),
     )
     return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")
 
 
-def _spec(call: Call, document: str | None) -> "ClusterSpec | None":
-    if document is None:
-        return None
-    from vctl.spec.cluster_spec import parse_cluster_spec
-    from vctl.spec.source import read_document
-
-    given = read_document(document, "a cluster spec", "--spec")
-    return parse_cluster_spec(given, units=call.config.get("unit_resources"), logical=True)
-
-
-def _replica_sets(cluster_id: str, document: str | None, spec: str | None) -> dict[str, int] | None:
-    if document is None:
-        return None
-    if spec is not None:
+def _contents(call: Call, cluster_id: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """What a cluster consists of: ``spec``, ``replica_sets``, or neither."""
+    if len(given) > 1:
         from vctl.errors import BadSpec
 
         raise BadSpec("--replica-sets cannot be combined with --spec", fix="keep one of the two")
-    from vctl.spec.cluster_spec import parse_replica_sets
+    from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets
     from vctl.spec.source import read_document
 
-    path = "--replica-sets"
-    return parse_replica_sets(
-        read_document(document, "a map of templates", path), path, cluster_id=cluster_id
-    )
+    found: dict[str, Any] = {}
+    if "spec" in given:
+        document = read_document(given["spec"], "a cluster spec", "--spec")
+        found["spec"] = parse_cluster_spec(document, units=call.config.get("unit_resources"), logical=True)
+    if "replica_sets" in given:
+        path = "--replica-sets"
+        document = read_document(given["replica_sets"], "a map of templates", path)
+        found["replica_sets"] = parse_replica_sets(document, path, cluster_id=cluster_id)
+    return found
 
 
-def _limit(call: Call, document: str | None, path: str) -> "Amounts | None":
-    if document is None:
-        return None
+def _limits(call: Call, given: Mapping[str, str]) -> dict[str, Any]:
+    """``borrow_limit`` and ``lending_limit``, as far as they were given."""
     from vctl.spec.quantities import parse_resources
     from vctl.spec.source import read_document
 
-    given = read_document(document, "a map of resources", path)
-    return parse_resources(given, path, call.config.get("unit_resources"))
+    units = call.config.get("unit_resources")
+    paths = {name: "--" + name.replace("_", "-") for name in given}
+    return {
+        name: parse_resources(read_document(given[name], "a map of resources", path), path, units)
+        for name, path in paths.items()
+    }
 
 
 @command(
