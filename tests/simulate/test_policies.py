@@ -59,7 +59,9 @@ def test_every_policy_on_the_full_model(policy: str) -> None:
     first = run(10_000, 256, policy)[policy]
     took = time.process_time() - began
     assert took < LIMIT_S
-    assert first["started_after_reserved"] == 0 or policy.startswith("fair")  # whose turn it is voids it there
+    assert first["started_after_reserved"] == 0 or policy.startswith(
+        "fair"
+    )  # whose turn it is voids it there
     assert first["figures"]["started"] == 10_000
     assert run(10_000, 256, policy)[policy] == first
 
