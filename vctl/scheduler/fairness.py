@@ -91,6 +91,9 @@ class Shares:
         self.ledger = ledger
         self.past: Mapping[Member, Mapping[str, float]] = {} if usage is None else usage.past
         self.held: dict[Member, dict[str, int]] = {}
+        self._totals: dict[str, dict[str, int]] = {}
+        self._known: dict[Member, float] = {}
+        """Shares that were asked for, without the weight."""
         self._counted = Counted() if usage is None else usage.counted
         self._counted.look_at(ledger, running)
         for job in running.jobs.values():
@@ -101,6 +104,7 @@ class Shares:
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
         """A job of a user holds something in a cluster: it counts there and for every cluster on the way up."""
         for member in self._members(parent_id, user):
+            self._known.pop(member, None)
             self.held[member] = rs.add(self.held.get(member, {}), amounts)
 
     def _members(self, parent_id: str, user: str) -> Iterator[Member]:
@@ -124,14 +128,19 @@ class Shares:
         )
 
     def _share(self, member: Member, weight: int) -> float:
-        total = self._counted.total(self.ledger, member[0])
-        held, past = self.held.get(member, {}), self.past.get(member, {})
-        parts = [
-            (held.get(name, 0) + past.get(name, 0.0)) / total[name]
-            for name in {*held, *past}
-            if total.get(name)
-        ]
-        return max(parts, default=0.0) / weight
+        share = self._known.get(member)
+        if share is None:
+            total = self._totals.get(member[0])
+            if total is None:  # as it was at first, so that shares only grow within a round
+                total = self._totals[member[0]] = self._counted.total(self.ledger, member[0])
+            held, past = self.held.get(member, {}), self.past.get(member, {})
+            parts = [
+                (held.get(name, 0) + past.get(name, 0.0)) / total[name]
+                for name in {*held, *past}
+                if total.get(name)
+            ]
+            share = self._known[member] = max(parts, default=0.0)
+        return share / weight
 
 
 def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], cluster_id: str) -> bool:
