@@ -38,7 +38,7 @@ WORDS = {
     "list": ("List objects of one kind.", "objects"),
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
-    "simulate": ("Play recorded or given work under other policies.", "simulate"),
+    "simulate": ("Play work under other policies or on other machines.", "simulate"),
     "why": ("Why a job waits, and what would start it now.", "why"),
     "demand": ("What waits for resources.", "leases"),
     "events": ("The history of changes.", "views"),

@@ -78,7 +78,7 @@ def simulate(
         Opt("--write", metavar="FILE", complete="file", help="Model: write the jobs as JSON lines, play nothing."),
     ] = None,
 ) -> Answer:  # fmt: skip
-    """Play work under other policies or on other machines, and compare.
+    """Play work under other policies or on other machines, and compare them.
 
     The scheduler itself runs, under a virtual clock. Without --trace or --model the recorded history of this state
     directory is played on its own cluster. Reports waiting time, bounded slowdown (threshold 10 s), utilisation,
