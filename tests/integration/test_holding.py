@@ -34,7 +34,6 @@ def test_a_warning_and_then_the_end(one: Place) -> None:
         "job", "submit", "--time-limit", "1.5", "--signal", "USR1@1s", "--grace", "0", "--", "sh", "-c", shell
     )
     assert (ran.code, ran.out) == (124, "warned\n")
-    assert one.run("job", "submit", "--signal", "USR1", "--", "true").code == 2
 
 
 def test_a_limit_given_to_a_running_job(one: Place) -> None:

@@ -133,7 +133,6 @@ BAD = {
     "negative grace": ({"grace_s": -1}, "grace"),
     "negative retries": ({"max_retries": -1}, "max_retries"),
     "unknown cause": ({"retry_on": ("Rain",)}, "retry_on"),
-    "signal without limit": ({"signal": WarningSignal("USR1", 10, 60)}, "signal"),
     "name": ({"name": "a\nb"}, "name"),
     "submission id": ({"submission_id": "a b"}, "submission_id"),
     "cluster": ({"cluster": "a b"}, "cluster"),

@@ -80,8 +80,6 @@ class JobRequest:
             raise refuse(
                 "time_limit", "the job would end at once", "write at least 1s, or leave it out for no limit"
             )
-        if self.signal and self.time_limit_s is None:
-            raise refuse("signal", "there is no time limit to warn of", "add --time-limit, such as 1h30m")
         check_name(self.name)
         for cause in self.retry_on:
             if cause not in CAUSES:

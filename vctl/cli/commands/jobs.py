@@ -129,7 +129,9 @@ def submit(
     per_node: Annotated[
         bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
     ] = False,
-    max_retries: Annotated[int, Opt("--max-retries", help="Try so often again after a failure (0).")] = 0,
+    max_retries: Annotated[
+        int, Opt("--max-retries", help="Try so often again after a failure that --retry-on names (0).")
+    ] = 0,
     retry_on: Annotated[
         str | None,
         Opt(
@@ -143,7 +145,11 @@ def submit(
     ] = "1s",
     signal: Annotated[
         str | None,
-        Opt("--signal", metavar="SIG@TIME", help="Send a signal that long before the time limit: USR1@60."),
+        Opt(
+            "--signal",
+            metavar="SIG@TIME",
+            help="Warn with a signal that long before the time limit, and before preemption: USR1@60.",
+        ),
     ] = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
     dry_run: Annotated[
