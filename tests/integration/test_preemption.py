@@ -31,7 +31,7 @@ def busy(one: Place) -> Place:
     one.daemon()
     one.ok("vc", "update", "primary", "--preemption", "requeue", "--preemption-grace", "1s")
     one.submit(
-        "--submission-id", "low", "--num-cpus", "4", "--priority", "-1", "--signal", "USR1@60", "--time-limit", "1h",
+        "--submission-id", "low", "--num-cpus", "4", "--priority", "-1", "--signal", "USR1@60",
         "--", sys.executable, "-c", SAVES,
     )  # fmt: skip
     eventually((one.folder / "up").exists)
