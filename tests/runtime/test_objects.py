@@ -190,3 +190,24 @@ def test_what_is_kept(tmp_path: Path) -> None:
         objects.make(objects.place_of(tmp_path, job_id, attempt, "n1"))
     (tmp_path / "objects" / "somebody's").touch()
     assert sorted(objects.kept(tmp_path)) == [(7, 1, "n1"), (12, 3, "n1")]
+
+
+def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
+    def folder(job_id: int) -> Path:
+        return objects.place_of(tmp_path, job_id, 1, "n")
+
+    for job_id in (1, 2, 3, 4):
+        objects.make(folder(job_id))
+    (folder(2) / "left").write_text("mine")
+    folder(3).chmod(0o755)
+    first = folder(1).stat().st_ino
+    for job_id in (1, 2, 3):
+        objects.remove(tmp_path, job_id, 1, "n")
+    assert list(objects.kept(tmp_path)) == [(4, 1, "n")]
+    for job_id in (5, 6):
+        objects.make(folder(job_id))
+        assert (os.listdir(folder(job_id)), folder(job_id).stat().st_mode & 0o777) == ([], 0o700)
+    assert folder(5).stat().st_ino == first
+    (folder(5) / "kept").write_text("x")
+    objects.make(folder(5))
+    assert os.listdir(folder(5)) == ["kept"], "made again: what is there stays"

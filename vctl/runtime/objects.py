@@ -1,8 +1,9 @@
 """The files of objects: a directory for each attempt of a job on each node, in which an object is a file or a tree.
 
 ``objects/<job>.<attempt>.<node>/<name>`` below the state directory, with mode 0700; one level, because every job pays
-for making and removing it. Nothing here follows a symbolic link: directories are opened one by one, and what is
-measured, brought or removed is looked at itself.
+for making and removing it, and empty ones are used again, as a name is changed faster than a directory is made.
+Nothing here follows a symbolic link: directories are opened one by one, and what is measured, brought or removed is
+looked at itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from vctl.errors import VctlError
 
 ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
+_SPARES = tuple(f".spare-{number}" for number in range(8))
+"""Empty directories to be used again; as many as may be free at a time."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -38,6 +41,10 @@ def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
 
 def make(place: Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
+    for name in () if os.path.lexists(place) else _SPARES:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(place.parent / name, place)
+            return
     try:
         _make_one(place)
     except FileNotFoundError:
@@ -122,10 +129,18 @@ def clear(place: Path, name: str) -> None:
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node; what is gone is gone."""
     place = place_of(home, job_id, attempt, node_id)
-    try:
-        os.rmdir(place)  # nearly always a job has left nothing
-    except OSError:
+    if not _spare(place, place.parent / _SPARES[job_id % len(_SPARES)]):
         _remove(place)
+
+
+def _spare(place: Path, spare: Path) -> bool:
+    """Keep a directory for another job if it is as one just made: nearly always a job has left nothing."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(place).st_mode
+        if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(place):
+            os.rename(place, spare)
+            return True
+    return False
 
 
 def kept(home: Path) -> Iterator[tuple[int, int, str]]:
