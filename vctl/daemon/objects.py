@@ -176,7 +176,8 @@ class Objects:
             attempt = None if job is None else job["attempt"]
         nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
-            self._over += [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
+            over = [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
+            self._over += [place for place in over if not files.recycle(self.store.home, *place)]
 
     def tidy(self) -> None:
         """Remove the directories of what is over; those a crash made us forget are found by the next sweep."""

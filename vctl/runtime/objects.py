@@ -128,17 +128,17 @@ def clear(place: Path, name: str) -> None:
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node; what is gone is gone."""
-    place = place_of(home, job_id, attempt, node_id)
-    if not _spare(place, place.parent / _SPARES[job_id % len(_SPARES)]):
-        _remove(place)
+    if not recycle(home, job_id, attempt, node_id):
+        _remove(place_of(home, job_id, attempt, node_id))
 
 
-def _spare(place: Path, spare: Path) -> bool:
+def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
     """Keep a directory for another job if it is as one just made: nearly always a job has left nothing."""
+    place = place_of(home, job_id, attempt, node_id)
     with contextlib.suppress(OSError):
         mode = os.lstat(place).st_mode
         if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(place):
-            os.rename(place, spare)
+            os.rename(place, place.parent / _SPARES[job_id % len(_SPARES)])
             return True
     return False
 
