@@ -135,6 +135,8 @@ CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job
     (
         "0002_preemption_objects_usage",
         """
+CREATE INDEX leases_by_borrower ON leases (borrower_id);
+CREATE INDEX leases_by_lender ON leases (lender_id);
 DROP VIEW v_jobs;
 CREATE VIEW v_jobs AS
     SELECT j.job_id, j.submission_id, j.name, j.status,
