@@ -14,11 +14,8 @@ from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
-from vctl.ops import situations
 from vctl.ops.totals import totals_of
-from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.orders import order_key
-from vctl.scheduler.whatif import running_of
 from vctl.store import jobs, rows, settings
 from vctl.store.store import Row, Store
 
@@ -60,6 +57,10 @@ def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int
 
 def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     """Make the plan that the scheduler makes; who is not in the queue yet comes last."""
+    from vctl.ops import situations  # here: whoever lists jobs need not load the whole scheduler
+    from vctl.scheduler.foresight import in_plan
+    from vctl.scheduler.whatif import running_of
+
     now = situations.load(store)
     queued = [job for job in now.pending if job.parent_id == cluster_id]
     planned = in_plan(now.ledger, cluster_id, queued, running_of(now), now.now_ns)
