@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Holding, Room, whole_node
 from vctl.ops.prove import prove
-from vctl.store import clusters, jobs, nodes
+from vctl.store import clusters, nodes, runs
 from vctl.store.schema import MIGRATIONS
 from vctl.store.store import Store
 
@@ -71,7 +71,7 @@ def write(store: Store, ledger: Ledger) -> None:
         marks = ", ".join("?" * len(columns))
         store.db.execute(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
         run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
-        jobs.insert_run(store, run)
+        runs.insert(store, run)
 
 
 class Tree(RuleBasedStateMachine):

@@ -11,7 +11,7 @@ from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Condition
 from vctl.core.resources import Holding
-from vctl.store import jobs, rows
+from vctl.store import job_views, jobs, queues, rows, shapes
 from vctl.store.store import Store
 
 names = st.text("CPUGmem/é", min_size=1, max_size=6)
@@ -81,9 +81,9 @@ def test_positions_are_the_order_of_the_queue(
         for parent in ("a", "b"):
             for place, (_, _, job_id) in enumerate(sorted(k for k in known if k[0] == parent), 1):
                 expected[job_id] = place
-        assert jobs.positions(store) == expected
+        assert queues.positions(store) == expected
         for parent, priority, job_id in known:
-            assert jobs.position(store, parent, -priority, job_id) == expected[job_id]
+            assert queues.position(store, parent, -priority, job_id) == expected[job_id]
 
 
 def test_prefixes_are_taken_literally(store: Store) -> None:
@@ -112,17 +112,17 @@ def test_the_reason_of_a_waiting_job(store: Store, clock: Clock) -> None:
     job_id = queue(store, "a")
 
     def reason() -> tuple[str, str]:
-        row = jobs.view(store, job_id)
+        row = job_views.get(store, job_id)
         assert row is not None
         return row["reason"], row["words"]
 
     assert reason() == ("PendingEvaluation", "waiting for the scheduler to look at it")
     with store.transaction():
-        jobs.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
-        jobs.set_wait(store, "other", "s", "CapReached", "elsewhere")
+        shapes.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
+        shapes.set_wait(store, "other", "s", "CapReached", "elsewhere")
     assert reason() == ("InsufficientResources", "needs 1 CPU")
     with store.transaction():
-        jobs.clear_wait(store, PRIMARY, "s")
+        shapes.clear_wait(store, PRIMARY, "s")
     assert reason()[0] == "PendingEvaluation"
 
 

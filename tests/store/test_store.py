@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.conftest import Clock
 from vctl.errors import Conflict, Unreachable, VctlError
-from vctl.store import database, jobs, locks
+from vctl.store import database, feed, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
 
@@ -241,15 +241,15 @@ def test_commands_are_named(tmp_path: Path) -> None:
 
 
 def test_the_feed(store: Store) -> None:
-    assert jobs.last_event(store) == 0
+    assert feed.last(store) == 0
     for number in range(5):
         with store.transaction():
             store.event("job.x", "job", f"j{number}", job_id=number, data={"n": number})
-    assert [row["object_id"] for row in jobs.events_after(store, 2)] == ["j2", "j3", "j4"]
-    assert [row["object_id"] for row in jobs.events_after(store, 2, 1)] == ["j2"]
-    assert [row["object_id"] for row in jobs.events(store, "1", [], 2)] == ["j3", "j4"]
+    assert [row["object_id"] for row in feed.after(store, 2)] == ["j2", "j3", "j4"]
+    assert [row["object_id"] for row in feed.after(store, 2, 1)] == ["j2"]
+    assert [row["object_id"] for row in feed.matching(store, "1", [], 2)] == ["j3", "j4"]
     with store.transaction():
-        assert jobs.delete_events_before(store, store.clock() + 1) == 4  # the newest stays: it counts on
+        assert feed.delete_before(store, store.clock() + 1) == 4  # the newest stays: it counts on
     with store.transaction():
         store.event("job.x", "job", "j5")
-    assert jobs.last_event(store) == 6
+    assert feed.last(store) == 6

@@ -17,7 +17,7 @@ from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart
-from vctl.store import clusters, jobs, objects, tasks
+from vctl.store import clusters, jobs, objects, runs, shapes, tasks
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
 
@@ -51,12 +51,12 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
             mirror.bind_task(told)
         mirror.preemptions.begin(store, mirror, plan)
         for wait in plan.waits:
-            jobs.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
+            shapes.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
             queue = mirror.queues[parent_id]
             queue.emptied.discard(shape)
             if shape not in queue.shapes:
-                jobs.clear_wait(store, parent_id, shape)
+                shapes.clear_wait(store, parent_id, shape)
         mirror.caught_up(store)
     return started
 
@@ -82,7 +82,7 @@ def _start(store: Store, mirror: Mirror, start: Start) -> Run:
     )  # fmt: skip
     _grow(store, mirror, start.growth, None)
     pl.take(mirror.ledger, start, run.run_id)
-    jobs.insert_run(store, run)
+    runs.insert(store, run)
     jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
     mirror.preemptions.unmark(store, mirror, job.job_id, "it has started")
     mirror.dequeue(job.job_id)
@@ -102,7 +102,7 @@ def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
         start.node_id, start.holding, task_id=task.task_id,
     )  # fmt: skip
     mirror.ledger.charge(run.run_id, start.vnode_id, start.holding)
-    jobs.insert_run(store, run)
+    runs.insert(store, run)
     if task.inputs_at:
         names = loads(row["inputs"])
         objects.insert_copies(store, task.job_id, names, node_id=run.node_id, cluster_id=run.cluster_id)

@@ -16,7 +16,7 @@ from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
-from vctl.store import clusters, jobs, rows, tasks
+from vctl.store import clusters, jobs, rows, runs, tasks
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -48,7 +48,7 @@ def observed(
     with store.transaction():
         mirror.follow(store)
         for run, start in seen:
-            jobs.mark_launched(
+            runs.mark_launched(
                 store, run.run_id, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
                 started_at=start.started_at,
             )  # fmt: skip
@@ -74,7 +74,7 @@ def _end(store: Store, mirror: Mirror, end: Ended) -> None:
     outcome = outcome_of(run, end)
     if outcome.reason == jb.NODE_FAILED:
         outcome = dataclasses.replace(outcome, message=f"node {_dead_node(mirror, run)} died")
-    jobs.end_run(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
+    runs.end(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
     mirror.drop_run(run)
     mirror.run_stops.pop(run.run_id, None)
     if run.task_id is not None:

@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, SIMULATED
 from vctl.core.resources import EMPTY
 from vctl.daemon.mirror import Mirror
-from vctl.store import jobs
+from vctl.store import jobs, runs
 from vctl.store.store import Store
 
 FOLDER = "gangs"
@@ -36,7 +36,7 @@ def start_members(store: Store, mirror: Mirror, first: Run) -> list[Run]:
             rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
         )  # fmt: skip
         mirror.ledger.charge(run.run_id, run.vnode_id, run.holding)
-        jobs.insert_run(store, run)
+        runs.insert(store, run)
         mirror.add_run(run)
         more.append(run)
     return more

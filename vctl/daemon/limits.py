@@ -8,7 +8,7 @@ from collections.abc import Callable
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon.mirror import Mirror
-from vctl.store import jobs, rows
+from vctl.store import jobs, rows, runs
 from vctl.store.store import Row, Store
 
 Stop = Callable[[Run, str, float], None]
@@ -75,13 +75,13 @@ class TimeLimits:
         if end <= now:
             stop(run, jb.TIME_LIMIT, job["grace_s"])
         elif signal is not None and end - int(signal["before_s"] * 1e9) <= now:
-            if jobs.warned_for(self.store, run.run_id) == end:
+            if runs.warned_for(self.store, run.run_id) == end:
                 return
             warn(
                 run.run_id, signal["number"]
             )  # first the signal: killed in between, it is sent again, never not
             with self.store.transaction():
-                jobs.mark_warned(self.store, run.run_id, end)
+                runs.mark_warned(self.store, run.run_id, end)
                 self.store.event(
                     "job.warned", "job", job["submission_id"], cluster_id=job["cluster_id"], job_id=job["job_id"],
                     data={"signal": signal["name"], "left_s": round((end - now) / 1e9, 3)},

@@ -18,7 +18,7 @@ from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue, Verdict
-from vctl.store import clusters, jobs, nodes, preemptions, rows, tasks, usage
+from vctl.store import clusters, feed, jobs, nodes, preemptions, queues, rows, tasks, usage
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -79,8 +79,8 @@ class Mirror:
         """Replay the tables and read the queue; everything after this comes through the feed."""
         rebuilt = replay.rebuild(store)
         with store.snapshot():
-            mirror = cls(rebuilt.ledger, rebuilt.runs, jobs.last_event(store))
-            for row in jobs.pending_rows(store):
+            mirror = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
+            for row in queues.pending_rows(store):
                 mirror._enqueue(row)
             for row in jobs.running_rows(store):
                 mirror.note_running(row)
@@ -110,7 +110,7 @@ class Mirror:
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
-        events = jobs.events_after(store, self.seen)
+        events = feed.after(store, self.seen)
         if not events:
             return False
         try:
@@ -152,7 +152,7 @@ class Mirror:
 
     def caught_up(self, store: Store) -> None:
         """Our own events of this transaction are not news."""
-        self.seen = jobs.last_event(store)
+        self.seen = feed.last(store)
 
     def add_run(self, run: Run) -> None:
         """A process that is to be started."""
@@ -303,7 +303,7 @@ class Mirror:
     def _take_job(self, store: Store, job_id: int, row: Row | None) -> None:
         if row is not None and row["array_id"] is not None:
             self.windows.take(store, row)
-        if row is not None and row["status"] == jb.PENDING and jobs.is_queued(row):
+        if row is not None and row["status"] == jb.PENDING and queues.is_queued(row):
             self._enqueue(row)
             return
         self.dequeue(job_id)

@@ -36,7 +36,7 @@ from vctl.runtime.protocol import RunState, StartRecord
 from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
-from vctl.store import jobs, repair
+from vctl.store import jobs, repair, runs
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -335,7 +335,7 @@ class Scheduler:
         assert mirror is not None
         if run.stop_reason is None:
             with self.store.transaction():
-                jobs.mark_stopping(self.store, run.run_id, reason)
+                runs.mark_stopping(self.store, run.run_id, reason)
             mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
             if run.task_id is None:
                 mirror.running.leave(run.job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vctl.daemon.mirror import Mirror
-from vctl.store import jobs, tasks
+from vctl.store import runs, tasks
 from vctl.store.store import Row, Store
 
 
@@ -15,5 +15,5 @@ def stop_task(store: Store, mirror: Mirror, row: Row, reason: str) -> None:
     mirror.stop_task(row["task_id"], row["grace_s"], reason)
     for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
         first = run.stop_reason or reason
-        jobs.mark_stopping(store, run.run_id, first)
+        runs.mark_stopping(store, run.run_id, first)
         mirror.runs[run.run_id] = replace(run, stop_reason=first)

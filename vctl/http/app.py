@@ -28,7 +28,7 @@ from vctl.http.context import Server, state
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
 from vctl.http.keeper import Keeper
-from vctl.store.jobs import last_event
+from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
 """Of the job API that clients may expect here."""
@@ -71,7 +71,7 @@ def _add_open_routes(app: FastAPI) -> None:
     def healthz(request: Request) -> dict[str, Any]:
         """Whether the server can read its state."""
         with state(request) as store:
-            return {"ok": last_event(store) >= 0, "version": __version__}
+            return {"ok": feed.last(store) >= 0, "version": __version__}
 
     @app.get(
         "/metrics", tags=["server"], response_class=PlainTextResponse, response_model=None,

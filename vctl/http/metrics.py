@@ -8,7 +8,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.resources import SCALE
 from vctl.ops import views
 from vctl.ops.totals import totals_of
-from vctl.store import clusters, jobs, nodes
+from vctl.store import clusters, feed, job_views, nodes
 from vctl.store.store import Store
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,9 +28,9 @@ def _families(store: Store) -> Iterator[Iterator[str]]:
     yield _family("vctl_resources_total", "Resources of the primary cluster.", _amounts(total))
     used = {name: amount - free.get(name, 0) for name, amount in total.items()}
     yield _family("vctl_resources_used", "Of these, what is held.", _amounts(used))
-    yield _family("vctl_jobs", "Jobs by state.", _by("status", jobs.counts_by_status(store)))
+    yield _family("vctl_jobs", "Jobs by state.", _by("status", job_views.counts_by_status(store)))
     yield _family(
-        "vctl_jobs_pending", "Waiting jobs by reason.", _by("reason", jobs.pending_by_reason(store))
+        "vctl_jobs_pending", "Waiting jobs by reason.", _by("reason", job_views.pending_by_reason(store))
     )
     yield _family("vctl_clusters", "Virtual clusters by kind.", _by("kind", clusters.counts(store)))
     yield _family(
@@ -44,7 +44,7 @@ def _families(store: Store) -> Iterator[Iterator[str]]:
     yield _family(
         "vctl_scheduler_rounds", "Rounds of the present scheduler.", [({}, float(scheduler["rounds"]))]
     )
-    yield _family("vctl_events", "Number of the newest event.", [({}, float(jobs.last_event(store)))])
+    yield _family("vctl_events", "Number of the newest event.", [({}, float(feed.last(store)))])
 
 
 def _by(label: str, counts: Mapping[str, int]) -> list[Sample]:

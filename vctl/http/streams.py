@@ -135,11 +135,11 @@ async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> 
 async def start_of(server: Server, after: int | None, job: str | None) -> tuple[int, int | None]:
     """From which event on a stream tells, and the number of the one job it is about."""
     from vctl.ops import jobs
-    from vctl.store import jobs as table
+    from vctl.store import feed
 
     def look(store: Store) -> tuple[int, int | None]:
         number = None if job is None else jobs.resolve(store, job)
-        return (table.last_event(store) if after is None else after), number
+        return (feed.last(store) if after is None else after), number
 
     return await server.read(look)
 
@@ -147,13 +147,13 @@ async def start_of(server: Server, after: int | None, job: str | None) -> tuple[
 async def events(server: Server, after: int, job: int | None, cluster: str | None) -> AsyncIterator[str]:
     """Server-sent events until somebody hangs up; a comment now and then keeps the connection alive."""
     from vctl.ops import forms
-    from vctl.store import jobs as table
+    from vctl.store import feed
 
     yield "retry: 1000\n\n"
     quiet_since = time.monotonic()
     while not server.changes.ended:
         ticket, seen = server.changes.ticket(), after
-        found = await server.read(lambda store, seen=seen: table.events_after(store, seen, BATCH))  # type: ignore[misc]  # bound now
+        found = await server.read(lambda store, seen=seen: feed.after(store, seen, BATCH))  # type: ignore[misc]  # bound now
         for row in found:
             after = int(row["seq"])
             if (job is None or row["job_id"] == job) and (cluster is None or _concerns(row, cluster)):
@@ -218,11 +218,10 @@ def _after_sweep(store: Store, cluster_id: str) -> dict[str, Any] | None:
 
 def _blocker(store: Store, cluster_id: str) -> int | None:
     """A job in a cluster or below it that has not ended."""
-    from vctl.store import clusters
-    from vctl.store import jobs as table
+    from vctl.store import clusters, job_views
 
     for below in [cluster_id, *clusters.subtree(store, cluster_id)]:
-        rows = table.views(
+        rows = job_views.matching(
             store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below], 1
         )
         if rows:

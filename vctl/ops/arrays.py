@@ -9,7 +9,7 @@ from vctl.core import jobs as jb
 from vctl.errors import Conflict
 from vctl.ops import dependencies, forms, gates
 from vctl.store import arrays as table
-from vctl.store import jobs
+from vctl.store import job_views, jobs
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def form(store: Store, array: Row) -> forms.Form:
         for states in ("'RUNNING'", "'PENDING'", "'FAILED', 'STOPPED'", "'SUCCEEDED'")
         if (found := table.example(store, array, states)) is not None
     )
-    row = jobs.view(store, example)
+    row = job_views.get(store, example)
     assert row is not None
     over = not (counts.get(jb.PENDING) or counts.get(jb.RUNNING))
     span = table.span(store, array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vctl.errors import Conflict
-from vctl.store import clusters, jobs, tasks
+from vctl.store import clusters, job_views, tasks
 from vctl.store.store import Store
 
 
@@ -18,7 +18,7 @@ def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
 
 def blockers_of(store: Store, cluster_id: str) -> list[str]:
     """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
-    unfinished = jobs.views(
+    unfinished = job_views.matching(
         store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id]
     )
     of_jobs = {row["job_id"] for row in unfinished}

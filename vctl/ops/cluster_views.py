@@ -12,7 +12,7 @@ from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.ops.totals import totals_of
 from vctl.store import clusters as table
-from vctl.store import jobs, nodes, rows, settings
+from vctl.store import job_views, nodes, rows, settings
 from vctl.store.store import Row, Store
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
@@ -142,7 +142,9 @@ def _count_templates(instances: Mapping[str, Mapping[str, str]]) -> dict[str, in
 
 def _jobs_of(store: Store, cluster_id: str) -> list[str]:
     where = "(j.parent_cluster_id = ? OR j.cluster_id = ?) AND j.status IN ('PENDING', 'RUNNING')"
-    return [row["submission_id"] for row in reversed(jobs.views(store, where, [cluster_id, cluster_id]))]
+    return [
+        row["submission_id"] for row in reversed(job_views.matching(store, where, [cluster_id, cluster_id]))
+    ]
 
 
 def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> forms.Form:

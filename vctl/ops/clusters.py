@@ -14,7 +14,7 @@ from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, resolve, tree
 from vctl.store import clusters as table
-from vctl.store import jobs, settings, tasks
+from vctl.store import job_views, settings, tasks
 from vctl.store.store import Store
 
 __all__ = [
@@ -151,7 +151,7 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
 
     everything = [cluster_id, *table.subtree(store, cluster_id)]
     for below in everything:
-        for row in jobs.views(
+        for row in job_views.matching(
             store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]
         ):
             stop(store, int(row["job_id"]))

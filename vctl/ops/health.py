@@ -10,7 +10,7 @@ from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.views import scheduler
-from vctl.store import database, jobs, nodes
+from vctl.store import database, feed, nodes, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
@@ -68,7 +68,7 @@ def _orphans(store: Store) -> list[str]:
     from vctl.runtime.protocol import RunState
 
     runtime = LocalRuntime(store.home)
-    known = {row["run_id"] for row in jobs.live_runs(store)}
+    known = {row["run_id"] for row in runs.live_rows(store)}
     return [
         f"run {run_id} has processes, but no job knows it"
         for run_id in runtime.known_runs()
@@ -77,7 +77,7 @@ def _orphans(store: Store) -> list[str]:
 
 
 def _clock(store: Store) -> list[str]:
-    newest = jobs.newest_event_at(store)
+    newest = feed.newest_at(store)
     if newest is not None and newest > store.clock() + 1_000_000_000:
         return [
             f"the clock is {(newest - store.clock()) / 1e9:.0f} s behind the newest event: it was set back"

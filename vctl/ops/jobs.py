@@ -16,7 +16,7 @@ from vctl.ops.feasible import asked
 from vctl.ops.feasible import check_feasible as _check_feasible
 from vctl.ops.filters import parse_filters
 from vctl.ops.positions import position, positions
-from vctl.store import clusters, rows
+from vctl.store import clusters, feed, job_views, rows, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -60,7 +60,7 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
     shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
-    capacity, known = table.capacity(store), table.is_feasible(store, parent_id, shape)
+    capacity, known = shapes.capacity(store), shapes.is_feasible(store, parent_id, shape)
     if not known:
         _check_feasible(store, parent_id, spec, entry)
     return Prepared(parent_id, shares_parent, spec, entry, shape, capacity, known)
@@ -128,7 +128,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
                 dependencies.attach(store, [job_id], after)
             gates.refresh(store, job_id)
         if not wanted.known:
-            table.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
+            shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
     return get_job(store, submission_id)
 
 
@@ -295,7 +295,7 @@ def get_job(store: Store, ref: str | int) -> forms.Form:
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
             return arrays.form(store, array)
-        row = table.view(store, resolve(store, ref))
+        row = job_views.get(store, resolve(store, ref))
         assert row is not None
         return forms.job(row, position(store, row))
 
@@ -332,10 +332,10 @@ def list_jobs(
     with store.snapshot():
         if not members:
             together = arrays.list_(store, all=all, cluster=cluster)
-        found = table.views(store, condition, values, None if wanted else limit)
+        found = job_views.matching(store, condition, values, None if wanted else limit)
         places = positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
         forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
-        total = table.count(store, condition, values) + len(together)
+        total = job_views.count(store, condition, values) + len(together)
     if together:
         forms_ = sorted([*forms_, *together], key=lambda form: -form["job_id"])
     if wanted:
@@ -441,7 +441,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.
                 table.delete(store, row["job_id"], row["submission_id"])
             arrays.forget_empty(store)
             unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
-            events = table.delete_events_before(store, min(before, unread))
+            events = feed.delete_before(store, min(before, unread))
     if not dry_run:
         for row in old:
             forget_log(store.home, row["submission_id"])

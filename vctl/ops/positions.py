@@ -16,7 +16,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
 from vctl.ops.totals import totals_of
 from vctl.scheduler.orders import order_key
-from vctl.store import jobs, rows, settings
+from vctl.store import queues, rows, settings
 from vctl.store.store import Row, Store
 
 _NO_SPEC = ClusterSpec()
@@ -28,13 +28,13 @@ def position(store: Store, row: Row) -> int | None:
         return None
     policy = settings.queue_of(store, row["parent_cluster_id"])
     if _is_plain(policy):
-        return jobs.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
+        return queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
     return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
 
 
 def positions(store: Store) -> dict[int, int]:
     """The places of all pending jobs."""
-    found = jobs.positions(store)
+    found = queues.positions(store)
     for cluster_id, policy in settings.queues(store).items():
         if not _is_plain(policy):
             found |= _places(store, cluster_id, policy)
@@ -46,7 +46,7 @@ def _is_plain(policy: QueuePolicy) -> bool:
 
 
 def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int]:
-    waiting = jobs.waiting_rows(store, cluster_id)
+    waiting = queues.waiting_rows(store, cluster_id)
     waiting.sort(key=lambda row: order_key(_job_of(row), policy))
     if policy.order == MAKESPAN:
         waiting = _as_planned(store, cluster_id, waiting)
@@ -82,7 +82,7 @@ def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     for row in reversed(waiting):
         lines.setdefault(row["user"], []).append(row)
     held: dict[str, dict[str, int]] = {}
-    for user, resources in jobs.held_by_users(store, cluster_id):
+    for user, resources in queues.held_by_users(store, cluster_id):
         held[user] = rs.add(held.get(user, {}), rows.loads(resources or "{}"))
 
     def turn(user: str) -> tuple[float, int, int, str]:

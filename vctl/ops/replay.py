@@ -20,7 +20,7 @@ from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.store import clusters, jobs, nodes, objects, repair, rows, settings, tasks, upkeep
+from vctl.store import clusters, jobs, nodes, objects, queues, repair, rows, runs, settings, tasks, upkeep
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
@@ -217,14 +217,14 @@ def _aside(store: Store, row: Row, vnodes: list[Row], problem: str) -> None:
 
 def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
     actions = done.steps[5]
-    for row in jobs.live_runs(store):
+    for row in runs.live_rows(store):
         run = reader.read("runs", row, rows.run, actions)
         if run is None:
             continue
         job = jobs.get(store, run.job_id)
         detached = run.task_id is not None and tasks.is_detached(store, run.task_id)
         if job is None or (job["status"] != jb.RUNNING and not detached):
-            jobs.end_run(store, run.run_id, exit_code=None, message="its job was over")
+            runs.end(store, run.run_id, exit_code=None, message="its job was over")
             actions.append(f"ended run {run.run_id}: its job is over")
             continue
         done.runs[run.run_id] = run
@@ -232,7 +232,7 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         if room is not None and (room.fits_exactly(run.holding) or _has_shrunk(done.ledger, run.node_id)):
             done.ledger.charge(run.run_id, run.vnode_id, run.holding)
         elif any(run.holding.amounts.values()):
-            jobs.strip_run(store, run.run_id)
+            runs.strip(store, run.run_id)
             done.runs[run.run_id] = replace(run, holding=EMPTY)
             actions.append(
                 f"run {run.run_id} holds more than its virtual node has; kept without its reservation"
@@ -250,7 +250,7 @@ def _has_shrunk(ledger: Ledger, node_id: str) -> bool:
 
 def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
     """Waiting work and leases are read by the scheduler later; here only what it could not read goes aside."""
-    for row in jobs.pending_rows(store):
+    for row in queues.pending_rows(store):
         reader.read("jobs", row, rows.pending, done.steps[5])
     for row in (*tasks.waiting_rows(store), *objects.awaiting(store)):
         reader.read("tasks", row, rows.task, done.steps[5])

@@ -8,15 +8,15 @@ from vctl.core.nodes import DEAD, Node
 from vctl.core.resources import whole_node
 from vctl.ops.feasible import TEMPLATES
 from vctl.scheduler.whatif import Holder, Situation
-from vctl.store import clusters, jobs, preemptions, rows, tasks
+from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks
 from vctl.store.store import Store
 
 
 def load(store: Store) -> Situation:
     """Everything that a round of the scheduler looks at, as of now; inside a snapshot."""
-    runs: dict[int, list[str]] = {}
-    for row in sorted(jobs.live_runs(store), key=lambda row: row["task_id"] is not None):
-        runs.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
+    run_ids: dict[int, list[str]] = {}
+    for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
+        run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
     running_rows = jobs.running_rows(store)
     running = [
         Holder(
@@ -24,7 +24,7 @@ def load(store: Store) -> Situation:
             row["submission_id"],
             row["priority"],
             None if row["shares_parent"] else row["cluster_id"],
-            tuple(ids := runs.get(row["job_id"], [])),
+            tuple(ids := run_ids.get(row["job_id"], [])),
             rows.running(row, ids[0]) if ids else None,
         )
         for row in running_rows
@@ -33,7 +33,7 @@ def load(store: Store) -> Situation:
     ledger.may_gain_nodes = bool(store.recall(TEMPLATES))
     return Situation(
         ledger=ledger,
-        pending=[rows.pending(row) for row in jobs.pending_rows(store)],
+        pending=[rows.pending(row) for row in queues.pending_rows(store)],
         running=running,
         tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
         now_ns=store.clock(),

@@ -13,7 +13,7 @@ from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
 from vctl.ops.positions import position
 from vctl.ops.totals import Slot, slots_of, totals_of
-from vctl.store import clusters, jobs
+from vctl.store import clusters, feed, job_views
 from vctl.store import nodes as node_table
 from vctl.store.database import command_name
 from vctl.store.rows import loads
@@ -161,7 +161,7 @@ def events(
         values += [cluster, cluster]
     return [
         forms.event(row)
-        for row in jobs.events(store, " AND ".join(where), values, -1 if limit is None else limit)
+        for row in feed.matching(store, " AND ".join(where), values, -1 if limit is None else limit)
     ]
 
 
@@ -170,7 +170,7 @@ def status(store: Store) -> forms.Form:
     with store.snapshot():
         total, free = totals_of(store, PRIMARY)
         used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-        numbers = jobs.counts(store)
+        numbers = job_views.counts(store)
         return {
             "nodes": node_table.states(store),
             "resources": {
@@ -188,7 +188,7 @@ def status(store: Store) -> forms.Form:
                     "exit_code": row["exit_code"],
                     "ended_at": forms.timestamp(row["ended_at"]),
                 }
-                for row in jobs.recent_failures(store, FAILURES)
+                for row in job_views.recent_failures(store, FAILURES)
             ],
             "scheduler": scheduler(store),
         }
@@ -219,7 +219,7 @@ def scheduler(store: Store) -> forms.Form:
 
 def _tree_lines(store: Store, total: dict[str, int], free: dict[str, int]) -> list[dict[str, Any]]:
     """The primary and the logical clusters, parents first; jobs are counted where they were sent."""
-    per_cluster = jobs.counts_by_cluster(store)
+    per_cluster = job_views.counts_by_cluster(store)
     depth = {PRIMARY: 0}
     lines = [_line(PRIMARY, None, "primary", 0, total, free, per_cluster)]
     for row in clusters.parents_first(clusters.logical_rows(store)):
@@ -284,5 +284,5 @@ def _head(store: Store) -> list[dict[str, Any]]:
             "message": row["words"],
             "queue_position": position(store, row),
         }
-        for row in jobs.head(store, HEAD)
+        for row in job_views.head(store, HEAD)
     ]

@@ -23,8 +23,8 @@ from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful
 from vctl.store import arrays as members
+from vctl.store import job_views, preemptions, rows
 from vctl.store import jobs as table
-from vctl.store import preemptions, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ CUT = "not everything was tried: the search for changes ended at its budget"
 def why(store: Store, ref: str | int) -> forms.Form:
     """Why a job waits: the reason, who is ahead, what each node says, and what would start it now."""
     with store.snapshot():
-        row = table.view(store, _number(store, ref))
+        row = job_views.get(store, _number(store, ref))
         assert row is not None
         form = forms.job(row, jobs.get_job(store, int(row["job_id"]))["queue_position"])
         answer = _answer(form)

@@ -1,0 +1,87 @@
+"""SQL for those who look: jobs with their present reasons, the head of the queue, how many there are of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vctl.core import jobs as jb
+from vctl.store.store import Row, Store
+
+VIEW = (
+    "SELECT j.*, coalesce(j.state_reason, CASE WHEN j.status = 'PENDING' THEN coalesce(u.reason, w.reason,"
+    " 'PendingEvaluation')"
+    " END) AS reason, coalesce(j.message, CASE WHEN j.status = 'PENDING' THEN coalesce(u.message, w.message,"
+    " 'waiting for the scheduler to look at it') END) AS words"
+    " FROM jobs j LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id"
+    " AND w.shape = j.shape"
+    " LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id"
+    " AND u.shape = j.shape || ';user=' || j.user "
+)
+"""Why a job waits is kept by shape; by shape and user where users are limited."""
+
+
+def get(store: Store, job_id: int) -> Row | None:
+    """One job with its present reason."""
+    return store.row(VIEW + "WHERE j.job_id = ?", job_id)
+
+
+def matching(
+    store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
+) -> list[Row]:
+    """Jobs with their present reasons, newest first."""
+    tail = "" if limit is None else f" LIMIT {int(limit)}"
+    return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
+
+
+def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
+    """How many jobs match."""
+    found: int = store.value(f"SELECT count(*) FROM jobs j WHERE {where}", *values)
+    return found
+
+
+def head(store: Store, limit: int) -> list[Row]:
+    """The first of the queue with their reasons."""
+    return store.rows(f"{VIEW} WHERE j.status = 'PENDING' ORDER BY j.priority DESC, j.job_id LIMIT ?", limit)
+
+
+def recent_failures(store: Store, limit: int) -> list[Row]:
+    """The last jobs that failed."""
+    return store.rows(
+        "SELECT submission_id, name, state_reason, message, exit_code, ended_at FROM jobs INDEXED BY jobs_ended"
+        " WHERE ended_at IS NOT NULL AND status = 'FAILED' ORDER BY ended_at DESC LIMIT ?",
+        limit,
+    )
+
+
+def counts(store: Store) -> dict[str, int]:
+    """How many jobs are pending and running."""
+    return {
+        "pending": store.value("SELECT count(*) FROM jobs WHERE status = 'PENDING'"),
+        "running": store.value("SELECT count(*) FROM jobs WHERE status = 'RUNNING'"),
+    }
+
+
+def counts_by_status(store: Store) -> dict[str, int]:
+    """How many jobs are in each state."""
+    return {row[0]: row[1] for row in store.rows("SELECT status, count(*) FROM jobs GROUP BY 1 ORDER BY 1")}
+
+
+def pending_by_reason(store: Store) -> dict[str, int]:
+    """How many jobs wait for each reason."""
+    return {
+        row[0]: row[1]
+        for row in store.rows(
+            "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
+        )
+    }
+
+
+def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
+    """Pending and running jobs per cluster they were submitted to."""
+    found: dict[str, dict[str, int]] = {}
+    for status in (jb.PENDING, jb.RUNNING):
+        for parent, number in store.db.execute(
+            f"SELECT parent_cluster_id, count(*) FROM jobs WHERE status = '{status}' GROUP BY 1"
+        ):
+            found.setdefault(parent, {})[status.lower()] = number
+    return found

@@ -1,0 +1,57 @@
+"""SQL about the queues: what waits in them, and in which places by priority."""
+
+from __future__ import annotations
+
+from vctl.store.store import Row, Store
+
+
+def pending_rows(store: Store) -> list[Row]:
+    """The queue: what waits for nothing but its turn, its resources or its time."""
+    return store.rows(
+        "SELECT job_id, submission_id, parent_cluster_id, shape, spec, entry, priority, held, begin_at, shares_parent,"
+        " per_node, user, submitted_at, time_limit_s FROM jobs"
+        " WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
+    )
+
+
+def is_queued(row: Row) -> bool:
+    """Whether a pending job is in the queue, not put back by a hold, a dependency or its array's limit."""
+    return not (row["held"] or row["waits_for"] or row["closed"])
+
+
+def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
+    """Place in the queue, 1 is next; derived from the index, never stored."""
+    ahead: int = store.value(
+        "SELECT count(*) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?1"
+        " AND (priority > ?2 OR (priority = ?2 AND job_id < ?3))",
+        parent_id, priority, job_id,
+    )  # fmt: skip
+    return ahead + 1
+
+
+def positions(store: Store) -> dict[int, int]:
+    """Place in the queue of every pending job, in one pass."""
+    found: dict[int, int] = {}
+    seen: dict[str, int] = {}
+    for job_id, parent in store.db.execute(
+        "SELECT job_id, parent_cluster_id FROM jobs WHERE status = 'PENDING'"
+        " ORDER BY parent_cluster_id, priority DESC, job_id"
+    ):
+        seen[parent] = found[job_id] = seen.get(parent, 0) + 1
+    return found
+
+
+def waiting_rows(store: Store, parent_id: str) -> list[Row]:
+    """What the order of a queue is made of."""
+    return store.rows(
+        "SELECT job_id, priority, submitted_at, user, resources, time_limit_s FROM jobs"
+        " WHERE status = 'PENDING' AND parent_cluster_id = ?",
+        parent_id,
+    )
+
+
+def held_by_users(store: Store, parent_id: str) -> list[Row]:
+    """(user, resources) of the jobs that run in a cluster."""
+    return store.rows(
+        "SELECT user, resources FROM jobs WHERE status = 'RUNNING' AND parent_cluster_id = ?", parent_id
+    )
