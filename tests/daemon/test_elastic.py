@@ -11,6 +11,7 @@ from tests.daemon.conftest import SLEEP, Life, cpu
 from vctl.core.resources import SCALE
 from vctl.daemon.provider import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
+from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -371,6 +372,22 @@ def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(wo
     work.cancel(detached)
     work.life.until(lambda: not work.exists("kPrimaryClusterID##j"))
     assert (work.leases(), work.node("n0")) == ([], (4, 4))
+
+
+def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elastic) -> None:
+    detached = work.task("j", 2, detach=True)
+    work.life.end("j")
+    with pytest.raises(Conflict, match=f"task {detached} of job j is detached and not over"):
+        jobs.delete(work.store, "j")
+    work.life.skew_ns += 10**12
+    work.store.clock = work.life.now
+    assert jobs.prune(work.store, 60, dry_run=True)["jobs"] == []
+    work.life.turn()
+    assert work.state(detached) == "RUNNING"
+    work.cancel(detached)
+    assert until_over(work, detached) == [("FAILED", "Cancelled", 143)]
+    jobs.delete(work.store, "j")
+    work.life.turn()
 
 
 def test_what_a_detached_task_started_outlives_the_job_with_it(work: Elastic) -> None:

@@ -16,7 +16,7 @@ from vctl.ops.feasible import asked
 from vctl.ops.feasible import check_feasible as _check_feasible
 from vctl.ops.filters import parse_filters
 from vctl.ops.positions import position, positions
-from vctl.store import clusters, feed, job_views, rows, shapes
+from vctl.store import clusters, feed, job_views, rows, shapes, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -419,6 +419,7 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
+            _refuse_while_used(store, form)
             if "array" in form:
                 gone += arrays.delete(store, form["submission_id"])
             else:
@@ -428,6 +429,19 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
     for name in gone:
         forget_log(store.home, name)
     return deleted
+
+
+def _refuse_while_used(store: Store, form: forms.Form) -> None:
+    """A detached task may outlive its job: its process and what it holds must not be forgotten with that."""
+    array = arrays.named(store, form["submission_id"]) if "array" in form else None
+    reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
+    left = tasks.unfinished_among(store, *reach)
+    if left is not None:
+        raise Conflict(
+            f"task {left['task_id']} of job {left['submission_id']} is detached and not over",
+            fix=f"vctl task cancel {left['task_id']}, or wait for it, then delete the job",
+            details={"task_id": left["task_id"]},
+        )
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:

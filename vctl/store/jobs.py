@@ -191,9 +191,10 @@ def delete(store: Store, job_id: int, submission_id: str) -> None:
 
 
 def ended_before(store: Store, before_ns: int) -> list[Row]:
-    """Jobs that ended before a moment."""
+    """Jobs that ended before a moment and of which nothing detached is left."""
     return store.rows(
-        "SELECT job_id, submission_id FROM jobs WHERE ended_at IS NOT NULL AND ended_at < ? AND status NOT IN"
-        " ('PENDING', 'RUNNING') ORDER BY job_id",
+        "SELECT job_id, submission_id FROM jobs j WHERE ended_at IS NOT NULL AND ended_at < ? AND status NOT IN"
+        " ('PENDING', 'RUNNING') AND NOT EXISTS"
+        " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) ORDER BY job_id",
         before_ns,
     )

@@ -192,6 +192,15 @@ def unfinished_of_job(store: Store, job_id: int) -> list[Row]:
     )
 
 
+def unfinished_among(store: Store, first_job_id: int, last_job_id: int) -> Row | None:
+    """The first task of a span of jobs that is not over: ``task_id`` and the job's ``submission_id``."""
+    return store.row(
+        "SELECT t.task_id, j.submission_id FROM tasks t JOIN jobs j USING (job_id)"
+        " WHERE t.job_id BETWEEN ? AND ? AND t.ended_at IS NULL ORDER BY t.task_number LIMIT 1",
+        first_job_id, last_job_id,
+    )  # fmt: skip
+
+
 # ---- leases ----
 
 
