@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from vctl.runtime import objects
+from vctl.runtime import objects, trees
 from vctl.runtime.objects import Unusable
 
 
@@ -175,6 +176,76 @@ def test_removing_what_was_made_read_only(place: Path, tmp_path: Path) -> None:
     objects.remove(tmp_path, 7, 2, "n1")
     assert not place.exists()
     assert precious.stat().st_mode & 0o777 == 0o500
+
+
+def nest(folder: Path, depth: int) -> None:
+    """Directories within each other, deeper than a path can say."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_directories_nested_deeper_than_any_stack(place: Path, tmp_path: Path) -> None:
+    (place / "deep").mkdir()
+    nest(place / "deep", 1100)
+    (place / "fair").mkdir()
+    nest(place / "fair", trees.MAX_DEPTH - 1)
+    other = made(tmp_path, "n2")
+    assert objects.size_of(place, "fair") == 0
+    objects.bring(place, other, "fair")
+    for act in (objects.size_of, objects.seal, lambda p, n: objects.bring(p, other, n)):
+        with pytest.raises(Unusable, match="more than 100 directories"):
+            act(place, "deep")
+    assert sorted(os.listdir(other)) == [".brought-fair", "fair"]
+    objects.remove(tmp_path, 7, 2, "n1")
+    assert not place.exists()
+
+
+def test_a_full_place_is_removed_with_few_open_files(place: Path, tmp_path: Path) -> None:
+    for number in range(300):
+        (place / f"d{number}" / "inner").mkdir(parents=True)
+        (place / f"d{number}" / "inner" / "f").touch()
+    nest(place / "d7", 60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, hard))
+    try:
+        objects.remove(tmp_path, 7, 2, "n1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not place.exists()
+
+
+def test_what_claims_more_bytes_than_can_be_added_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MAX_SIZE", 10)
+    (place / "tree").mkdir()
+    for name in ("a", "b"):
+        (place / "tree" / name).write_text("sixsix")
+    with pytest.raises(Unusable, match="claims 12 bytes"):
+        objects.size_of(place, "tree")
+
+
+def test_a_place_that_was_shut_is_opened_again(place: Path) -> None:
+    place.chmod(0)
+    objects.make(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_cannot_be_read_is_no_object(place: Path) -> None:
+    (place / "x" / "shut").mkdir(parents=True)
+    for folder in (place / "x" / "shut", place / "x", place):
+        folder.chmod(0)
+        if os.access(folder, os.R_OK):
+            pytest.skip("this user reads everything")
+        for act in (objects.size_of, objects.seal):
+            with pytest.raises(Unusable, match="Permission denied"):
+                act(place, "x")
+        folder.chmod(0o700)
+    (place / "x" / "shut").chmod(0o700)
 
 
 def test_one_node_of_several(tmp_path: Path, place: Path) -> None:

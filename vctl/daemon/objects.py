@@ -97,6 +97,7 @@ def keep(store: Store, mirror: Mirror, run: Run, row: Row, outcome: Outcome) -> 
     for name in rows.loads(row["outputs"]):
         try:
             sizes[name] = files.size_of(place, name)
+            files.seal(place, name)
         except files.Unusable as error:
             return dataclasses.replace(
                 outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
@@ -105,7 +106,6 @@ def keep(store: Store, mirror: Mirror, run: Run, row: Row, outcome: Outcome) -> 
     node = mirror.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
         for name, size in sizes.items():
-            files.seal(place, name)
             table.insert(
                 store, run.job_id, name, node_id=run.node_id, cluster_id=run.cluster_id, size=size,
                 task_id=run.task_id,

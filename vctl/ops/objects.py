@@ -185,7 +185,9 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         try:
             size = files.size_of(place, name)
         except files.Unusable as error:
-            raise NotFound(error.problem, fix=f"write it to $VCTL_OBJECT_DIR/{name} first") from None
+            raise NotFound(
+                error.problem, fix=f"write a file or a directory to $VCTL_OBJECT_DIR/{name} first"
+            ) from None
         promise(store, job["job_id"], [name], None)
         cluster_id = around.get("VCTL_CLUSTER_ID") or job["cluster_id"]
         if cluster_id != job["cluster_id"] and cluster_id not in clusters.subtree(store, job["cluster_id"]):

@@ -3,7 +3,7 @@
 ``objects/<job>.<attempt>.<node>/<name>`` below the state directory, with mode 0700; one level, because every job pays
 for making and removing it, and empty ones are used again, as a name is changed faster than a directory is made.
 Nothing here follows a symbolic link: directories are opened one by one, and what is measured, brought or removed is
-looked at itself.
+looked at itself. Whatever a job made of its directory, the worst that comes of it is Unusable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from vctl.errors import VctlError
+from vctl.runtime import trees
 
 ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
@@ -25,13 +25,9 @@ _SPARES = tuple(f".spare-{number}" for number in range(8))
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Unusable(VctlError):
-    """What lies under the name of an object is not one."""
-
-    code = "ObjectUnusable"
+Unusable = trees.Unusable
+MAX_SIZE = 1 << 60
+"""Bytes: files with holes may claim more than the tables can add up."""
 
 
 def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
@@ -56,32 +52,34 @@ def _make_one(folder: Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        mode = os.lstat(folder).st_mode
+        if not stat.S_ISDIR(mode):
             os.unlink(folder)
             os.mkdir(folder, 0o700)
+        elif stat.S_IMODE(mode) != 0o700:  # whoever shut it finds it open again
+            os.chmod(folder, 0o700)
 
 
 def size_of(place: Path, name: str) -> int:
     """Bytes of an object: of the file, or of all files in the directory. Raises Unusable when it is not there."""
-    with _opened(place, name) as here:
+    with _opened(place, name) as here, _reading(name):
         info = _look(here, name)
-        if stat.S_ISREG(info.st_mode):
-            return info.st_size
-        return sum(
-            found.st_size
-            for _, _, names, folder in os.fwalk(name, dir_fd=here, follow_symlinks=False)
-            for found in (os.stat(one, dir_fd=folder, follow_symlinks=False) for one in names)
-            if stat.S_ISREG(found.st_mode)
-        )
+        size = info.st_size if stat.S_ISREG(info.st_mode) else 0
+        for _, folder, names in trees.walk(here, name) if stat.S_ISDIR(info.st_mode) else ():
+            found = (os.stat(one, dir_fd=folder, follow_symlinks=False) for one in names)
+            size += sum(one.st_size for one in found if stat.S_ISREG(one.st_mode))
+        if size > MAX_SIZE:
+            raise Unusable(f"{name} claims {size} bytes; an object has at most {MAX_SIZE}")
+        return size
 
 
 def seal(place: Path, name: str) -> None:
-    """An object does not change: its files lose the permission to write, as copies share them."""
-    with _opened(place, name) as here:
+    """An object does not change: its files lose the permission to write, as copies share them. Raises Unusable."""
+    with _opened(place, name) as here, _reading(name):
         if stat.S_ISREG(_look(here, name).st_mode):
             _make_read_only(here, name)
             return
-        for _, _, names, folder in os.fwalk(name, dir_fd=here, follow_symlinks=False):
+        for _, folder, names in trees.walk(here, name):
             for one in names:
                 _make_read_only(folder, one)
 
@@ -102,34 +100,34 @@ def bring(source: Path, place: Path, name: str) -> None:
     Raises Unusable when it is not there any more. What was brought once is left alone: others may read it.
     """
     staged, mark = place / f"{_STAGED}{name}", place / f"{_BROUGHT}{name}"
-    if mark.exists() and is_there(place, name):
+    if os.path.lexists(mark) and is_there(place, name):
         return
-    _remove(staged)
+    trees.remove(staged)
     try:
         with _opened(source, name) as here:
             if stat.S_ISREG(_look(here, name).st_mode):
                 _link(here, name, staged)
             else:
                 _link_tree(here, name, staged)
-        _remove(place / name)
+        trees.remove(place / name)
         os.rename(staged, place / name)
         mark.touch(mode=0o600)
     except OSError as error:
         raise Unusable(f"{name} cannot be brought to {place}: {error.strerror}") from None
     finally:
-        _remove(staged)
+        trees.remove(staged)
 
 
 def clear(place: Path, name: str) -> None:
     """Remove what an earlier try left under a name."""
     for entry in (name, f"{_BROUGHT}{name}"):
-        _remove(place / entry)
+        trees.remove(place / entry)
 
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node; what is gone is gone."""
     if not recycle(home, job_id, attempt, node_id):
-        _remove(place_of(home, job_id, attempt, node_id))
+        trees.remove(place_of(home, job_id, attempt, node_id))
 
 
 def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
@@ -157,8 +155,8 @@ def _opened(place: Path, name: str) -> Iterator[int]:
     fd = -1
     try:
         try:
-            fd = os.open(place.parent, _OPEN)
-            inner = os.open(place.name, _OPEN, dir_fd=fd)
+            fd = os.open(place.parent, trees.OPEN)
+            inner = os.open(place.name, trees.OPEN, dir_fd=fd)
             os.close(fd)
             fd = inner
         except OSError as error:
@@ -167,6 +165,15 @@ def _opened(place: Path, name: str) -> Iterator[int]:
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """A tree of which a part cannot be read, or goes meanwhile, is Unusable."""
+    try:
+        yield
+    except OSError as error:
+        raise Unusable(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _look(folder: int, name: str) -> os.stat_result:
@@ -195,14 +202,10 @@ def _make_read_only(folder: int, name: str) -> None:
 
 
 def _link_tree(here: int, name: str, target: Path) -> None:
-    for at, folders, names, folder in os.fwalk(name, dir_fd=here, follow_symlinks=False):
-        within = target / os.path.relpath(at, name)
-        os.mkdir(within, 0o700)
+    for within, folder, names in trees.walk(here, name):
+        os.mkdir(target / within, 0o700)
         for one in names:
-            _link(folder, one, within / one)
-        for one in folders:
-            if stat.S_ISLNK(os.stat(one, dir_fd=folder, follow_symlinks=False).st_mode):
-                _link(folder, one, within / one)
+            _link(folder, one, target / within / one)
 
 
 def _link(folder: int, name: str, target: Path) -> None:
@@ -214,29 +217,6 @@ def _link(folder: int, name: str, target: Path) -> None:
         try:
             os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
         except OSError:  # the filesystem has no links, or no more of this file
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with open(fd, "rb") as source, open(target, "xb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a link or a tree; a tree that still changes is left for the next time."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)  # never through symbolic links: it opens entry by entry
-        if path.is_dir() and not path.is_symlink():
-            _open_up(path)
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _open_up(top: Path) -> None:
-    """Let a tree be removed whose directories somebody made read-only."""
-    with contextlib.suppress(OSError):
-        os.chmod(top, 0o700)
-        for at, folders, _ in os.walk(top):
-            for one in folders:
-                if not os.path.islink(os.path.join(at, one)):
-                    os.chmod(os.path.join(at, one), 0o700)

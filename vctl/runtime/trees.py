@@ -1,0 +1,115 @@
+"""Trees as a job may have left them: read and removed without following a link, however deep or shut they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from vctl.errors import VctlError
+
+OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened: itself, never what a link points to."""
+MAX_DEPTH = 100
+"""Directories within each other that are read; each is held open while those in it are looked at."""
+
+
+class Unusable(VctlError):
+    """What lies under the name of an object is not one."""
+
+    code = "ObjectUnusable"
+
+
+def walk(above: int, name: str, within: str = ".", depth: int = 1) -> Iterator[tuple[str, int, list[str]]]:
+    """Each directory of a tree, from the top down: its path from there, itself, opened, and what in it is none.
+
+    Raises Unusable when they lie too deep, OSError when one cannot be read or goes meanwhile.
+    """
+    if depth > MAX_DEPTH:
+        raise Unusable(f"more than {MAX_DEPTH} directories lie within each other; pack them into one file")
+    here = os.open(name, OPEN, dir_fd=above)
+    try:
+        folders, others = _entries(here)
+        yield within, here, others
+        for one in folders:
+            yield from walk(here, one, f"{within}/{one}", depth + 1)
+    finally:
+        os.close(here)
+
+
+def _entries(folder: int) -> tuple[list[str], list[str]]:
+    """The names of the directories in a directory, and the others; a symbolic link is one of the others."""
+    folders: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as found:
+        for one in found:
+            (folders if one.is_dir(follow_symlinks=False) else others).append(one.name)
+    return folders, others
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a tree; a tree that still changes is left for the next time."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        with contextlib.suppress(OSError):
+            _remove_tree(path)
+
+
+def _remove_tree(top: Path) -> None:
+    """Directories are moved to the top before they are emptied: a job may have nested them deeper than
+    there are frames, open files or bytes in a path. Raises OSError.
+    """
+    above = os.open(top.parent, OPEN)
+    try:
+        here = _enter(above, top.name)
+        try:
+            pending = _empty(here, here, "")
+            unlike, number = f".gone-{os.urandom(8).hex()}-", 0
+            while pending:
+                folder = pending.pop()
+                with contextlib.suppress(OSError):
+                    inner = _enter(here, folder)
+                    try:
+                        pending += _empty(inner, here, f"{unlike}{number}-")
+                    finally:
+                        os.close(inner)
+                    os.rmdir(folder, dir_fd=here)
+                number += 1
+        finally:
+            os.close(here)
+        os.rmdir(top.name, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def _empty(folder: int, top: int, prefix: str) -> list[str]:
+    """Remove what lies in a directory, but move directories to the top; their names there."""
+    folders, others = _entries(folder)
+    for one in others:
+        with contextlib.suppress(OSError):
+            os.unlink(one, dir_fd=folder)
+    if folder == top:
+        return folders
+    moved = []
+    for number, one in enumerate(folders):
+        with contextlib.suppress(OSError):
+            os.close(_enter(folder, one))  # only who may write to a directory may move it
+            os.rename(one, f"{prefix}{number}", src_dir_fd=folder, dst_dir_fd=top)
+            moved.append(f"{prefix}{number}")
+    return moved
+
+
+def _enter(above: int, name: str) -> int:
+    """Open a directory that is to be emptied, also one that somebody made read-only. Raises OSError."""
+    seen = os.open(name, os.O_PATH | OPEN, dir_fd=above)
+    try:
+        if stat.S_IMODE(os.fstat(seen).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{seen}", stat.S_IRWXU)  # this one, whatever has its name by now
+        return os.open(".", OPEN, dir_fd=seen)
+    finally:
+        os.close(seen)
