@@ -53,6 +53,21 @@ def test_a_random_task_waits_for_the_virtual_node_it_drew(work: Elastic) -> None
     assert {one["vnode_id"]: one["load"] for one in views.vnodes(work.store)} == {key: {} for key in full}
 
 
+def test_spread_goes_on_where_it_was_though_no_task_waited_meanwhile(work: Elastic) -> None:
+    """Started one by one, each when the one before has started, as from a loop of `vctl task run`."""
+    started = [work.task("j", 0, strategy="SPREAD") for _ in range(4)]
+    places = [tasks.get_task(work.store, one)["node_id"] for one in started]
+    assert places[:2] in (["n1", "n2"], ["n2", "n1"])
+    assert places[2:] == places[:2]
+    cluster_id = views.vnodes(work.store)[0]["cluster_id"]
+    mirror = work.life.scheduler.mirror
+    assert mirror is not None
+    assert list(mirror.last_spread) == [cluster_id]
+    work.cancel(*started)
+    work.life.end("j")
+    work.life.until(lambda: not mirror.last_spread)
+
+
 def test_a_node_that_joins_takes_first_what_was_too_large(life: Life) -> None:
     work = Elastic(life)
     life.node("n1", "1c", cpus=1)

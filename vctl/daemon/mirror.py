@@ -59,6 +59,8 @@ class Mirror:
         self.nodes_changed: set[str] = set()
         self.tasks: dict[str, TaskQueue] = {}
         """cluster id -> its tasks that wait for a place."""
+        self.last_spread: dict[str, tuple[int, str]] = {}
+        """cluster id -> where its last SPREAD task went, while none of its tasks waits."""
         self.task_cluster: dict[str, str] = {}
         self.awaiting: dict[str, int] = {}
         """Tasks whose inputs are not all there, with their jobs."""
@@ -176,6 +178,7 @@ class Mirror:
     def drop_cluster(self, cluster_id: str) -> None:
         """A cluster is destroyed; what it lent to siblings is lent by their parent now."""
         self.put_leases(cluster_id, ())
+        self.last_spread.pop(cluster_id, None)
         if cluster_id in self.ledger.clusters:
             parent_id = self.ledger.clusters[cluster_id].parent_id or ""
             for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
@@ -227,7 +230,11 @@ class Mirror:
         if task.task_id in self.task_cluster:
             return
         self._stop_awaiting(task.task_id)
-        self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
+        queue = self.tasks.get(task.cluster_id)
+        if queue is None:
+            queue = TaskQueue(task.cluster_id, last_spread=self.last_spread.pop(task.cluster_id, None))
+            self.tasks[task.cluster_id] = queue
+        queue.put(task)
         self.task_cluster[task.task_id] = task.cluster_id
         self._count_waiting(task.job_id, 1)
 
@@ -259,6 +266,8 @@ class Mirror:
         self._count_waiting(queue.tasks[task_id].job_id, -1)
         queue.drop(task_id)
         if not queue.tasks:
+            if queue.last_spread is not None:
+                self.last_spread[cluster_id] = queue.last_spread
             del self.tasks[cluster_id]
 
     def bind_task(self, wait: TaskWait) -> None:
