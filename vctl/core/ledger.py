@@ -209,6 +209,8 @@ class Ledger:
         del self.members[cluster_id]
         self._indexes.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
+        if cluster.kind != LOGICAL:
+            self.versions.pop(cluster_id, None)  # its name comes back for another attempt of its job at most
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
 
@@ -331,6 +333,15 @@ class Ledger:
         cluster = self.clusters.get(vnode.cluster_id)
         if vnode.whole and cluster is not None and cluster.kind == LOGICAL and cluster.parent_id is not None:
             self._note_change(cluster.parent_id)  # whole nodes leave the view of the parent
+
+    def capacity(self, cluster_id: str) -> tuple[int, int]:
+        """Changes whenever what a cluster has at most changes: its virtual nodes, or the state of some node."""
+        return self.versions.get(cluster_id, 0), self.versions.get(PRIMARY, 0)
+
+    def succeed(self, before: Ledger) -> None:
+        """Take the place of another ledger: from now on no version means what it meant there."""
+        for cluster_id in self.members:
+            self.versions[cluster_id] = sum(one.versions.get(cluster_id, 0) for one in (self, before)) + 1
 
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1

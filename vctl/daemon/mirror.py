@@ -337,6 +337,7 @@ class Mirror:
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
         before, self.ledger = self.ledger, clusters.load_ledger(store)
+        self.ledger.succeed(before)
         self.ledger.may_gain_nodes = before.may_gain_nodes
         self.ledger.joined = joined_since(before, self.ledger)
         self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}

@@ -29,7 +29,7 @@ from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.ops.forms import timestamp
-from vctl.ops.jobs import log_of
+from vctl.ops.logs import log_of
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
@@ -116,6 +116,7 @@ class Scheduler:
     def _reload(self) -> None:
         self.mirror = Mirror.load(self.store)
         self.mirror.lease_s = self.returns.terms.duration_s
+        self.mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
         self._begun.clear()  # they are seen again
         self.limits.clear()

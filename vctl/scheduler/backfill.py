@@ -70,7 +70,9 @@ class Reservation:
         """Whether the virtual nodes of its pieces are still there and as large as they must be."""
         for piece in self.placed.pieces:
             vnode = ledger.vnodes.get(piece.parent_vnode_id)
-            if vnode is None or vnode.cluster_id != parent_id or not ledger.nodes[vnode.node_id].schedulable:
+            if vnode is None or vnode.cluster_id != parent_id or vnode.node_id != piece.node_id:
+                return False  # another one may have the same name
+            if not ledger.nodes[vnode.node_id].schedulable:
                 return False
             have = vnode.holding.amounts
             if any(amount > have.get(name, 0) for name, amount in piece.holding.amounts.items()):

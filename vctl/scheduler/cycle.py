@@ -97,6 +97,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)
+        queue.judge_capacity(ledger)
     if parent is not None and parent.spec.flexible and len(grown) > 0:
         if not set(grown).isdisjoint(ancestors(ledger, queue.parent_id)):
             queue.forget_verdicts()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import (
@@ -47,7 +46,7 @@ class Line:
         """The head that nobody may pass."""
         self.heads = 0
         """How many were passed."""
-        nodes_at = (ledger.versions.get(queue.parent_id, 0), ledger.versions.get(PRIMARY, 0))
+        nodes_at = ledger.capacity(queue.parent_id)
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at
         self.kept = {

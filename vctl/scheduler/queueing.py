@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.scheduler.backfill import FOR_EVER, Reservation
 from vctl.scheduler.earmarks import Earmark
-from vctl.scheduler.feasibility import could_help
+from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import OrderKey, order_key
 
@@ -97,8 +97,10 @@ class Queue:
         """Reservations of the last round, by job."""
         self.kept_at: object = None
         """The state of the nodes in which they were seen to stand."""
-        self.never: dict[str, tuple[int, str | None]] = {}
-        """Shape -> (version of the parent, why it could never run or None): holds until the parent changes."""
+        self.never: dict[str, tuple[object, str | None]] = {}
+        """Shape -> (capacity of the parent, why it could never run or None): holds until that changes."""
+        self.judged_at: object = None
+        """The capacity for which verdicts say what is possible at all."""
         self.earmarks: dict[int, Earmark] = {}
         """What is kept for jobs while others are ended for them."""
         self.changes = 0
@@ -137,11 +139,18 @@ class Queue:
         for shape in self.shapes.values():
             shape.reach = frozenset()
 
-    def note_never(self, shape: str, judgement: tuple[int, str | None]) -> None:
-        """Remember it also when the shape comes back."""
-        if len(self.never) >= MOST_JUDGED:
-            self.never.clear()
-        self.never[shape] = judgement
+    def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
+        """Why a job could never run, as far as that is certain: asked once as long as the cluster has the same."""
+        if ledger.may_gain_nodes or ledger.clusters[self.parent_id].spec.flexible:
+            return None
+        capacity = ledger.capacity(self.parent_id)
+        known = self.never.get(job.shape)
+        if known is None or known[0] != capacity:
+            if len(self.never) >= MOST_JUDGED:
+                self.never.clear()
+            never = ever(ledger, self.parent_id, job.spec, job.entry)
+            known = self.never[job.shape] = (capacity, None if never is None else never.message)
+        return known[1]
 
     def note_again(self, at_ns: int | None) -> None:
         """Look at this queue again then, also when nothing else happens."""
@@ -235,6 +244,18 @@ class Queue:
                     shape.before, shape.hope, shape.blocked = shape.blocked, slots, None
                 for lane in walled:
                     lane.walled = ()
+
+    def judge_capacity(self, ledger: Ledger) -> None:
+        """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
+        capacity = (ledger.capacity(self.parent_id), ledger.may_gain_nodes)
+        if capacity == self.judged_at:
+            return
+        self.judged_at = capacity
+        for shape in self.shapes.values():
+            told = shape.blocked or shape.before
+            if told is not None and told[0] in (INFEASIBLE, INSUFFICIENT):
+                if (told[0] == INFEASIBLE) != (self.why_never(ledger, shape.example) is not None):
+                    shape.blocked = shape.before = None
 
     def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
         """Whether room in these virtual nodes may be what a shape was waiting for."""

@@ -12,7 +12,6 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.scheduler.backfill import Reservation, seat
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.feasibility import ever
 from vctl.scheduler.gang_growth import grow_for_gang
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
@@ -229,17 +228,8 @@ class Turn:
             self.shares.add(job.parent_id, job.user, rs.total(holding.amounts for holding in holdings))
 
     def _verdict(self, job: PendingJob, found: Unplaced) -> tuple[str, str]:
-        """Reason and message; whether it could ever run depends only on what the parent has, so it is asked once."""
-        version = self.ledger.versions.get(job.parent_id, 0)
-        known = self.queue.never.get(job.shape)
-        if known is None or known[0] != version:
-            never = ever(self.ledger, job.parent_id, job.spec, job.entry)
-            known = (version, None if never is None else never.message)
-            self.queue.note_never(job.shape, known)
-        can_gain = self.ledger.may_gain_nodes or self.ledger.clusters[job.parent_id].spec.flexible
-        if known[1] is not None and not can_gain:
-            return jb.INFEASIBLE, known[1]
-        return jb.INSUFFICIENT, found.message
+        never = self.queue.why_never(self.ledger, job)
+        return (jb.INSUFFICIENT, found.message) if never is None else (jb.INFEASIBLE, never)
 
     def _say(self, lane: Lane, reason: str, message: str) -> None:
         """Tell why a lane waits, when it is news; the first of its jobs in order decides what is told."""
