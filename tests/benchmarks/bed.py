@@ -49,14 +49,14 @@ class Bed:
 
     def submit_many(self, requests: Sequence[dict[str, Any]]) -> list[str]:
         """Queue many jobs from one process, one transaction each: a client with an open connection."""
-        from vctl.ops import jobs
+        from vctl.ops import submitting
         from vctl.spec.job_request import JobRequest
         from vctl.store.store import Store
 
         environment = {"PATH": os.environ["PATH"]}
         with Store.open(self.home) as store:
             return [
-                jobs.submit(store, JobRequest(**request), environment=environment)["submission_id"]
+                submitting.submit(store, JobRequest(**request), environment=environment)["submission_id"]
                 for request in requests
             ]
 

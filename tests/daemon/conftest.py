@@ -16,6 +16,7 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.ops import submitting
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
@@ -125,7 +126,7 @@ class Life:
         request = JobRequest(
             argv=argv, submission_id=job, cluster=cluster, spec=parsed, grace_s=0.1, entry=entry
         )
-        job_ops.submit(self.store, request, environment={"PATH": "/usr/bin:/bin"})
+        submitting.submit(self.store, request, environment={"PATH": "/usr/bin:/bin"})
         return job
 
     def run(self, job: str, *, cluster: str | None = None, spec: object = None) -> str:

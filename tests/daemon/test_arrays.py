@@ -10,7 +10,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_dependencies import after
 from tests.daemon.test_holding import submit
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import job_edits
+from vctl.ops import job_edits, logs
 from vctl.ops import jobs as job_ops
 from vctl.spec.options import parse_array
 
@@ -51,7 +51,7 @@ def test_members_are_jobs(here: Life) -> None:
     assert [job["submission_id"] for job in job_ops.list_jobs(here.store)[0]] == ["a_7", "a_5", "a_3"]
     here.until(lambda: settled(here, "a"))
     for index in (3, 5, 7):
-        assert job_ops.log_of(here.home, f"a_{index}").read_text() == f"a {index} of 3 in a_{index}\n"
+        assert logs.log_of(here.home, f"a_{index}").read_text() == f"a {index} of 3 in a_{index}\n"
     whole = here.job("a")
     assert (whole["status"], whole["exit_code"]) == ("SUCCEEDED", 0)
     assert whole["array"] == {

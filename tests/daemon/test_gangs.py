@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
 from vctl.errors import BadSpec
-from vctl.ops import jobs as job_ops
+from vctl.ops import logs
 from vctl.spec.cluster_spec import parse_cluster_spec
 
 SHOW = (
@@ -32,7 +32,7 @@ def here(life: Life) -> Life:
 
 
 def lines(life: Life, name: str) -> list[str]:
-    path = job_ops.log_of(life.home, name)
+    path = logs.log_of(life.home, name)
     return path.read_text().splitlines() if path.exists() else []
 
 

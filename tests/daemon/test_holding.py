@@ -9,8 +9,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import job_edits
-from vctl.ops import jobs as job_ops
+from vctl.ops import job_edits, logs, submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
 
@@ -22,7 +21,7 @@ def submit(life: Life, name: str, *words: str, **fields: Any) -> str:
     request = JobRequest(
         argv=words or SLEEP, submission_id=name, grace_s=0.1, entry=fields.pop("entry", ONE), **fields
     )
-    job_ops.submit(life.store, request, environment={"PATH": "/usr/bin:/bin"})
+    submitting.submit(life.store, request, environment={"PATH": "/usr/bin:/bin"})
     return name
 
 
@@ -160,7 +159,7 @@ def test_bad_edits(here: Life, changes: dict[str, object]) -> None:
 def test_a_signal_warns_before_the_time_limit(here: Life) -> None:
     shell = "trap 'echo warned' USR1; echo up; while :; do sleep 0.02; done"
     submit(here, "a", "sh", "-c", shell, time_limit_s=3600, signal=parse_warning_signal("USR1@60"))
-    log = job_ops.log_of(here.home, "a")
+    log = logs.log_of(here.home, "a")
     here.until(lambda: log.exists() and "up" in log.read_text())
     here.skew_ns = HOUR - 61 * 10**9
     here.turn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.daemon.conftest import Life
-from vctl.ops.jobs import log_of
+from vctl.ops.logs import log_of
 
 WRITE = """
 import sys, time

@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_elastic import Elastic
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import health, objects, tasks, views
+from vctl.ops import health, objects, submitting, tasks, views
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 
@@ -361,7 +361,7 @@ def test_an_attempt_of_a_job_starts_with_nothing(life: Life) -> None:
     request = JobRequest(
         argv=("sh", "-c", line), submission_id="j", max_retries=1, retry_on=("ExitCode",), backoff_s=0.0
     )
-    job_ops.submit(site.store, request, environment={"PATH": "/usr/bin:/bin"})
+    submitting.submit(site.store, request, environment={"PATH": "/usr/bin:/bin"})
     life.until(lambda: life.job("j")["status"] == "SUCCEEDED")
     assert b"".join(job_ops.log_blocks(site.store, "j")) == b""
     assert life.scheduler is not None

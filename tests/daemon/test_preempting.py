@@ -12,7 +12,7 @@ import pytest
 from tests.world import Killed, World, amounts, hand_cranked
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
-from vctl.ops import clusters, job_edits, tasks
+from vctl.ops import clusters, job_edits, submitting, tasks
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -48,7 +48,7 @@ class Contest(World):
         request = JobRequest(
             argv=("x",), submission_id=name, priority=priority, entry=entry, spec=parsed, **options
         )
-        job_ops.submit(self.store, request, environment=ENVIRONMENT)
+        submitting.submit(self.store, request, environment=ENVIRONMENT)
 
     def state(self, name: str) -> tuple[str, str | None]:
         job = job_ops.get_job(self.store, name)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_holding import status, submit
-from vctl.ops import jobs as job_ops
+from vctl.ops import logs
 from vctl.spec.cluster_spec import parse_cluster_spec
 
 TWO = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}] * 2, "scheduling_policy": "STRICT_SPREAD"}]}
@@ -23,7 +23,7 @@ def test_a_job_is_tried_again_until_it_succeeds(here: Life) -> None:
     submit(here, "a", *COUNTING, max_retries=5, retry_on=("ExitCode",), backoff_s=0)
     here.until(lambda: here.job("a")["status"] == "SUCCEEDED")
     assert here.job("a")["attempt"] == 3
-    lines = job_ops.log_of(here.home, "a").read_text().splitlines()
+    lines = logs.log_of(here.home, "a").read_text().splitlines()
     assert lines == [f"attempt {n} in kPrimaryClusterID##a" for n in (1, 2, 3)]
     assert here.events("job.requeued") == ["a", "a"]
     assert here.events("job.ended") == ["a"]

@@ -46,7 +46,7 @@ for turn in range(kills + 1):
 
 def submit_in_process(place: Place, numbers: range, seed: int) -> None:
     """Queue jobs one by one from this process, so that submits and kills overlap as they will."""
-    from vctl.ops import jobs
+    from vctl.ops import submitting
     from vctl.spec.job_request import JobRequest, shortcut_spec
     from vctl.store.store import Store
 
@@ -56,7 +56,7 @@ def submit_in_process(place: Place, numbers: range, seed: int) -> None:
             spec = shortcut_spec(chance.choice((1, 1, 1, 2, 4)), None, None, chance.choice((1, 1, 2)))
             argv = (sys.executable, "-S", "-c", JOB, str(number % 100), str(round(chance.uniform(0, 0.2), 3)))
             request = JobRequest(argv=argv, spec=spec, submission_id=f"j{number}", cwd=str(place.folder))
-            jobs.submit(store, request, environment={"PATH": os.environ["PATH"]})
+            submitting.submit(store, request, environment={"PATH": os.environ["PATH"]})
             time.sleep(0.005)
 
 
@@ -173,14 +173,14 @@ def test_a_submit_killed_while_it_writes_is_whole_or_not_there(one: Place) -> No
 SUBMIT_100 = """
 import os, sys
 from pathlib import Path
-from vctl.ops import jobs
+from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
 from vctl.store.store import Store
 
 sys.stdin.read()  # all begin together
 for _ in range(100):
     with Store.open(Path(os.environ["VCTL_HOME"])) as store:  # as a command does: open, write, close
-        print(jobs.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})["submission_id"])
+        print(submitting.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})["submission_id"])
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vctl.core.resources import CPU, MEMORY, SCALE
-from vctl.ops import jobs, nodes
+from vctl.ops import nodes, submitting
 from vctl.spec.job_request import JobRequest
 from vctl.store.store import Store
 
@@ -32,7 +32,7 @@ class Ground:
         environment = fields.pop("environment", {"PATH": "/bin"})
         fields.setdefault("cwd", "/")
         request = JobRequest(argv=tuple(argv), submission_id=submission_id, **fields)
-        return jobs.submit(self.store, request, environment=environment)
+        return submitting.submit(self.store, request, environment=environment)
 
     def end(self, name: str, status: str = "SUCCEEDED", code: int | None = 0) -> None:
         """As a scheduler would record it."""

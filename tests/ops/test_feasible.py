@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vctl.errors import Infeasible
-from vctl.ops import clusters, jobs, nodes
+from vctl.ops import clusters, nodes, submitting
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.store.store import Store
 
@@ -22,12 +22,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def submit(store: Store, cpus: int) -> None:
-    jobs.submit(store, JobRequest(argv=("true",), spec=shortcut_spec(cpus)), environment={})
+    submitting.submit(store, JobRequest(argv=("true",), spec=shortcut_spec(cpus)), environment={})
 
 
 def test_a_known_shape_is_not_judged_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(store, 8)
-    monkeypatch.setattr(jobs, "_check_feasible", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr(submitting, "check_feasible", lambda *_: pytest.fail("judged again"))
     submit(store, 8)
 
 

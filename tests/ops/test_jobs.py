@@ -10,7 +10,7 @@ from tests.ops.conftest import Ground
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
-from vctl.ops import clusters, jobs
+from vctl.ops import clusters, jobs, logs
 from vctl.store import jobs as table
 
 ONE = ClusterSpec(groups=(Group((FixedNode({CPU: SCALE}),)),), flexible=False)
@@ -183,7 +183,7 @@ def test_stop_and_delete_are_for_all_or_none(ground: Ground) -> None:
     for name in ("a", "b", "c"):
         ground.submit(name)
     ground.end("a")
-    log = jobs.log_of(ground.store.home, "a")
+    log = logs.log_of(ground.store.home, "a")
     log.parent.mkdir(exist_ok=True)
     log.write_text("text")
     with pytest.raises(Conflict, match="job b is PENDING"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vctl.errors import Conflict, Infeasible, NotFound
-from vctl.ops import clusters, jobs, nodes, tree_files
+from vctl.ops import clusters, nodes, submitting, tree_files
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.spec.tree_file import parse_tree
@@ -300,7 +300,7 @@ def test_a_guard_refuses_when_clusters_have_changed(store: Store) -> None:
 def test_jobs_and_states_are_no_change(store: Store) -> None:
     apply(store, DEEP)
     revision = plan(store, DEEP)["revision"]
-    jobs.submit(store, JobRequest(argv=("true",), cluster="research", cwd="/"), environment={})
+    submitting.submit(store, JobRequest(argv=("true",), cluster="research", cwd="/"), environment={})
     assert plan(store, DEEP)["revision"] == revision
 
 
@@ -337,7 +337,7 @@ def test_blockers_are_part_of_the_plan(store: Store, wanted: Document, blockers:
 
 def test_what_is_used_is_not_pruned(store: Store) -> None:
     apply(store, flat(counts("x", a=1), counts("y", a=1)))
-    submitted = jobs.submit(store, JobRequest(argv=("true",), cluster="y", cwd="/"), environment={})
+    submitted = submitting.submit(store, JobRequest(argv=("true",), cluster="y", cwd="/"), environment={})
     found = plan(store, flat(), prune=True)
     assert [change["blockers"] for change in found["changes"]] == [[], [f"job {submitted['submission_id']}"]]
     with pytest.raises(Conflict, match="still in use"):
@@ -353,7 +353,7 @@ def test_places_that_cannot_be(store: Store) -> None:
         plan(store, flat({"id": "new", "parent": "nope"}))
     with pytest.raises(NotFound):
         tree_files.export(store, "service##job")
-    jobs.submit(store, JobRequest(argv=("true",), cluster="service", cwd="/"), environment={})
+    submitting.submit(store, JobRequest(argv=("true",), cluster="service", cwd="/"), environment={})
     clusters.delete(store, "service", drain=True)
     with pytest.raises(Conflict, match="is being removed"):
         plan(store, DEEP)

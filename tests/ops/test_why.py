@@ -15,7 +15,7 @@ from tests.world import World, hand_cranked
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import admission, clusters, jobs, nodes, why
+from vctl.ops import admission, clusters, jobs, nodes, submitting, why
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array
 
@@ -42,7 +42,7 @@ def submit(
     world: World, submission_id: str, spec: ClusterSpec | None = None, **fields: Any
 ) -> dict[str, Any]:
     request = JobRequest(argv=("sleep", "it's"), submission_id=submission_id, spec=spec, cwd="/", **fields)
-    return jobs.submit(world.store, request, environment={"PATH": "/bin"})
+    return submitting.submit(world.store, request, environment={"PATH": "/bin"})
 
 
 def dump(world: World) -> list[str]:

@@ -17,7 +17,7 @@ from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
 from vctl.daemon.provider import MADE_BY, ProviderSpec
 from vctl.errors import VctlError
-from vctl.ops import admission
+from vctl.ops import admission, submitting
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
@@ -240,7 +240,7 @@ class Users:
             max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
             per_node=spec is not None and entry is None and self.dice.random() < 0.2,
         )  # fmt: skip
-        job_ops.submit(self.store, request, environment={})
+        submitting.submit(self.store, request, environment={})
 
     def serve(self) -> None:
         """Let jobs of a queue preempt, or no more."""

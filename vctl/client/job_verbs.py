@@ -75,7 +75,7 @@ class Jobs:
         names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         many jobs; the ``Job`` is all of them.
         """
-        from vctl.ops import jobs
+        from vctl.ops import submitting
         from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
         from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 
@@ -110,7 +110,7 @@ class Jobs:
             begin_at=begin_at,
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
         )
-        form = self._place.ask(jobs.submit, request, environment=inside.environment())
+        form = self._place.ask(submitting.submit, request, environment=inside.environment())
         return Job(self._place, str(form["submission_id"]))
 
     def get(self, ref: str | int) -> Job:

@@ -1,4 +1,4 @@
-"""Jobs of a server: the functions of ``vctl.ops.jobs`` and ``job_edits``."""
+"""Jobs of a server: the functions of ``vctl.ops.jobs``, ``submitting`` and ``job_edits``."""
 
 from __future__ import annotations
 

@@ -93,10 +93,10 @@ class Local:
 
     def log(self, kind: Kind, ref: str, offset: int) -> bytes:
         """From the file."""
-        from vctl.ops import jobs, tasks
+        from vctl.ops import jobs, logs, tasks
 
         path = self.ask(jobs.log_path if kind == "jobs" else tasks.log_path, ref)
-        return b"".join(jobs.read_log(path, offset=offset))
+        return b"".join(logs.read_log(path, offset=offset))
 
 
 class Hired:

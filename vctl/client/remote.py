@@ -24,6 +24,7 @@ STANDINS = {
     "vctl.ops.nodes": "nodes",
     "vctl.ops.objects": "objects",
     "vctl.ops.replay": "upkeep",
+    "vctl.ops.submitting": "jobs",
     "vctl.ops.tasks": "tasks",
     "vctl.ops.tree_files": "tree_files",
     "vctl.ops.views": "views",

@@ -12,7 +12,7 @@ from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Holding
 from vctl.daemon import gangs, notices, objects
 from vctl.ops.forms import amounts
-from vctl.ops.jobs import log_of
+from vctl.ops.logs import log_of
 from vctl.runtime.environment import job_environment
 from vctl.runtime.protocol import LaunchRequest
 from vctl.store import jobs, tasks

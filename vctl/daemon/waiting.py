@@ -22,6 +22,7 @@ from vctl.daemon import array_waiting
 from vctl.daemon.loop import Signals
 from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
+from vctl.ops import logs
 from vctl.ops import tasks as task_ops
 from vctl.ops.arrays import exit_code
 from vctl.ops.forms import failure_of
@@ -236,7 +237,7 @@ def _follow(waiter: Waiter, submission_id: str) -> int | None:
 
 def _copy_log(waiter: Waiter, name: str, is_over: Callable[[], bool]) -> bool:
     """Copy a log to stdout until what writes it is over; False after a signal."""
-    path = ops.log_of(waiter.store.home, name)
+    path = logs.log_of(waiter.store.home, name)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     waiter.watch.add(path.parent, CREATE)
     with Tail(path, waiter.watch) as tail:

@@ -35,14 +35,14 @@ _OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 @router.post("", responses=good(documents.Job), response_model=None)
 def submit(request: Request, body: bodies.Job) -> Any:
     """Queue a job, durably."""
-    from vctl.ops import jobs
+    from vctl.ops import submitting
 
     around = body.environment
     if around is None:
         around = {name: os.environ[name] for name in _OWN if name in os.environ}
     wanted = bodies.job_request(server_of(request), body)
     with state(request) as store:
-        return jobs.submit(store, wanted, environment=around)
+        return submitting.submit(store, wanted, environment=around)
 
 
 @router.get("", responses=good(documents.JobList), response_model=None)

@@ -37,11 +37,11 @@ async def job_log(
     server: Server, job: str, *, follow: bool, offset: int, tail: int | None
 ) -> StreamingResponse:
     """The output of a job."""
-    from vctl.ops import jobs
+    from vctl.ops import jobs, logs
 
     number, path = await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
     if not follow:
-        return binary(jobs.read_log(path, offset=offset, tail=tail))
+        return binary(logs.read_log(path, offset=offset, tail=tail))
     return binary(
         _follow(server, number, path, offset, lambda store: _over(_job(store, number), "status", jb.FINAL))
     )
@@ -51,11 +51,11 @@ async def task_log(
     server: Server, task: str, *, follow: bool, offset: int, tail: int | None
 ) -> StreamingResponse:
     """The output of a task."""
-    from vctl.ops import jobs, tasks
+    from vctl.ops import logs, tasks
 
     form, path = await server.read(lambda store: (tasks.get_task(store, task), tasks.log_path(store, task)))
     if not follow:
-        return binary(jobs.read_log(path, offset=offset, tail=tail))
+        return binary(logs.read_log(path, offset=offset, tail=tail))
     name = str(form["task_id"])
     return binary(
         _follow(
@@ -68,13 +68,13 @@ async def _follow(
     server: Server, job_id: int | None, path: Path, offset: int, is_over: Callable[[Store], bool]
 ) -> AsyncIterator[bytes]:
     """A log to its end, which is when its writer is over and all it wrote was sent; or until the server ends."""
-    from vctl.ops import jobs
+    from vctl.ops import logs
 
     async with _scheduling(server, job_id):
         while not server.changes.ended:
             ticket = server.changes.ticket()
             over = await server.read(is_over)
-            for block in jobs.read_log(path, offset=offset):
+            for block in logs.read_log(path, offset=offset):
                 offset += len(block)
                 yield block
             if over:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.errors import Conflict, NotFound
-from vctl.ops import forms
+from vctl.ops import forms, logs
 from vctl.ops import jobs as job_ops
 from vctl.ops.filters import parse_filters
 from vctl.store import clusters, jobs, rows
@@ -188,9 +188,9 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.For
 
 def log_blocks(store: Store, ref: str, *, tail: int | None = None) -> Iterator[bytes]:
     """A task's output as it is now; of its lines only the last ones when asked."""
-    return job_ops.read_log(log_path(store, ref), tail=tail)
+    return logs.read_log(log_path(store, ref), tail=tail)
 
 
 def log_path(store: Store, ref: str) -> Path:
     """Where a task's output is."""
-    return job_ops.log_of(store.home, str(_row(store, ref)["task_id"]))
+    return logs.log_of(store.home, str(_row(store, ref)["task_id"]))

@@ -11,7 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.errors import Conflict
-from vctl.ops import arrays, feasible, forms, jobs, situations
+from vctl.ops import arrays, feasible, forms, jobs, situations, submitting
 from vctl.ops.nodes import author
 from vctl.ops.obstacles import obstacles
 from vctl.ops.remedies import remedy
@@ -188,7 +188,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     """
     around = os.environ if environment is None else environment
     with store.snapshot():
-        asked = jobs.prepare(store, request, around)
+        asked = submitting.prepare(store, request, around)
         if request.submission_id and table.number_of(store, request.submission_id) is not None:
             raise Conflict(
                 f"job {request.submission_id} exists already",

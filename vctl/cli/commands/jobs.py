@@ -165,7 +165,7 @@ def submit(
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
     from vctl.cli import submission
-    from vctl.ops import jobs
+    from vctl.ops import submitting
     from vctl.spec.job_request import JobRequest, entry_request
     from vctl.spec.quantities import parse_duration
 
@@ -201,7 +201,7 @@ def submit(
     )
     if dry_run:
         return _dry_run(call, request)
-    job = jobs.submit(call.store, request)
+    job = submitting.submit(call.store, request)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
