@@ -25,30 +25,34 @@ from vctl.store.store import Store
 def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
     """Write every gang that still fits; a stale one is decided again. Returns the processes to launch."""
     started: list[Run] = []
+    all_came = True
     with store.transaction():
         mirror.follow(store)  # inside the write lock: from here on nobody changes anything
         for start in plan.starts:
             parent = mirror.parent_of.get(start.job.job_id)
             queue = mirror.queues.get(start.job.parent_id)
-            if parent is None or queue is None or queue.jobs.get(start.job.job_id) != start.job:
-                continue  # stopped or changed meanwhile
-            if not pl.still_fits(mirror.ledger, start):
-                queue.forget_verdicts()
+            is_wanted = (
+                parent is not None and queue is not None and queue.jobs.get(start.job.job_id) == start.job
+            )
+            if not is_wanted or not pl.still_fits(mirror.ledger, start):
+                all_came = False  # it was stopped or changed meanwhile, or its room was
                 continue
             run = _start(store, mirror, start)
             started.append(run)
             if start.job.per_node:
                 started += gangs.start_members(store, mirror, run)
         for task in plan.task_starts:
-            if task.task.task_id not in mirror.task_cluster:
-                continue  # cancelled meanwhile
-            if not pt.task_still_fits(mirror.ledger, task):
-                mirror.tasks[task.task.cluster_id].forget_verdicts()
+            is_wanted = task.task.task_id in mirror.task_cluster
+            if not is_wanted or not pt.task_still_fits(mirror.ledger, task):
+                all_came = False
                 continue
             started.append(_start_task(store, mirror, task))
         for told in plan.task_waits:
             tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message, told.vnode_id)
             mirror.bind_task(told)
+        if not all_came:
+            mirror.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
+            plan = dataclasses.replace(plan, preempts=())
         mirror.preemptions.begin(store, mirror, plan)
         for wait in plan.waits:
             shapes.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)

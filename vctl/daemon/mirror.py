@@ -341,6 +341,10 @@ class Mirror:
         self.ledger.may_gain_nodes = before.may_gain_nodes
         self.ledger.joined = joined_since(before, self.ledger)
         self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
+        self.forget_verdicts()
+
+    def forget_verdicts(self) -> None:
+        """Judge all that waits anew."""
         for queue in self.queues.values():
             queue.forget_verdicts()
         for waiting in self.tasks.values():

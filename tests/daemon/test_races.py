@@ -1,0 +1,110 @@
+"""Somebody writes between a decision and its commit: what was decided beside it is decided again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world import World, amounts, hand_cranked
+from vctl.daemon import scheduler as scheduler_module
+from vctl.ops import clusters, job_edits, nodes, tasks
+from vctl.ops import jobs as job_ops
+from vctl.ops.submitting import submit
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.plan import Plan
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest
+from vctl.spec.task_request import TaskRequest
+
+AROUND = {"PATH": "/usr/bin:/bin"}
+
+
+class Crossroads(World):
+    """One node of four CPUs. What ``meanwhile`` does happens after the next decision and before its commit."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def prepare(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nodes.add(self.store, resources=amounts(4), node_id="n", template="4c")
+
+        def deciding(*given: Any, **options: Any) -> Plan:
+            plan = decide(*given, **options)
+            if (plan.starts or plan.task_starts) and self.meanwhile is not None:
+                act, self.meanwhile = self.meanwhile, None
+                act()
+            return plan
+
+        monkeypatch.setattr(scheduler_module, "decide", deciding)
+
+    def submit(self, name: str, cpus: float, **options: Any) -> None:
+        spec = parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": cpus}}]}]})
+        submit(
+            self.store, JobRequest(argv=("x",), submission_id=name, spec=spec, **options), environment=AROUND
+        )
+
+    def state(self, name: str) -> str:
+        return str(job_ops.get_job(self.store, name)["status"])
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crossroads]:
+    with hand_cranked(monkeypatch, lambda: Crossroads(tmp_path / "state")) as world:
+        assert isinstance(world, Crossroads)
+        world.prepare(monkeypatch)
+        yield world
+
+
+@pytest.mark.parametrize("how", ["stop", "hold", "edit"])
+def test_a_start_that_is_not_written_leaves_its_room_to_others(there: Crossroads, how: str) -> None:
+    there.submit("first", 4)
+    there.submit("second", 3)
+    act = {
+        "stop": lambda: job_ops.stop(there.store, "first"),
+        "hold": lambda: job_edits.hold(there.store, "first"),
+        "edit": lambda: job_edits.edit(there.store, "first", {"priority": -1}),
+    }[how]
+    there.meanwhile = act
+    there.turn()
+    assert there.state("second") == "RUNNING"
+    assert there.state("first") in ("STOPPED", "PENDING")
+
+
+def test_the_room_of_a_start_that_is_not_written_is_there_for_other_queues(there: Crossroads) -> None:
+    clusters.create(
+        there.store, "v", spec=parse_cluster_spec({"flexible_resource_min": {}}, logical=True), divisible=True
+    )
+    there.submit("first", 4)
+    there.submit("second", 3, cluster="v")
+    there.meanwhile = lambda: job_ops.stop(there.store, "first")
+    there.turn()
+    assert there.state("second") == "RUNNING"
+
+
+def test_nobody_is_ended_beside_a_start_that_is_not_written(there: Crossroads) -> None:
+    clusters.update(there.store, "primary", queue={"preemption": "requeue"})
+    there.submit("low", 2)
+    there.turn()
+    there.submit("first", 2, priority=9)
+    there.submit("second", 2, priority=5)
+    there.meanwhile = lambda: job_ops.stop(there.store, "first")
+    there.turn()
+    assert there.state("second") == "RUNNING"
+    assert there.store.value("SELECT count(*) FROM events WHERE kind = 'job.preempting'") == 0
+
+
+def test_a_task_that_is_not_started_leaves_its_room_to_others(there: Crossroads) -> None:
+    there.submit("job", 4)
+    there.turn()
+    first, second = (
+        tasks.run(
+            there.store, TaskRequest(argv=("x",), job="job", cwd="/", request=amounts(cpus), strategy="HYBRID"),
+            environment={},
+        )["task_id"]
+        for cpus in (4, 3)
+    )  # fmt: skip
+    there.meanwhile = lambda: tasks.cancel(there.store, first)
+    there.turn()
+    assert tasks.get_task(there.store, second)["state"] == "RUNNING"
