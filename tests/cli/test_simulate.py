@@ -133,7 +133,12 @@ REFUSED = {
     "jobs": ("--model lublin --jobs 0", "--jobs"),
     "load": ("--model lublin --load 0", "--load"),
     "factor": ("--model lublin --limit-factor 0", "--limit-factor"),
-    "writing a trace": ("--trace x --write y", "--write"),
+    "writing a trace": ("--trace x --write y", "--write: it is for jobs made by a model only"),
+    "the model's jobs of the history": ("--jobs 5", "--jobs: it is for jobs made by a model only"),
+    "the model's load of a trace": ("--trace x --load 1", "--load: it is for jobs made by a model only"),
+    "nodes of a model": ("--model lublin --node-resources {}", "--node-resources: it is for a trace only"),
+    "a template of a trace": ("--trace x --template t", "--template: it is for recorded jobs only"),
+    "a slip in an order": ("--model lublin --policy fiar/strict", "did you mean fair?"),
 }
 
 
@@ -153,4 +158,24 @@ def test_a_bad_line_is_named(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_unknown_cluster(cli: Cli, trace: Path) -> None:
-    assert cli("simulate", "--trace", str(trace), "-c", "nobody").code == 2  # it has no jobs
+    ran = cli("simulate", "--trace", str(trace), "-c", "nobody")
+    assert (ran.code, "--cluster: there is no nobody" in ran.err) == (4, True)
+
+
+def test_the_first_line_of_a_trace_is_what_holds_here(nodes: Cli, trace: Path) -> None:
+    assert nodes("vc update primary --queue-order fifo --queue-discipline strict").code == 0
+    runs = nodes("simulate", "--trace", str(trace), *POLICIES, "-o", "json").json["items"]
+    assert (runs[0]["queue"]["order"], runs[0]["queue"]["discipline"]) == ("fifo", "strict")
+    assert runs[0]["figures"] == runs[1]["figures"]
+    assert runs[2]["change"]["wait"]["mean"] < 0
+
+
+def test_a_file_without_lines_is_not_read_to_its_end(cli: Cli) -> None:
+    ran = cli("simulate", "--trace", "/dev/zero")
+    assert (ran.code, "/dev/zero:1: the line is longer" in ran.err) == (2, True)
+
+
+def test_one_job_is_one_job(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"at": 0, "run": 10}\n')
+    assert cli("simulate", "--nodes", "1", "--trace", str(path)).out.startswith("1 job of ")

@@ -68,7 +68,7 @@ BAD = {
     "a count": (cluster(replica_sets={"8c": -1}), f"{HERE}.replica_sets.8c", "0 or more"),
     "a limit": (cluster(borrow_limit={"cpu": 1}), f"{HERE}.borrow_limit.cpu", "did you mean CPU"),
     "a queue setting": (cluster(queue={"ordr": "fair"}), f"{HERE}.queue.ordr", "did you mean order"),
-    "a queue order": (cluster(queue={"order": "far"}), f"{HERE}.queue.order", "fifo"),
+    "a queue order": (cluster(queue={"order": "far"}), f"{HERE}.queue.order", "fair"),
     "divisible in words": (cluster(divisible="yes"), f"{HERE}.divisible", "divisible: true"),
     "children of an indivisible one": (
         cluster(divisible=False, children=[{"id": "c"}]), f"{HERE}.divisible", "divisible: true",

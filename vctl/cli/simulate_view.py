@@ -15,12 +15,14 @@ def draw(page: Page, data: Data) -> Iterator[str]:
     runs = data["items"]
     sizes = {(run["nodes"], str(run["resources"])) for run in runs}
     where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""
-    yield f"{page.paint(str(data['jobs']), 'bold')} jobs of {data['workload']}{where}"
+    jobs = f"job{'' if data['jobs'] == 1 else 's'}"
+    yield f"{page.paint(str(data['jobs']), 'bold')} {jobs} of {data['workload']}{where}"
     yield ""
     yield from page.table(_COLUMNS, runs)
+    if any(run["never"] for run in runs):
+        yield ""
     for run in runs:
         for one in run["never"]:
-            yield ""
             count = f"{one['jobs']} job{'' if one['jobs'] == 1 else 's'}"
             told = page.paint(f"{count} never started", "yellow")
             yield f"{run['policy']}: {told} ({one['reason']}): {one['message']}"
@@ -47,7 +49,7 @@ def _cell(show: Show, *path: str, less_is_better: bool = True) -> Callable[[Data
         if now is None:
             return Cell("-")
         before = now - (change or 0)
-        if not change or not before:
+        if not change or not before or show(now) == show(before):
             return Cell(show(now))
         part = change / before
         text = f"{show(now)} ({part:+.0%})" if abs(part) < 10 else f"{show(now)} (x{now / before:.0f})"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-from vctl.core.clusters import JOB, SUB
+from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
-from vctl.store import clusters, history, rows, tasks
+from vctl.store import clusters, history, rows, settings, tasks
+from vctl.store.database import database_path
 from vctl.store.store import Store
 
 
@@ -17,6 +18,15 @@ def load(home: Path, since_ns: int | None, until_ns: int | None) -> tuple[Worklo
     """The jobs of a state directory, and its cluster."""
     with Store.open(home, create=False) as store, store.snapshot():
         return workload(store, since_ns, until_ns), machine(store)
+
+
+def queue_now(home: Path) -> dict[str, object]:
+    """How the primary of a state directory is served; nothing where there is none."""
+    if not database_path(home).exists():
+        return {}
+    with Store.open(home, create=False) as store:
+        queue = settings.queue_of(store, PRIMARY)
+    return {one.name: getattr(queue, one.name) for one in fields(queue)}
 
 
 def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Workload:

@@ -29,6 +29,7 @@ from vctl.spec.trace_swf import read_swf
 
 CURRENT = "current"
 GZIP = b"\x1f\x8b"
+MOST_IN_A_LINE = 1 << 20
 MOST_MODEL_JOBS = 1_000_000
 MOST_NODES = 100_000
 Told = Callable[[str, int, int], None]
@@ -83,7 +84,17 @@ def _opened(name: str) -> Iterator[Iterator[str]]:
         packed = file.read(2) == GZIP
         file.seek(0)
         with io.TextIOWrapper(gzip.open(file) if packed else file, encoding="utf-8-sig") as text:
-            yield iter(text)
+            yield _lines(text, name)
+
+
+def _lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
+    """The lines of a file; one without end is not read into memory."""
+    for number, line in enumerate(iter(lambda: text.readline(MOST_IN_A_LINE), ""), 1):
+        if len(line) == MOST_IN_A_LINE:
+            raise refuse(
+                f"{name}:{number}", f"the line is longer than {MOST_IN_A_LINE} characters", "is it a trace?"
+            )
+        yield line
 
 
 def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
@@ -137,14 +148,18 @@ def parse_policy(text: str, path: str = "--policy") -> Variant:
     return Variant(text, parse_queue(document, path))
 
 
-def trace_machine(workload: Workload, each: Amounts | None) -> Callable[[int | None], Ledger]:
-    """Equal nodes, as many as are asked for or as the trace was recorded on."""
+def trace_machine(
+    workload: Workload, each: Amounts | None, settings: Mapping[str, object] | None = None
+) -> Callable[[int | None], Ledger]:
+    """Equal nodes, as many as are asked for or as the trace was recorded on, under these settings of the queue."""
 
     def make(count: int | None) -> Ledger:
         wanted = count if count is not None else workload.nodes
         if wanted is None:
             raise refuse("--nodes", "the trace does not say on how many nodes it ran", "write --nodes 256")
-        return equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
+        ledger = equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
+        with_policy(ledger, dict(settings or {}))
+        return ledger
 
     return make
 
@@ -180,7 +195,10 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
     """Play the workload under each variant; every run says how it differs from the first."""
     arrivals = question.workload.arrivals
     if not arrivals:
-        notes = "; ".join(question.workload.notes) or "there is no job in it"
+        if question.cluster_id is not None:
+            _check_cluster(question.machine(None), question.cluster_id)
+        inside = f" of {question.cluster_id}" if question.cluster_id is not None else ""
+        notes = "; ".join((f"there is no job{inside} in it", *question.workload.notes))
         raise BadSpec(
             f"nothing to play from {question.workload.name}: {notes}", fix="choose another workload"
         )
@@ -188,8 +206,8 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
     base: Figures | None = None
     for variant in question.variants:
         ledger = question.machine(variant.nodes)
-        if question.cluster_id is not None and question.cluster_id not in ledger.clusters:
-            raise NotFound(f"there is no cluster {question.cluster_id}", fix="see `vctl list clusters`")
+        if question.cluster_id is not None:
+            _check_cluster(ledger, question.cluster_id)
         with_policy(ledger, dict(variant.changes), question.cluster_id)
         total = ledger.total(PRIMARY)
         weights = {
@@ -207,6 +225,11 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
         "notes": list(question.workload.notes),
         "items": runs,
     }
+
+
+def _check_cluster(ledger: Ledger, cluster_id: str) -> None:
+    if cluster_id not in ledger.clusters:
+        raise NotFound(f"--cluster: there is no {cluster_id} on this machine", fix="see `vctl list clusters`")
 
 
 def _reporter(told: Told | None, name: str, count: int) -> Callable[[int], None] | None:

@@ -158,9 +158,9 @@ def parse_duration(value: object, path: str, *, positive: bool = False) -> float
     if not seconds.is_finite() or (seconds.is_signed() and seconds):
         raise refuse(path, f"{show(value)} is not a duration", "write 0 or more, such as 90s")
     if seconds > LONGEST_S:
-        raise refuse(path, f"{show(value)} is longer than a hundred years", "leave it out for no limit")
+        raise refuse(path, f"{show(value)} is longer than a hundred years", "write a shorter one, such as 8h")
     if positive and not seconds:
-        raise refuse(path, "the duration is 0", "write at least 1s, or leave it out for no limit")
+        raise refuse(path, "the duration is 0", "write at least 1s")
     return int(seconds) if seconds == seconds.to_integral_value() else float(seconds)
 
 

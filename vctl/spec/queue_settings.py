@@ -18,7 +18,9 @@ Changes = dict[str, object]
 def _word(words: tuple[str, ...]) -> Callable[[object, str], object]:
     def read(value: object, path: str) -> object:
         if value not in words:
-            raise refuse(path, f"{show(value)} is not one of {', '.join(words)}", f"write {words[0]}")
+            raise refuse(
+                path, f"{show(value)} is not one of {', '.join(words)}", did_you_mean(str(value), words)
+            )
         return value
 
     return read

@@ -39,7 +39,10 @@ def _parsed(line: str, where: str) -> Mapping[str, object]:
     try:
         document = json.loads(line, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
-        told = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
+        deep = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+        )
+        told = error.msg if isinstance(error, json.JSONDecodeError) else deep
         raise refuse(where, f"this is not JSON: {told}", 'one job a line: {"at": 0, "run": 60}') from None
     job = as_mapping(document, where, "a job", '{"at": 0, "run": 60}')
     for key in job:

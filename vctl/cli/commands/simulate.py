@@ -11,7 +11,7 @@ from vctl.cli.output import API_VERSION, Answer
 from vctl.errors import BadSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vctl.core.ledger import Ledger
     from vctl.ops.simulate import Variant
@@ -70,9 +70,11 @@ def simulate(
         float | None,
         Opt("--limit-factor", metavar="F", help="Jobs without a time limit get F times their run time."),
     ] = None,
-    jobs: Annotated[int, Opt("--jobs", help="Model: how many jobs (1000).")] = 1000,
-    seed: Annotated[int, Opt("--seed", help="Model: the same seed makes the same jobs (1).")] = 1,
-    load: Annotated[float, Opt("--load", help="Model: work per capacity until the last arrival (0.9).")] = 0.9,
+    jobs: Annotated[int | None, Opt("--jobs", help="Model: how many jobs (1000).")] = None,
+    seed: Annotated[int | None, Opt("--seed", help="Model: the same seed makes the same jobs (1).")] = None,
+    load: Annotated[
+        float | None, Opt("--load", help="Model: work per capacity until the last arrival (0.9).")
+    ] = None,
     write: Annotated[
         str | None,
         Opt("--write", metavar="FILE", complete="file", help="Model: write the jobs as JSON lines, play nothing."),
@@ -90,19 +92,25 @@ def simulate(
 
     sizes = [_number(one) for one in nodes or ()]
     only = None if cluster is None else resolve_cluster_id(cluster, "--cluster")
-    _check_sources(trace, model, since, until, write)
+    _check_sources(
+        trace,
+        model,
+        {"--since": since, "--until": until, "--template": template},
+        {"--node-resources": node_resources},
+        {"--jobs": jobs, "--seed": seed, "--load": load, "--write": write},
+    )
     if limit_factor is not None and not 0 < limit_factor <= 1e6:
         raise BadSpec(
             f"--limit-factor: {limit_factor:g} is not a factor", fix="write 2 for twice the run time"
         )
     if model is not None:
-        workload, machine = _modelled(jobs, sizes, seed, load)
+        workload, machine = _modelled(call, 1000 if jobs is None else jobs, sizes, seed, load)
         if write is not None:
             return _written(ops.chosen(workload, only, limit_factor), write)
     elif trace is not None:
         each = _resources(call, node_resources)
         workload = ops.read_trace(trace, per_node=_per_node(each))
-        machine = ops.trace_machine(workload, each)
+        machine = ops.trace_machine(workload, each, _settings_now(call))
     else:
         workload, machine = _recorded(call, since, until, template)
     workload = ops.chosen(workload, only, limit_factor)
@@ -114,16 +122,20 @@ def simulate(
 
 
 def _check_sources(
-    trace: str | None, model: str | None, since: str | None, until: str | None, write: str | None
-) -> None:
+    trace: str | None, model: str | None,
+    recorded: "Mapping[str, object]", traced: "Mapping[str, object]", modelled: "Mapping[str, object]",
+) -> None:  # fmt: skip
+    """Whether each option is one of the source of the jobs; those of another would be passed over."""
     if trace is not None and model is not None:
         raise BadSpec("--trace and --model exclude each other", fix="give one of them")
-    if (since or until) and (trace or model):
-        raise BadSpec(
-            "--since and --until choose recorded jobs", fix="leave them out, or --trace and --model"
-        )
-    if write is not None and model is None:
-        raise BadSpec("--write: only modelled jobs are written", fix="add --model lublin")
+    for options, given, what, fix in (
+        (recorded, trace is None and model is None, "recorded jobs", "leave it out, or --trace and --model"),
+        (traced, trace is not None, "a trace", "leave it out, or add --trace FILE"),
+        (modelled, model is not None, "jobs made by a model", f"leave it out, or add --model {MODELS[0]}"),
+    ):
+        for name, value in () if given else options.items():
+            if value is not None:
+                raise BadSpec(f"{name}: it is for {what} only", fix=fix)
 
 
 def _number(text: str) -> int:
@@ -132,15 +144,25 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _modelled(jobs: int, sizes: list[int], seed: int, load: float) -> "tuple[Workload, Machine]":
+def _modelled(
+    call: Call, jobs: int, sizes: list[int], seed: int | None, load: float | None
+) -> "tuple[Workload, Machine]":
     from vctl.ops import simulate as ops
 
     if not 1 <= jobs <= ops.MOST_MODEL_JOBS:
         raise BadSpec(f"--jobs: {jobs} is not a number of jobs", fix=f"write 1 to {ops.MOST_MODEL_JOBS}")
+    load = 0.9 if load is None else load
     if not 0 < load <= 100:
         raise BadSpec(f"--load: {load:g} is not a load", fix="write a part of the capacity, such as 0.9")
-    workload = ops.model(jobs, nodes=sizes[0] if sizes else 256, seed=seed, load=load)
-    return workload, ops.trace_machine(workload, None)
+    workload = ops.model(jobs, nodes=sizes[0] if sizes else 256, seed=1 if seed is None else seed, load=load)
+    return workload, ops.trace_machine(workload, None, _settings_now(call))
+
+
+def _settings_now(call: Call) -> "Mapping[str, object]":
+    """How the primary is served at present, which is what others are compared to; through a server the default."""
+    from vctl.ops import recorded
+
+    return {} if call.config.get("address") else recorded.queue_now(call.home)
 
 
 def _recorded(
