@@ -1,4 +1,4 @@
-"""Objects of a server: the functions of ``vctl.ops.objects``."""
+"""Objects of a server: the functions of ``vctl.ops.objects`` and ``object_views``."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ STANDINS = {
     "vctl.ops.leases": "views",
     "vctl.ops.membership": "clusters",
     "vctl.ops.nodes": "nodes",
+    "vctl.ops.object_views": "objects",
     "vctl.ops.objects": "objects",
     "vctl.ops.replay": "upkeep",
     "vctl.ops.submitting": "jobs",

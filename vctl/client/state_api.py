@@ -99,10 +99,10 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[forms.ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
-        from vctl.ops import objects
+        from vctl.ops import object_views
 
         below = self._scope()
-        found = cast(list[forms.ObjectForm], self._place.ask(objects.list_objects)[0])
+        found = cast(list[forms.ObjectForm], self._place.ask(object_views.list_objects)[0])
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_leases(

@@ -18,10 +18,10 @@ router = APIRouter(prefix="/api/v1", tags=["objects"], responses=ERRORS)
 @router.get("/objects", responses=good(documents.ObjectList), response_model=None)
 def list_(request: Request, filters: Filters, limit: Limit = None, job: str | None = None) -> JSONResponse:
     """Objects, by job and name; of one job when asked."""
-    from vctl.ops import objects
+    from vctl.ops import object_views
 
     with state(request) as store:
-        found, total = objects.list_objects(store, filters=filters, limit=limit, job=job)
+        found, total = object_views.list_objects(store, filters=filters, limit=limit, job=job)
     return JSONResponse(listing("ObjectList", found, total))
 
 
@@ -32,10 +32,10 @@ def get(
     job: Annotated[str | None, Query(description="Where a name is looked for first.")] = None,
 ) -> Any:
     """One object."""
-    from vctl.ops import objects
+    from vctl.ops import object_views
 
     with state(request) as store:
-        return objects.get_object(store, ref, job=job)
+        return object_views.get_object(store, ref, job=job)
 
 
 @router.post("/objects", responses=good(documents.Object), response_model=None)

@@ -1,4 +1,4 @@
-"""Objects: named files that tasks leave on nodes for other tasks of their job. Put one, look, and judge who waits.
+"""Objects: named files that tasks leave on nodes for other tasks of their job. Put one, and judge who waits.
 
 A name stands for one object of a job. Whoever has promised it last, a task or the entrypoint, decides what becomes of
 tasks that wait for it: they go on waiting while it works, and fail with it.
@@ -9,24 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
-from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PendingTask
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import forms
+from vctl.ops import forms, object_views
 from vctl.ops import jobs as job_ops
-from vctl.ops.filters import choose
 from vctl.runtime import objects as files
 from vctl.store import clusters, jobs, nodes, rows
 from vctl.store import objects as table
 from vctl.store import tasks as task_table
 from vctl.store.store import Row, Store
-
-JOB_MARK = "##"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +192,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
             store, job["job_id"], name, node_id=node_id, cluster_id=cluster_id, size=size, task_id=None
         )  # fmt: skip
         settle(store, job["job_id"], [name])
-    return get_object(store, f"{submission_id}/{name}")
+    return object_views.get_object(store, f"{submission_id}/{name}")
 
 
 def _known_node(store: Store, node_id: str) -> str:
@@ -236,86 +231,9 @@ def without_files(store: Store) -> list[str]:
     """Objects that lie nowhere: a copy may not have been brought yet, so one of several places is enough."""
     return [
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
-        for one in list_objects(store)[0]
+        for one in object_views.list_objects(store)[0]
         if not any(
             files.is_there(files.place_of(store.home, one["job_id"], one["attempt"], node_id), one["name"])
             for node_id in one["node_ids"]
         )
     ]
-
-
-# ---- looking ----
-
-
-def list_objects(
-    store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
-) -> tuple[list[forms.Form], int]:
-    """Objects, by job and name, and how many there are without the limit; of one job when asked."""
-    where, values = "1", []
-    if job is not None:
-        where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
-    with store.snapshot():
-        found = choose(_forms(store, table.listed(store, where, values)), filters)
-    return (found if limit is None else found[:limit]), len(found)
-
-
-def get_object(store: Store, ref: str, *, job: str | None = None) -> forms.Form:
-    """One object, by ``JOB/NAME``, or by its name where that is enough. ``job`` is looked at first."""
-    owner, slash, name = ref.rpartition("/")
-    with store.snapshot():
-        if slash:
-            found = _forms(
-                store,
-                table.listed(store, "o.job_id = ? AND o.name = ?", (job_ops.resolve(store, owner), name)),
-            )
-        else:
-            found = _forms(store, table.listed(store, "o.name = ?", (name,)))
-            found = [one for one in found if one["submission_id"] == job] or found
-    if len(found) > 1:
-        shown = ", ".join(str(one["object_id"]) for one in found[:5])
-        raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
-    if not found:
-        raise NotFound(
-            f"there is no object {ref!r}", fix="`vctl list objects` shows them", details={"object": ref}
-        )
-    return found[0]
-
-
-def _forms(store: Store, copies: Sequence[Row]) -> list[forms.Form]:
-    """Copies put together to objects; the first copy of each is where it was made."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in copies:
-        one = found.get((row["job_id"], row["name"]))
-        if one is None:
-            place = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
-            found[row["job_id"], row["name"]] = {
-                "object_id": f"{row['submission_id']}/{row['name']}",
-                "name": row["name"],
-                "job_id": row["job_id"],
-                "submission_id": row["submission_id"],
-                "cluster_id": row["cluster_id"],
-                "task_id": row["task_id"],
-                "node_id": row["node_id"],
-                "node_ids": [row["node_id"]],
-                "size": row["size"],
-                "created_at": forms.timestamp(row["created_at"]),
-                "attempt": row["attempt"],
-                "path": str(place / row["name"]),
-            }
-        else:
-            one["node_ids"].append(row["node_id"])
-    return list(found.values())
-
-
-def used_bytes(store: Store, cluster_id: str) -> int:
-    """Bytes of the objects of a cluster and of those below it, every copy counted."""
-    sizes = table.sizes(store)
-    if cluster_id == PRIMARY or not sizes:
-        return sum(row["size"] for row in sizes)
-    below = [cluster_id, *clusters.subtree(store, cluster_id)]
-    return sum(
-        row["size"]
-        for row in sizes
-        # what a sub-cluster left stays with the job when that cluster is gone; ids carry those of their parents
-        if any(row["cluster_id"] == one or row["cluster_id"].startswith(one + JOB_MARK) for one in below)
-    )

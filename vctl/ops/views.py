@@ -71,7 +71,7 @@ def _node(slot: Slot, cluster_id: str) -> forms.Form:
 
 def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
     """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
-    from vctl.ops.objects import used_bytes
+    from vctl.ops.object_views import used_bytes
 
     with store.snapshot():
         form = get_cluster(store, resolve(cluster_id))

@@ -127,17 +127,17 @@ def _task(call: Call, ref: str) -> Data:
 
 
 def _objects(call: Call, cluster: str) -> Items:
-    from vctl.ops import objects
+    from vctl.ops import object_views
 
     here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
-    items, _ = objects.list_objects(call.store, filters=call.filters, job=here)
+    items, _ = object_views.list_objects(call.store, filters=call.filters, job=here)
     return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _object(call: Call, ref: str) -> Data:
-    from vctl.ops import objects
+    from vctl.ops import object_views
 
-    return objects.get_object(call.store, ref, job=os.environ.get("VCTL_SUBMISSION_ID"))
+    return object_views.get_object(call.store, ref, job=os.environ.get("VCTL_SUBMISSION_ID"))
 
 
 def _leases(call: Call, cluster: str) -> Items:
