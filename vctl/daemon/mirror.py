@@ -196,7 +196,8 @@ class Mirror:
         if run_ids := self.runs_of_job.get(row["job_id"]):
             own = [run_id for run_id in run_ids if self.runs[run_id].task_id is None]
             self.running.put(rows.running(row, min(own or run_ids)))
-            if row["stop_requested_at"] is not None or row["outcome"] is not None:
+            is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
+            if is_ending or row["stop_requested_at"] is not None or row["outcome"] is not None:
                 self.running.leave(row["job_id"])
 
     def dequeue(self, job_id: int) -> None:

@@ -60,7 +60,7 @@ class Preemptions:
         for earmark in table.earmarks(store):
             self.marked[earmark.job_id] = earmark.parent_id
             if earmark.parent_id in mirror.queues:
-                left = replace(earmark, awaited=earmark.awaited & mirror.running.jobs.keys())
+                left = replace(earmark, awaited=earmark.awaited & mirror.running.leaving)
                 mirror.queues[earmark.parent_id].set_earmark(earmark.job_id, left)
 
     def earmarks(self, mirror: Mirror) -> Iterator[Earmark]:

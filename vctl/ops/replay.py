@@ -20,11 +20,26 @@ from vctl.errors import Conflict
 from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.store import clusters, jobs, nodes, objects, queues, repair, rows, runs, settings, tasks, upkeep
+from vctl.scheduler.earmarks import Earmark
+from vctl.store import (
+    clusters,
+    jobs,
+    nodes,
+    objects,
+    preemptions,
+    queues,
+    repair,
+    rows,
+    runs,
+    settings,
+    tasks,
+    upkeep,
+    usage,
+)
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease)
+Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Earmark, Row)
 
 TITLES = (
     "primary cluster from the node table",
@@ -256,6 +271,13 @@ def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
         reader.read("tasks", row, rows.task, done.steps[5])
     for row in tasks.lease_rows(store):
         reader.read("leases", row, rows.lease, done.steps[4])
+    for row in preemptions.all_rows(store):
+        reader.read("preemptions", row, preemptions.check, done.steps[5])
+    for row in preemptions.earmark_rows(store):
+        if reader.read("earmarks", row, preemptions.earmark, done.steps[5]) is None:
+            preemptions.delete_earmark(store, row["job_id"])
+    for row in usage.rows(store):
+        reader.read("usage", row, usage.check, done.steps[5])
 
 
 def end_lost(store: Store, ledger: Ledger, job: Row) -> None:

@@ -24,6 +24,14 @@ def all_rows(store: Store) -> list[Row]:
     return store.rows("SELECT p.*, j.submission_id FROM preemptions p JOIN jobs j ON j.job_id = p.victim_id")
 
 
+def check(row: Row) -> Row:
+    """A preemption that can be carried out; raises ValueError for any other."""
+    for column in ("attempt", "winner_id", "warns", "ends_at", "told", "ending"):
+        if not isinstance(row[column], int):
+            raise ValueError(f"{column} is {row[column]!r}, not a number")
+    return row
+
+
 def of(store: Store, victim_id: int) -> Row | None:
     """That of a running job."""
     return store.row("SELECT * FROM preemptions WHERE victim_id = ?", victim_id)
@@ -61,10 +69,16 @@ def put_earmark(store: Store, earmark: Earmark) -> None:
 
 def earmarks(store: Store) -> list[Earmark]:
     """Everything that is kept, in the order in which it was given."""
-    return [_earmark(row) for row in store.rows("SELECT * FROM earmarks ORDER BY number")]
+    return [earmark(row) for row in earmark_rows(store)]
 
 
-def _earmark(row: Row) -> Earmark:
+def earmark_rows(store: Store) -> list[Row]:
+    """The rows of these."""
+    return store.rows("SELECT * FROM earmarks ORDER BY number")
+
+
+def earmark(row: Row) -> Earmark:
+    """A row of ``earmarks``."""
     pieces = tuple(
         (vnode_id, Holding(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
         for vnode_id, amounts, shares, cores in loads(row["pieces"])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sqlite3 import Row
 
 from vctl.store import rows
 from vctl.store.store import Store
 
 KEYS = {
-    "nodes": "node_id",
-    "clusters": "cluster_id",
-    "vnodes": "vnode_id",
-    "runs": "run_id",
-    "jobs": "job_id",
-    "tasks": "task_id",
-    "leases": "lease_id",
+    "nodes": ("node_id",),
+    "clusters": ("cluster_id",),
+    "vnodes": ("vnode_id",),
+    "runs": ("run_id",),
+    "jobs": ("job_id",),
+    "tasks": ("task_id",),
+    "leases": ("lease_id",),
+    "preemptions": ("victim_id",),
+    "earmarks": ("job_id",),
+    "usage": ("cluster_id", "child_id", "user", "resource"),
 }
 _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 """Rows that go with a row, as they are deleted with it."""
@@ -22,21 +26,27 @@ _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 
 def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
     """Move a row that cannot be used out of the way, whole, so that nothing is lost and nothing stops."""
-    key = KEYS[table]
-    content = _whole(store, table, key, row[key])
+    keys = KEYS[table]
+    values = [row[key] for key in keys]
+    content = _whole(store, table, keys, values)
     if table in _LAUNCHES:
-        content["launch"] = _whole(store, _LAUNCHES[table], key, row[key])
+        content["launch"] = _whole(store, _LAUNCHES[table], keys, values)
+    name = " ".join(map(str, values))
     store.db.execute(
         "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
-        (table, str(row[key]), rows.dumps(content), problem, store.clock()),
+        (table, name, rows.dumps(content), problem, store.clock()),
     )
-    store.db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row[key],))
-    store.event("row.set_aside", table, str(row[key]), data={"problem": problem})
+    store.db.execute(f"DELETE FROM {table} WHERE {_named(keys)}", values)
+    store.event("row.set_aside", table, name, data={"problem": problem})
 
 
-def _whole(store: Store, table: str, key: str, value: object) -> dict[str, object]:
-    row = store.row(f"SELECT * FROM {table} WHERE {key} = ?", value)
+def _whole(store: Store, table: str, keys: Sequence[str], values: Sequence[object]) -> dict[str, object]:
+    row = store.row(f"SELECT * FROM {table} WHERE {_named(keys)}", *values)
     return {} if row is None else {name: _plain(row[name]) for name in row.keys()}  # noqa: SIM118  # Row iterates values
+
+
+def _named(keys: Sequence[str]) -> str:
+    return " AND ".join(f"{key} = ?" for key in keys)
 
 
 def _plain(value: object) -> object:

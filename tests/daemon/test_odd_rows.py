@@ -1,0 +1,54 @@
+"""Rows of preemptions and of past use that nobody can read: they are set aside, and the scheduler goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.test_preempting import Contest, full, there
+from vctl.ops import clusters
+
+__all__ = ["there"]
+
+SPOILS = {
+    "pieces": ("earmarks", "UPDATE earmarks SET pieces = 'x'"),
+    "a piece": ("earmarks", "UPDATE earmarks SET pieces = '[[1]]'"),
+    "the awaited": ("earmarks", "UPDATE earmarks SET awaited = '5'"),
+    "an end": ("preemptions", "UPDATE preemptions SET ends_at = 'x'"),
+    "an amount": ("usage", "UPDATE usage SET amount = 'x'"),
+    "no amount": ("usage", "UPDATE usage SET amount = 9e999"),
+    "a moment": ("usage", "UPDATE usage SET at = 'x'"),
+}
+
+
+@pytest.mark.parametrize(("table", "sql"), SPOILS.values(), ids=list(SPOILS))
+def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql: str) -> None:
+    clusters.update(there.store, "primary", queue={"order": "fair", "half_life_s": 100})
+    full(there)
+    assert there.scheduler is not None
+    assert there.scheduler.mirror is not None
+    there.scheduler.memory.write(there.scheduler.mirror)
+    there.die()
+    assert there.store.db.execute(sql).rowcount > 0
+    there.turn()
+    aside = there.store.rows("SELECT source, content FROM set_aside")
+    assert {row[0] for row in aside} == {table}
+    there.processes.obey()
+    for _ in range(3):
+        there.later(40)
+        there.processes.obey()
+    assert there.state("w") == ("RUNNING", None)
+    assert there.is_at_rest()
+
+
+def test_who_is_awaited_and_not_ended_is_awaited_no_longer(there: Contest) -> None:
+    """Without its preemption the victim goes on for ever: the room is looked for anew."""
+    full(there)
+    there.die()
+    there.processes.told_to_stop.clear()
+    there.store.db.execute("DELETE FROM preemptions")
+    there.store.db.execute("UPDATE runs SET stop_reason = NULL")
+    there.turn()
+    there.later(40)
+    there.processes.obey()
+    there.turn()
+    assert there.state("w") == ("RUNNING", None)
