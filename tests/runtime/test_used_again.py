@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 
 from tests.runtime.conftest import eventually, is_gone
@@ -108,3 +109,19 @@ def test_few_supervisors_wait_for_work(ground):
     pids = {supervisor_of(ground, f"r{n}") for n in range(60)}
     most = max(4, 2 * len(os.sched_getaffinity(0)))
     eventually(lambda: sum(not is_gone(pid) for pid in pids) <= most)
+
+
+def test_more_runs_than_a_launcher_may_have_open_files(ground):
+    ground.runtime.prepare()
+    launcher = ground.runtime._server.pid
+    names = [f"r{n}" for n in range(24)]
+    resource.prlimit(launcher, resource.RLIMIT_NOFILE, (16, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for name in names:
+        ground.launch(name, "sleep", "1000")
+    for name in names:
+        ground.running(name)
+    assert ground.runtime._server.pid == launcher
+    assert not ground.runtime._server.is_dead()
+    for name in names:
+        ground.runtime.stop(name, grace_s=0)
+        assert ground.ended(name).stopped

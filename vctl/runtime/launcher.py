@@ -34,6 +34,7 @@ else:
 
 CHANNEL = 0
 LINE = 3  # in a supervisor: to its launcher
+NO_LINE = -1
 PREFIX_BYTES = 4
 TAKEN, IDLE = b"t", b"i"  # what supervisors say on their lines
 _CHUNK_BYTES = 1 << 18
@@ -120,12 +121,16 @@ class Launcher:
 
     def fork(self, request: bytes) -> None:
         """Fork a supervisor for a request. When the kernel refuses, the run's exit record says so."""
-        ours, theirs = (end.detach() for end in _socket.socketpair())
+        try:
+            ours, theirs = (end.detach() for end in _socket.socketpair())
+        except OSError:
+            ours = theirs = NO_LINE  # as many files are open as we may have: this one is used once
         try:
             child = os.fork()
         except OSError as error:
-            os.close(ours)
-            os.close(theirs)
+            if ours != NO_LINE:
+                os.close(ours)
+                os.close(theirs)
             refused = supervisor.Supervisor(marshal.loads(request), self.boot_id)
             if refused.claim():
                 refused.record_exit(
@@ -133,15 +138,16 @@ class Launcher:
                 )
             return
         if child:
-            os.close(theirs)
-            self.poll.register(ours, select.POLLIN)
-            self.untaken[ours] = True
+            if ours != NO_LINE:
+                os.close(theirs)
+                self.poll.register(ours, select.POLLIN)
+                self.untaken[ours] = True
             return
         status = 70
         try:
-            if theirs != LINE:
+            if theirs not in (LINE, NO_LINE):
                 os.dup2(theirs, LINE, inheritable=False)
-            supervise(request, self.boot_id)
+            supervise(request, self.boot_id, has_line=theirs != NO_LINE)
             status = 0
         except BaseException:  # noqa: BLE001 - nothing may leave the child but by _exit
             sys.excepthook(*sys.exc_info())
@@ -171,15 +177,21 @@ def _whole(received: bytearray) -> list[bytes]:
     return found
 
 
-def supervise(request: bytes, boot_id: str) -> None:
+def supervise(request: bytes, boot_id: str, *, has_line: bool) -> None:
     """The life of a supervisor: its first run, and more while it is as good as new and the launcher lives."""
     os.setsid()
     _prctl(_PR_SET_NAME, supervisor.NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # The job's standard input, inherited as it is; it also takes the channel away from us.
-    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), CHANNEL)
     os.closerange(LINE + 1, 1 << 20)
+    # The job's standard input, inherited as it is; it also takes the channel away from us.
+    null = os.open(
+        "/dev/null", os.O_RDWR | os.O_CLOEXEC
+    )  # not LINE: that is taken, by our line or another one
+    os.dup2(null, CHANNEL)
+    if not has_line:
+        os.dup2(null, LINE, inheritable=False)  # as if to a launcher that has nothing more for us
+    os.close(null)
     cpus = os.sched_getaffinity(0)
     for _ in range(_MOST_RUNS):
         run = supervisor.Supervisor(marshal.loads(request), boot_id)
