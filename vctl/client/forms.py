@@ -30,6 +30,8 @@ class JobForm(TypedDict):
     resources: Amounts
     node_ids: list[str]
     metadata: dict[str, str]
+    array_id: str | None
+    array_index: int | None
 
 
 class TaskForm(TypedDict):
@@ -84,7 +86,7 @@ class ClusterForm(TypedDict):
     revision: int
     spec: dict[str, Any]
     replica_sets: dict[str, int]
-    node_instances: dict[str, Any]
+    node_instances: dict[str, dict[str, str]]
     total_resources: Amounts
     available_resources: Amounts
     max_resources: Amounts | None
@@ -94,6 +96,7 @@ class ClusterForm(TypedDict):
     message: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
+    queue: dict[str, Any]
 
 
 class ClusterTree(ClusterForm):

@@ -56,12 +56,14 @@ class Job(Document):
     entrypoint: str
     attempt: int
     user: str
-    submitted_at: str | None
+    submitted_at: str
     started_at: str | None
     ended_at: str | None
     resources: Amounts
     node_ids: list[str]
     metadata: dict[str, str]
+    array_id: str | None
+    array_index: int | None
 
 
 class Watched(Document):
@@ -77,12 +79,23 @@ class Task(Document):
     task_id: str
     name: str | None
     state: str
-    job_id: int | None
+    job_id: int
+    owner_id: str
+    cluster_id: str
+    vnode_id: str | None
+    node_id: str | None
     resources: Amounts
     exit_code: int | None
     attempt: int
     inputs: list[str]
     outputs: list[str]
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    state_reason: str | None
+    message: str | None
+    strategy: str
+    detached: bool
 
 
 class Object(Document):
@@ -91,6 +104,7 @@ class Object(Document):
     object_id: str
     name: str
     job_id: int
+    submission_id: str
     cluster_id: str
     task_id: str | None
     node_id: str
@@ -125,6 +139,10 @@ class Cluster(Document):
     children: list[str]
     jobs: list[str]
     state: str
+    message: str | None
+    borrow_limit: Amounts | None
+    lending_limit: Amounts
+    queue: dict[str, Any]
 
 
 class Node(Document):
@@ -135,9 +153,15 @@ class Node(Document):
     template_id: str
     source: str
     state: str
+    reason: str | None
+    author: str | None
+    state_since: str
     resources: Amounts
     available: Amounts | None
     labels: dict[str, str]
+    last_heartbeat: str | None
+    heartbeat_timeout_s: float | None
+    created_at: str
 
 
 class Listing(Document):
