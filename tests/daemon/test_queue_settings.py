@@ -133,7 +133,7 @@ def test_settings_are_shown_and_checked(life: Life) -> None:
     assert (shown["order"], shown["half_life_s"], shown["backfill_depth"]) == ("fair", 3600, 3)
     settle(life, half_life_s=None)
     assert clusters.get_cluster(life.store, "primary")["queue"]["half_life_s"] is None
-    for bad in ({"order": "lifo"}, {"weight": 0}, {"ageing_s": 0}, {"speed": 1}):
+    for bad in ({"order": "lifo"}, {"weight": 0}, {"ageing_s": 0}, {"half_life_s": 1e-10}, {"speed": 1}):
         with pytest.raises(BadSpec):
             settle(life, **bad)
     with pytest.raises(BadSpec):

@@ -37,7 +37,10 @@ def _number(most: int) -> Callable[[object, str], object]:
 
 
 def _nanoseconds(value: object, path: str) -> object:
-    return int(parse_duration(value, path, positive=True) * qp.SECOND)
+    found = int(parse_duration(value, path, positive=True) * qp.SECOND)
+    if not found:
+        raise refuse(path, f"{show(value)} is shorter than a nanosecond", "write at least 1s")
+    return found
 
 
 def _pause(value: object, path: str) -> object:
