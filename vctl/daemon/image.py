@@ -1,0 +1,208 @@
+"""What a scheduler knows, in memory: ledger, queues, live runs. It is changed here, and no table is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.tasks import CANCELLED, Lease, PendingTask
+from vctl.daemon.preemptions import Preemptions
+from vctl.daemon.windows import Windows
+from vctl.scheduler.fairness import Usage
+from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
+from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.store import rows
+from vctl.store.store import Row
+
+GANG_ENDED = "GangEnded"
+"""Why a member of a gang is stopped when another one ended badly."""
+
+
+class Image:
+    """Ledger, queues and live runs of a state directory, as of event ``seen``."""
+
+    def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
+        self.ledger = ledger
+        self.runs = runs
+        self.runs_of_job: dict[int, set[str]] = {}
+        for run in runs.values():
+            self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        self.running = Running()
+        """Running jobs, as far as queues ask: limits, reserved starts, shares."""
+        for run in runs.values():
+            if run.task_id is not None:
+                self.running.put_task(run.job_id, run.run_id)
+        self.usage = Usage()
+        self.queues: dict[str, Queue] = {}
+        self.parent_of: dict[int, str] = {}
+        self.seen = seen
+        self.stops: set[int] = set()
+        """Running jobs that somebody asked to stop."""
+        self.windows = Windows()
+        """The running limits of arrays."""
+        self.ended: set[str] = set()
+        """Jobs and arrays of which something ended, by id: somebody may wait for them."""
+        self.edited: set[int] = set()
+        """Running jobs of which something was changed."""
+        self.nodes_changed: set[str] = set()
+        self.tasks: dict[str, TaskQueue] = {}
+        """cluster id -> its tasks that wait for a place."""
+        self.last_spread: dict[str, tuple[int, str]] = {}
+        """cluster id -> where its last SPREAD task went, while none of its tasks waits."""
+        self.task_cluster: dict[str, str] = {}
+        self.awaiting: dict[str, int] = {}
+        """Tasks whose inputs are not all there, with their jobs."""
+        self.waiting_tasks_of: dict[int, int] = {}
+        """job -> how many of its tasks wait, for inputs or for a place."""
+        self.lost_nodes: set[str] = set()
+        """Nodes that are dead or gone, and what lay on them."""
+        self.run_stops: dict[str, tuple[str, float]] = {}
+        """run id -> (reason, grace in seconds): processes that are to be ended."""
+        self.leases: dict[int, Lease] = {}
+        self.preemptions = Preemptions()
+        """Running jobs that end for waiting ones."""
+        self.lease_s: float | None = None
+        """How long new leases run; None: until they are idle."""
+
+    def add_run(self, run: Run) -> None:
+        """A process that is to be started."""
+        self.runs[run.run_id] = run
+        self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        if run.task_id is not None:
+            self.running.put_task(run.job_id, run.run_id)
+
+    def drop_run(self, run: Run) -> None:
+        """A process that is over; what it held returns."""
+        self.runs.pop(run.run_id, None)
+        self.running.drop_task(run.job_id, run.run_id)
+        siblings = self.runs_of_job.get(run.job_id)
+        if siblings is not None:
+            siblings.discard(run.run_id)
+            if not siblings:
+                del self.runs_of_job[run.job_id]
+                self.running.drop(run.job_id)
+        self.ledger.discharge(run.run_id)
+
+    def runs_on(self, node_id: str) -> Iterator[Run]:
+        """Processes on a physical node."""
+        return (run for run in list(self.runs.values()) if run.node_id == node_id)
+
+    def members_of(self, job_id: int) -> list[str]:
+        """The main processes of a job that are not over: several for ``--per-node``."""
+        return [run_id for run_id in self.runs_of_job.get(job_id, ()) if self.runs[run_id].task_id is None]
+
+    def stop_members(self, job: Row) -> None:
+        """One of a job's main processes ended badly: the others end with it."""
+        grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
+        for run_id in self.members_of(job["job_id"]):
+            self.run_stops.setdefault(run_id, (GANG_ENDED, grace))
+
+    def enqueue(self, row: Row) -> None:
+        """A job waits for its turn."""
+        job = rows.pending(row)
+        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        self.parent_of[job.job_id] = job.parent_id
+
+    def dequeue(self, job_id: int) -> None:
+        """A job is no longer pending."""
+        parent_id = self.parent_of.pop(job_id, None)
+        if parent_id is not None:
+            self.queues[parent_id].drop(job_id)
+
+    def note_running(self, row: Row) -> None:
+        """A job of which a process runs: when it will end, whose it is."""
+        if run_ids := self.runs_of_job.get(row["job_id"]):
+            own = [run_id for run_id in run_ids if self.runs[run_id].task_id is None]
+            self.running.put(rows.running(row, min(own or run_ids)))
+            is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
+            if is_ending or row["stop_requested_at"] is not None or row["outcome"] is not None:
+                self.running.leave(row["job_id"])
+
+    def note_end(self, row: Row) -> None:
+        """A job is over."""
+        self.ended.add(row["submission_id"])
+        if row["array_id"] is not None:
+            self.ended.add(row["array_id"])
+
+    def put_task(self, task: PendingTask) -> None:
+        """A task waits for a place."""
+        if task.task_id in self.task_cluster:
+            return
+        self._stop_awaiting(task.task_id)
+        queue = self.tasks.get(task.cluster_id)
+        if queue is None:
+            queue = TaskQueue(task.cluster_id, last_spread=self.last_spread.pop(task.cluster_id, None))
+            self.tasks[task.cluster_id] = queue
+        queue.put(task)
+        self.task_cluster[task.task_id] = task.cluster_id
+        self._count_waiting(task.job_id, 1)
+
+    def put_awaiting(self, task_id: str, job_id: int) -> None:
+        """A task waits for its inputs."""
+        if task_id not in self.awaiting:
+            self.awaiting[task_id] = job_id
+            self._count_waiting(job_id, 1)
+
+    def drop_task(self, task_id: str) -> None:
+        """A task no longer waits."""
+        self._stop_awaiting(task_id)
+        cluster_id = self.task_cluster.pop(task_id, None)
+        if cluster_id is None:
+            return
+        queue = self.tasks[cluster_id]
+        self._count_waiting(queue.tasks[task_id].job_id, -1)
+        queue.drop(task_id)
+        if not queue.tasks:
+            if queue.last_spread is not None:
+                self.last_spread[cluster_id] = queue.last_spread
+            del self.tasks[cluster_id]
+
+    def bind_task(self, wait: TaskWait) -> None:
+        """What a task that waits was told: it may be bound to a virtual node now."""
+        if cluster_id := self.task_cluster.get(wait.task_id):
+            self.tasks[cluster_id].bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
+
+    def stop_task(self, task_id: str, grace_s: float, reason: str = CANCELLED) -> None:
+        """The process of a running task is to be ended."""
+        for run in self.runs.values():
+            if run.task_id == task_id:
+                self.run_stops[run.run_id] = (reason, grace_s)
+
+    def _stop_awaiting(self, task_id: str) -> None:
+        job_id = self.awaiting.pop(task_id, None)
+        if job_id is not None:
+            self._count_waiting(job_id, -1)
+
+    def _count_waiting(self, job_id: int, more: int) -> None:
+        count = self.waiting_tasks_of.get(job_id, 0) + more
+        if count:
+            self.waiting_tasks_of[job_id] = count
+        else:
+            del self.waiting_tasks_of[job_id]
+
+    def drop_cluster(self, cluster_id: str) -> None:
+        """A cluster is destroyed; what it lent to siblings is lent by their parent now."""
+        self.put_leases(cluster_id, ())
+        self.last_spread.pop(cluster_id, None)
+        if cluster_id in self.ledger.clusters:
+            parent_id = self.ledger.clusters[cluster_id].parent_id or ""
+            for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
+                self.leases[lease.lease_id] = replace(lease, lender_id=parent_id)
+            self.ledger.remove_cluster(cluster_id)
+
+    def put_leases(self, borrower_id: str, leases: Iterable[Lease]) -> None:
+        """The leases that a cluster has from now on."""
+        for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == borrower_id]:
+            del self.leases[lease_id]
+        self.leases.update((lease.lease_id, lease) for lease in leases)
+
+    def forget_verdicts(self) -> None:
+        """Judge all that waits anew."""
+        for queue in self.queues.values():
+            queue.forget_verdicts()
+        for waiting in self.tasks.values():
+            waiting.forget_verdicts()
