@@ -10,9 +10,11 @@ from tests.scheduler.makespan import MINUTE, Given, Instance, instance, ledger_o
 from tests.scheduler.trace import Given as Arriving
 from tests.scheduler.trace import Trace
 from vctl.core.clusters import PRIMARY
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import LONGEST, MAKESPAN, QueuePolicy
 from vctl.scheduler import foresight
+from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.plan import start_of, take
 from vctl.scheduler.running import Running
 
 NODE = (4, 16, 0)
@@ -97,3 +99,28 @@ def test_jobs_that_come_later_are_planned_too() -> None:
     jobs += [Arriving("long", 2, 90, limit=90, at=2), Arriving("middle", 2, 80, limit=80, at=3)]
     trace.play(jobs)
     assert (trace.started["long"], trace.started["brief"], trace.started["middle"]) == (10, 10, 20)
+
+
+def test_a_plan_costs_no_more_where_much_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of many ends each of many gangs might be looked for again: then it is counted first, and not for ever."""
+    nodes, looks = 100, 0
+    ledger, running = ledger_of(((2, 16, 0),) * nodes), Running()
+    for n in range(2 * nodes):
+        job = pending(n + 1, one(1, 100 + n))
+        placed = place(ledger, PRIMARY, job.spec, job.entry)
+        assert isinstance(placed, Placed)
+        start = start_of(ledger, job, placed)
+        take(ledger, start, start.run_id)
+        running.put(RunningJob.begun(job, start.cluster_id, start.run_id, 0))
+    look = foresight._State.place
+
+    def counted(state: foresight._State, job: PendingJob) -> Placed | None:
+        nonlocal looks
+        looks += 1
+        return look(state, job)
+
+    monkeypatch.setattr(foresight._State, "place", counted)
+    jobs = [pending(1000 + n, Given(((1, 1, 0),) * (150 + n), 10 + n)) for n in range(20)]
+    found = foresight.foresee(ledger, PRIMARY, jobs, running, 0)
+    assert len(found) == len(jobs)
+    assert 20 < looks <= foresight.LOOKS

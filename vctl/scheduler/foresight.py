@@ -15,6 +15,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger, SlotIndex
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
 from vctl.core.resources import Amounts, Holding, Room, add, maximum
+from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import longest, makespan
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.placement_ground import Ground
@@ -25,6 +26,8 @@ MOST_JOBS = 64
 """So many jobs of a queue are looked at together; what is behind them follows, the longest first."""
 LOOKS = 500
 """How many times a place is looked for in one plan; at the end of that the best order so far is taken."""
+COUNTS = 40
+"""So many times it is only counted whether there may be one, for the price of a look."""
 STEPS = 400
 """Steps of one such look."""
 UNKNOWN_NS = 3600 * SECOND
@@ -124,7 +127,9 @@ class _Forecast:
         self, ledger: Ledger, parent_id: str, running: Running, now_ns: int, jobs: Sequence[PendingJob]
     ) -> None:
         self.ledger, self.parent_id, self.now_ns, self.jobs = ledger, parent_id, now_ns, jobs
-        self.looks = 0
+        self.left = LOOKS * COUNTS
+        """What may still be spent."""
+        self.counts = {job.shape: Headcount(job.spec) for job in jobs}
         self.total = ledger.total(parent_id)
         known = [job.time_limit_ns for job in jobs if job.time_limit_ns is not None]
         self.unknown_ns = max([UNKNOWN_NS, *known])
@@ -139,31 +144,34 @@ class _Forecast:
         if len(self.jobs) < 2:
             return self.jobs
         best: _Play | None = None
-        for rule in RULES:
-            order = sorted(self.jobs, key=lambda job: (-job.priority, -rule(self, job), job.job_id))
-            if best is not None and self.looks + len(order) > LOOKS:
-                break
+        orders = [
+            sorted(self.jobs, key=lambda job: (-job.priority, -rule(self, job), job.job_id)) for rule in RULES
+        ]
+        for order in orders:
             played = self.play(order)
+            if played is None:
+                break
             if best is None or played.score < best.score:
                 best = played
-        assert best is not None
-        return self._improved(best).order
+        return orders[0] if best is None else self._improved(best).order
 
     def _improved(self, best: _Play) -> _Play:
         """Let who ended last go first in its priority, then who ended before that, until nothing helps."""
         tried = 0
-        while tried < len(best.ends) and self.looks + len(best.order) <= LOOKS:
+        while tried < len(best.ends):
             late = best.ends[tried][1]
             others = [job for job in best.order if job is not late]
             at = next((i for i, job in enumerate(others) if job.priority <= late.priority), len(others))
             played = self.play([*others[:at], late, *others[at:]])
+            if played is None:
+                break
             tried += 1
             if played.score < best.score:
                 best, tried = played, 0
         return best
 
-    def play(self, order: Sequence[PendingJob]) -> _Play:
-        """Start in this order whatever fits, at every end anew."""
+    def play(self, order: Sequence[PendingJob]) -> _Play | None:
+        """Start in this order whatever fits, at every end anew; None when that costs more than may be spent."""
         state = _State(self.ledger, self.parent_id)
         coming = list(self.coming)
         heapify(coming)
@@ -173,8 +181,9 @@ class _Forecast:
             left = []
             for job in waiting:
                 if job.shape not in blocked:
-                    self.looks += 1
-                    placed = state.place(job)
+                    if self.left <= 0:
+                        return None
+                    placed = self._look(state, job)
                     if placed is not None:
                         parts = tuple((piece.parent_vnode_id, piece.holding) for piece in placed.pieces)
                         state.change(parts, take=True)
@@ -193,6 +202,15 @@ class _Forecast:
         ends.sort(key=lambda one: (-one[0], one[1].job_id))
         score = (len(waiting), ends[0][0] if ends else 0, sum(end_ns for end_ns, _ in ends))
         return _Play(order, score, ends)
+
+    def _look(self, state: _State, job: PendingJob) -> Placed | None:
+        """A place for a job, looked for where there may be one."""
+        self.left -= 1
+        count = self.counts[job.shape]
+        if not count.is_met(count.within(state.index.classes.values())):
+            return None
+        self.left -= COUNTS
+        return state.place(job)
 
     def length(self, job: PendingJob) -> int:
         return self.unknown_ns if job.time_limit_ns is None else job.time_limit_ns
