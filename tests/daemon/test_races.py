@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,25 @@ def test_a_task_that_is_not_started_leaves_its_room_to_others(there: Crossroads)
     there.meanwhile = lambda: tasks.cancel(there.store, first)
     there.turn()
     assert tasks.get_task(there.store, second)["state"] == "RUNNING"
+
+
+def test_rounds_without_end_keep_nothing_else_from_its_turn(
+    there: Crossroads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round may take long and leave more to the next: a stop is carried out in between."""
+    there.submit("job", 4)
+    there.turn()
+
+    def slow(*given: Any, **options: Any) -> Plan:
+        there.sleep(0.2)
+        return replace(decide(*given, **options), unsearched=True)
+
+    monkeypatch.setattr(scheduler_module, "decide", slow)
+    assert there.scheduler is not None
+    began = there.elapsed_s
+    there.scheduler.turn()
+    assert there.elapsed_s - began < 1
+    assert there.scheduler.sleep_s() == 0
+    job_ops.stop(there.store, "job")
+    there.scheduler.turn()
+    assert there.processes.told_to_stop

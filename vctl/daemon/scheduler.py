@@ -44,6 +44,9 @@ SAFETY_S = 5.0
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 
+ROUNDS_S = 0.5
+"""How long rounds follow each other before stops, time limits and all else have their turn again."""
+
 
 class Scheduler:
     """The scheduler of a state directory; the caller holds the scheduler lock for its life."""
@@ -85,6 +88,8 @@ class Scheduler:
         self._last_sweep = 0.0
         self._over: list[str] = []
         """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
+        self._more = False
+        """Whether the last round left something to the next one."""
         self._last_beat = 0.0
 
     # ---- life ----
@@ -161,9 +166,12 @@ class Scheduler:
         self._let_in(mirror)
         self.preempting.review(mirror)
         self.returns.turn(mirror)
-        while self._round(mirror):
+        until = time.monotonic() + ROUNDS_S
+        self._more = self._round(mirror)
+        while self._more and time.monotonic() < until:
             names, _ = self._changes()
             self._observe(mirror, names)
+            self._more = self._round(mirror)
         self.preempting.turn(mirror, self._stop_run, self.runtime.signal_run)
         self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
@@ -369,6 +377,8 @@ class Scheduler:
         if self.mirror is not None:
             if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
                 return 0.0  # found out at the end of the turn
+            if self._more:
+                return 0.0
             if (at := self.preempting.nearest_ns(self.mirror)) is not None:
                 due.append(at)
             due += [
