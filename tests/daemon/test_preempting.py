@@ -234,6 +234,17 @@ def test_a_minimum_runtime_is_waited_for(there: Contest) -> None:
     assert there.processes.told_to_stop == {there.run_of("a")}
 
 
+@pytest.mark.parametrize("how", ["stop", "hold"])
+def test_nobody_is_woken_for_a_minimum_runtime_that_nobody_waits_for(there: Contest, how: str) -> None:
+    there.settle(min_runtime_s=200)
+    full(there)
+    job_ops.stop(there.store, "w") if how == "stop" else job_edits.hold(there.store, "w")
+    there.turn()
+    there.later(100)
+    assert there.scheduler is not None
+    assert there.scheduler.sleep_s() > 0
+
+
 def test_what_comes_free_is_not_taken_by_who_comes_later(there: Contest) -> None:
     there.submit("a", 1)
     there.submit("b", 1)

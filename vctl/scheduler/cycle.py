@@ -94,6 +94,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
 
     What one grown virtual node lacks, a parent that can grow may add there: so then everything is judged anew.
     """
+    queue.again_ns = None  # also where nobody waits any more
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)

@@ -48,7 +48,6 @@ class Turn:
         self._said: set[str] = set()
         self._line = Line(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = []
-        queue.again_ns = None
         for shape in queue.shapes.values():
             for lane in shape.lanes.values():
                 self._push(lane, Candidates(queue, lane, now_ns), first=True)
