@@ -245,6 +245,21 @@ def test_nobody_is_woken_for_a_minimum_runtime_that_nobody_waits_for(there: Cont
     assert there.scheduler.sleep_s() > 0
 
 
+def test_a_warned_one_that_is_stopped_is_neither_waited_for_nor_spared(there: Contest) -> None:
+    full(there, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
+    job_ops.stop(there.store, "b", grace_s=500)
+    there.turn()
+    there.later(100)
+    assert there.scheduler is not None
+    assert there.scheduler.sleep_s() > 0
+    job_ops.stop(there.store, "w")
+    there.turn()
+    assert there.data("job.spared") == []
+    there.processes.obey()
+    there.turn()
+    assert there.state("b") == ("STOPPED", "StoppedByUser")
+
+
 def test_what_comes_free_is_not_taken_by_who_comes_later(there: Contest) -> None:
     there.submit("a", 1)
     there.submit("b", 1)

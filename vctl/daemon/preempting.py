@@ -76,9 +76,11 @@ class Preempting:
         mirror.preemptions.spared.clear()
         for one in sorted(mirror.preemptions.active.values(), key=lambda one: one.victim_id):
             job = jobs.get(self.store, one.victim_id)
-            if one.ending or job is None or job["stop_requested_at"] is not None:
-                continue  # it ends already
-            if not one.told:
+            if one.ending or job is None:
+                continue
+            if job["stop_requested_at"] is not None:
+                self._mark_ending(mirror, one)  # it ends already, and nobody spares it
+            elif not one.told:
                 self._tell(mirror, one, job, stop, warn)
             elif one.ends_ns <= now:
                 self._end(mirror, one, job["grace_s"], stop)
@@ -103,6 +105,9 @@ class Preempting:
             run = mirror.runs[run_id]
             if run.task_id is None or not tasks.is_detached(self.store, run.task_id):
                 stop(run, jb.PREEMPTED, grace_s)
+        self._mark_ending(mirror, one)
+
+    def _mark_ending(self, mirror: Mirror, one: Preemption) -> None:
         with self.store.transaction():
             mirror.preemptions.mark(self.store, one, ending=True)
 
