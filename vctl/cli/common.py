@@ -5,6 +5,10 @@ from typing import Annotated
 from vctl.cli.declare import Opt, Param
 from vctl.config import COLORS, OUTPUTS
 
+Grace = Annotated[
+    str | None,
+    Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
+]
 OUTPUT = Param(
     "output",
     Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],

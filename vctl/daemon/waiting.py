@@ -7,12 +7,9 @@ when it leaves. A starting daemon is given the lock as soon as it asks.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -20,6 +17,7 @@ from vctl.core.tasks import FINAL as FINAL_TASK
 from vctl.core.tasks import FINISHED
 from vctl.daemon import array_waiting
 from vctl.daemon.loop import Signals
+from vctl.daemon.tail import Tail, tell
 from vctl.errors import TimedOut
 from vctl.ops import jobs as ops
 from vctl.ops import logs
@@ -258,48 +256,6 @@ def _shell_line(entrypoint: str) -> str | None:
     if len(words) == 1 and len(words[0].split()) > 1:
         return quote(words[0])
     return quote(" ".join(words)) if words[0] in SHELL_WORDS else None
-
-
-class Tail:
-    """Copies a growing file to stdout, byte for byte."""
-
-    def __init__(self, path: Path, watch: Watch) -> None:
-        self.path = path
-        self.watch = watch
-        self._fd: int | None = None
-
-    def __enter__(self) -> Tail:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-
-    def copy(self) -> None:
-        """Write what is new."""
-        if self._fd is None:
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return
-            self.watch.add(self.path, MODIFY)
-        if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
-            os.lseek(self._fd, 0, os.SEEK_SET)  # the log was rotated
-        while chunk := os.read(self._fd, 1 << 16):
-            write_all(chunk)
-
-
-def tell(message: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
-
-
-def write_all(data: bytes) -> None:
-    """All of it to stdout, unbuffered."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
 
 
 def _row(store: Store, submission_id: str) -> Row | None:

@@ -1,0 +1,220 @@
+"""``vctl job submit``: all that may be said about a job."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from vctl.cli.call import Call
+from vctl.cli.common import CHANGES, NO_LOCAL_NODE, Grace
+from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.output import Answer, done, single
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
+
+
+@command(
+    "job submit",
+    "vctl job submit -- python train.py",
+    "vctl job submit --num-cpus 4 --num-gpus 1 --time-limit 1h30m --no-wait -- python train.py --epochs 3",
+    'vctl job submit -c team-a --virtual-cluster \'{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}'
+    ', {"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
+    common=(NO_LOCAL_NODE, *CHANGES),
+    own_words=True,
+    uses_nodes=True,
+)
+def submit(
+    call: Call,
+    words: Annotated[
+        list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")
+    ],
+    cluster: Annotated[
+        str | None,
+        Opt(
+            "-c",
+            "--cluster",
+            metavar="ID",
+            complete="clusters",
+            help="Cluster to submit to (default: VCTL_CLUSTER).",
+        ),
+    ] = None,
+    virtual_cluster: Annotated[
+        str | None,
+        Opt(
+            "--virtual-cluster",
+            metavar="JSON|@FILE|-",
+            help="What to reserve for the job, all of it or nothing.",
+        ),
+    ] = None,
+    num_cpus: Annotated[
+        str | None, Opt("--num-cpus", metavar="N", help="CPUs of each reserved node.")
+    ] = None,
+    num_gpus: Annotated[
+        str | None, Opt("--num-gpus", metavar="N", help="GPUs of each reserved node.")
+    ] = None,
+    memory: Annotated[
+        str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")
+    ] = None,
+    nodes: Annotated[
+        int | None, Opt("--nodes", help="How many such nodes, each on its own machine (1).")
+    ] = None,
+    entrypoint_num_cpus: Annotated[
+        str | None, Opt("--entrypoint-num-cpus", metavar="N", help="CPUs of the command itself.")
+    ] = None,
+    entrypoint_num_gpus: Annotated[
+        str | None, Opt("--entrypoint-num-gpus", metavar="N", help="GPUs of the command itself.")
+    ] = None,
+    entrypoint_memory: Annotated[
+        str | None, Opt("--entrypoint-memory", metavar="SIZE", help="Memory of the command itself.")
+    ] = None,
+    entrypoint_resources: Annotated[
+        str | None,
+        Opt("--entrypoint-resources", metavar="JSON", help="Other resources of the command itself."),
+    ] = None,
+    priority: Annotated[int, Opt("--priority", help="Higher ones go first (0).")] = 0,
+    time_limit: Annotated[
+        str | None, Opt("--time-limit", metavar="TIME", help="End the job after 90s, 1h30m or 01:30:00.")
+    ] = None,
+    name: Annotated[str, Opt("--name", help="A name for people.")] = "",
+    submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None,
+    env: Annotated[
+        list[str] | None, Opt("--env", metavar="K=V", help="Set a variable for the job; repeatable.")
+    ] = None,
+    env_file: Annotated[
+        str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
+    ] = None,
+    clean_env: Annotated[bool, Opt("--clean-env", help="Do not hand on this environment.")] = False,
+    working_dir: Annotated[
+        str | None, Opt("--working-dir", metavar="DIR", complete="dir", help="Start the command there.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")
+    ] = None,
+    metadata_json: Annotated[
+        str | None, Opt("--metadata-json", metavar="JSON", help="The same as a JSON map.")
+    ] = None,
+    runtime_env_json: Annotated[
+        str | None,
+        Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used."),
+    ] = None,
+    grace: Grace = None,
+    hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False,
+    begin: Annotated[
+        str | None, Opt("--begin", metavar="TIME", help="Not before 2030-01-31T08:00, or 1h from now.")
+    ] = None,
+    array: Annotated[
+        str | None,
+        Opt(
+            "--array",
+            metavar="0-99[:STEP][%N]",
+            help="One job for each index, at most N at once; they see VCTL_ARRAY_INDEX.",
+        ),
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        Opt(
+            "--after",
+            metavar="ok:ID|any:ID|notok:ID",
+            help="Start only after that job ended well, anyhow or badly; repeatable.",
+        ),
+    ] = None,
+    per_node: Annotated[
+        bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
+    ] = False,
+    max_retries: Annotated[
+        int, Opt("--max-retries", help="Try so often again after a failure that --retry-on names (0).")
+    ] = 0,
+    retry_on: Annotated[
+        str | None,
+        Opt(
+            "--retry-on",
+            metavar="CAUSE,…",
+            help="Failures to try again after: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
+        ),
+    ] = None,
+    backoff: Annotated[
+        str, Opt("--backoff", metavar="TIME", help="Wait before the first retry, doubled each time (1s).")
+    ] = "1s",
+    signal: Annotated[
+        str | None,
+        Opt(
+            "--signal",
+            metavar="SIG@TIME",
+            help="Warn with a signal that long before the time limit, and before preemption: USR1@60.",
+        ),
+    ] = None,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
+    dry_run: Annotated[
+        bool, Opt("--dry-run", help="Say whether and where it would start, and submit nothing.")
+    ] = False,
+    stop_on_interrupt: Annotated[
+        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
+    ] = False,
+) -> Answer | int:
+    """Run a command in a part of the cluster that is reserved for it.
+
+    The job waits until everything it asks for is free at the same time, however long that takes. Its output
+    is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
+    """
+    from vctl.cli import submission
+    from vctl.ops import submitting
+    from vctl.spec.job_request import JobRequest, entry_request
+    from vctl.spec.quantities import parse_duration
+
+    units = call.config.get("unit_resources")
+    variables, directory = submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
+    request = JobRequest(
+        argv=tuple(words),
+        cluster=cluster or call.config.get("cluster"),
+        spec=submission.reservation(virtual_cluster, num_cpus, num_gpus, memory, nodes, units),
+        entry=entry_request(
+            entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
+        ),
+        priority=priority,
+        time_limit_s=None
+        if time_limit is None
+        else parse_duration(time_limit, "--time-limit", positive=True),
+        name=name,
+        submission_id=submission_id,
+        env=variables,
+        clean_env=clean_env,
+        cwd=directory,
+        metadata=submission.metadata(metadata, metadata_json),
+        grace_s=call.config.get("kill_grace") if grace is None else parse_duration(grace, "--grace"),
+        hold=hold,
+        begin_at=submission.begin_at(begin),
+        signal=submission.warning(signal),
+        after=submission.dependencies(after),
+        array=submission.array(array),
+        per_node=per_node,
+        max_retries=max_retries,
+        retry_on=submission.causes(retry_on),
+        backoff_s=parse_duration(backoff, "--backoff"),
+    )
+    if dry_run:
+        return _dry_run(call, request)
+    job = submitting.submit(call.store, request)
+    if no_wait:
+        call.warn_if_nothing_schedules()
+        return done(job, job["submission_id"], job["submission_id"])
+    return _follow(call, job["submission_id"], stop_on_interrupt=stop_on_interrupt)
+
+
+def _dry_run(call: Call, request: "JobRequest") -> Answer:
+    """What the submit would lead to; nothing is changed."""
+    from vctl.cli.why_view import draw_dry_run
+    from vctl.ops import why
+
+    data = why.dry_run(call.store, request)
+    return single(data, data["verdict"], lambda page: draw_dry_run(page, data))
+
+
+def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answer | int:
+    """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
+    from vctl.daemon import waiting
+    from vctl.ops import jobs
+
+    if call.asked_output in (None, "table"):
+        return waiting.submit_and_follow(
+            call.store, call.config, submission_id, stop_on_interrupt=stop_on_interrupt
+        )
+    code = waiting.wait_for_jobs(call.store, call.config, [submission_id], timeout_s=None)
+    return single(jobs.get_job(call.store, submission_id), submission_id, code=code)
