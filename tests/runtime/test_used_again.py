@@ -125,3 +125,25 @@ def test_more_runs_than_a_launcher_may_have_open_files(ground):
     for name in names:
         ground.runtime.stop(name, grace_s=0)
         assert ground.ended(name).stopped
+
+
+def test_a_signal_does_not_reach_a_run_that_the_supervisor_took_up_meanwhile(ground, monkeypatch):
+    one_by_one(ground, ("warm", "pass", {}))
+    ground.launch("first", "sleep", "1000")
+    first = ground.running("first")
+    look = processes.descendants
+
+    def descendants(pid, **given):
+        monkeypatch.setattr(processes, "descendants", look)
+        os.kill(first.pid, signal.SIGKILL)
+        ground.ended("first")
+        eventually(lambda: idle(pid))
+        ground.launch("second", "sleep", "1000")
+        assert ground.running("second").supervisor == pid
+        return look(pid, **given)
+
+    monkeypatch.setattr(processes, "descendants", descendants)
+    assert not ground.runtime.signal_run("first", signal.SIGTERM, tree=True)
+    assert ground.runtime.observe("second").state is RunState.RUNNING
+    ground.runtime.stop("second", grace_s=0)
+    assert ground.ended("second").stopped

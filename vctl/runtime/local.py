@@ -100,7 +100,9 @@ class LocalRuntime:
             return False
         if not tree:
             return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
-        below = map(processes.process, processes.descendants(seen.start.supervisor))
+        below = list(map(processes.process, processes.descendants(seen.start.supervisor)))
+        if self._files.observe(run_id).state is not RunState.RUNNING:
+            return False  # its supervisor may stand over another run by now
         told = [processes.send_signal(one.pid, one.started, signo) for one in below if one is not None]
         return any(told)
 
