@@ -67,12 +67,17 @@ class SlotIndex:
         return None if key is None else self.classes[key]
 
     def put(
-        self, vnode_id: str, node_id: str, labels: Labels, static: ClassKey, template_id: str, room: Room
+        self, vnode_id: str, node_id: str, labels: Labels, static: int, template_id: str, room: Room
     ) -> None:
-        """File a virtual node under the class of its present state."""
-        shares = tuple(sorted((n, tuple(sorted(s.values()))) for n, s in room.instances.items()))
-        free = tuple(sorted(item for item in room.free.items() if item[1]))
-        key = (static, free, shares, room.is_untouched())
+        """File a virtual node under the class of its present state; ``static`` stands for what does not change."""
+        untouched = room.is_untouched()
+        free = tuple(sorted([item for item in room.free.items() if item[1]]))
+        shares = (
+            tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in room.instances.items()]))
+            if room.instances
+            else ()
+        )
+        key = (static, free, shares, untouched)
         old = self._key_of.get(vnode_id)
         if old == key:
             return
@@ -80,7 +85,7 @@ class SlotIndex:
             self.drop(vnode_id)
         group = self.classes.get(key)
         if group is None:
-            group = self.classes[key] = SlotClass(labels, template_id, room.copy(), room.is_untouched())
+            group = self.classes[key] = SlotClass(labels, template_id, room.copy(), untouched)
         self._order[vnode_id] = (node_id, vnode_id)
         insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key
@@ -135,8 +140,10 @@ class Ledger:
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
-        self._static: dict[str, tuple[VNode, str, ClassKey]] = {}
-        """What of a virtual node's class does not change while it is the same."""
+        self._static: dict[str, tuple[VNode, str, int]] = {}
+        """What of a virtual node's class does not change while it is the same: (the node, its template, its kind)."""
+        self._kinds: dict[str, dict[ClassKey, int]] = {}
+        """cluster id -> kinds of its virtual nodes by number, which is compared and hashed in place of all labels."""
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not taken back."""
@@ -150,6 +157,8 @@ class Ledger:
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
+        twin._static = dict(self._static)
+        twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
         return twin
 
@@ -208,6 +217,7 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         del self.members[cluster_id]
         self._indexes.pop(cluster_id, None)
+        self._kinds.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         if cluster.kind != LOGICAL:
             self.versions.pop(cluster_id, None)  # its name comes back for another attempt of its job at most
@@ -380,7 +390,9 @@ class Ledger:
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] != template_id:
             own = sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)
-            known = self._static[vnode_id] = (vnode, template_id, (tuple(own), template_id, vnode.cluster_id))
+            kinds = self._kinds.setdefault(vnode.cluster_id, {})
+            number = kinds.setdefault((tuple(own), template_id), len(kinds))
+            known = self._static[vnode_id] = (vnode, template_id, number)
         index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, room)
 
 
