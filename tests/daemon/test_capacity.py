@@ -67,6 +67,24 @@ def test_a_head_that_became_impossible_blocks_nobody(shop: Shop, where: str) -> 
     assert shop.state("head") == ("RUNNING", None)
 
 
+def test_hope_behind_a_head_outlives_the_room_that_gave_it(shop: Shop) -> None:
+    """Something came free behind a blocked head, others took it, then a node joins: that is another hope."""
+    clusters.update(shop.store, "primary", queue={"discipline": "strict"})
+    for n in range(2):
+        shop.submit(f"small{n}", 2)
+    shop.submit("large", 8)
+    shop.submit("behind", 2)
+    shop.submit("head", 8, priority=5)
+    assert (shop.state("head")[1], shop.state("behind")[1]) == ("InsufficientResources", "HeadOfLine")
+    shop.processes.end(_run_of(shop, "small0"), 0)
+    shop.turn()
+    nodes.drain(shop.store, "2c-00")
+    nodes.drain(shop.store, "2c-01")
+    nodes.add(shop.store, resources=amounts(10), node_id="new", template="10c")
+    shop.turn()
+    assert (shop.state("head")[0], shop.state("behind")[0]) == ("RUNNING", "RUNNING")
+
+
 def test_nodes_that_were_exchanged_are_others(shop: Shop) -> None:
     """The tree that is read anew has as many virtual nodes as before, and they have the same names."""
     clusters.create(shop.store, "X", replica_sets=EIGHT, divisible=True)
@@ -94,6 +112,11 @@ def test_what_is_reserved_on_a_node_ends_with_its_exchange(shop: Shop) -> None:
     assert shop.state("head") == ("PENDING", "Infeasible")
     assert _kept(shop) == []
     assert shop.state("next") == ("RUNNING", None)
+
+
+def _run_of(shop: Shop, name: str) -> str:
+    found = shop.store.value("SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?", name)
+    return str(found)
 
 
 def _kept(shop: Shop) -> list[Reservation]:

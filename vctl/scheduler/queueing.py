@@ -237,6 +237,8 @@ class Queue:
             if freed:
                 shape.reach = frozenset()
             walled = [lane for lane in shape.lanes.values() if lane.walled]
+            if shape.blocked is None:
+                shape.before = None  # not looked at since it got hope: there may be more of that now
             if shape.blocked is None and not walled:
                 continue
             if shape.exhausted or self.can_help(ledger, shape, slots):
