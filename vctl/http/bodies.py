@@ -1,4 +1,4 @@
-"""Bodies of requests. The shape is checked here; what the values mean is judged where the command line's are."""
+"""Bodies of requests. Their shape is checked here; what the values mean, in ``reading``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from vctl.core.clusters import ClusterSpec
-from vctl.http.context import Server
-from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY, JobRequest
-from vctl.spec.task_request import TaskRequest
+from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY
 
 Document = dict[str, Any]
 Text = Annotated[StrictStr, Field(max_length=100_000)]
@@ -217,99 +214,3 @@ class Job(Body):
     signal: Id | None = None
     after: list[Id] = []
     array: Id | None = None
-
-
-def cluster_spec(server: Server, document: Document | None, *, logical: bool = False) -> ClusterSpec | None:
-    """A spec as it was sent, camelCase or not."""
-    from vctl.spec.cluster_spec import parse_cluster_spec
-
-    if document is None:
-        return None
-    return parse_cluster_spec(document, units=server.units, camel_case=True, logical=logical)
-
-
-def replica_sets(cluster_id: str, document: Document | None) -> dict[str, int] | None:
-    """Counts by template as they were sent."""
-    from vctl.spec.cluster_spec import parse_replica_sets
-
-    return None if document is None else parse_replica_sets(document, "replica_sets", cluster_id=cluster_id)
-
-
-def resources(server: Server, document: Document, path: str, *, totals: bool = False) -> dict[str, int]:
-    """A resource map as it was sent."""
-    from vctl.spec.quantities import parse_resources
-
-    return parse_resources(document, path, server.units, totals=totals)
-
-
-def limit(server: Server, document: Document | None, path: str) -> dict[str, int] | None:
-    """A limit as it was sent."""
-    return None if document is None else resources(server, document, path)
-
-
-def job_request(server: Server, body: Job) -> JobRequest:
-    """What a submit asks for, as the command line would have read it."""
-    from vctl.spec import options
-    from vctl.spec.job_request import shortcut_spec
-
-    short = shortcut_spec(
-        body.num_cpus,
-        body.num_gpus,
-        body.memory,
-        body.nodes,
-        units=server.units,
-        beside_spec=body.virtual_cluster is not None,
-    )
-    entry = None
-    if body.entrypoint_resources is not None:
-        entry = resources(server, body.entrypoint_resources, "entrypoint_resources")
-        entry = {name: amount for name, amount in entry.items() if amount}
-    return JobRequest(
-        argv=tuple(body.entrypoint),
-        cluster=body.cluster,
-        spec=cluster_spec(server, body.virtual_cluster) or short,
-        entry=entry,
-        priority=body.priority,
-        time_limit_s=body.time_limit_s,
-        name=body.name,
-        submission_id=body.submission_id,
-        env=body.env,
-        clean_env=body.clean_env,
-        cwd=body.cwd,
-        metadata=body.metadata,
-        labels=body.labels,
-        grace_s=server.config.get("kill_grace") if body.grace_s is None else body.grace_s,
-        per_node=body.per_node,
-        max_retries=body.max_retries,
-        retry_on=tuple(body.retry_on),
-        backoff_s=body.backoff_s,
-        hold=body.hold,
-        begin_at=body.begin_at,
-        signal=None if body.signal is None else options.parse_warning_signal(body.signal, "signal"),
-        after=tuple(options.parse_dependency(text, "after") for text in body.after),
-        array=None if body.array is None else options.parse_array(body.array, "array"),
-    )
-
-
-def task_request(server: Server, body: Task) -> TaskRequest:
-    """What a task asks for, as the command line would have read it."""
-    from vctl.spec.selectors import parse_selector
-    from vctl.spec.task_request import DEFAULT_REQUEST
-
-    request = DEFAULT_REQUEST if body.resources is None else resources(server, body.resources, "resources")
-    selector = () if body.label_selector is None else parse_selector(body.label_selector, "label_selector")
-    return TaskRequest(
-        argv=tuple(body.entrypoint),
-        job=body.job,
-        request={name: amount for name, amount in request.items() if amount},
-        selector=selector,
-        strategy=body.strategy,
-        name=body.name,
-        max_retries=body.max_retries,
-        detach=body.detach,
-        env=body.env,
-        cwd=body.cwd,
-        grace_s=body.grace_s,
-        inputs=tuple(body.inputs),
-        outputs=tuple(body.outputs),
-    )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from vctl.http import bodies, documents, streams
+from vctl.http import bodies, documents, reading, streams
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 from vctl.http.jobs import MOST_SECONDS, Filters
@@ -21,8 +21,8 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
     from vctl.ops import clusters
 
     server = server_of(request)
-    spec = bodies.cluster_spec(server, body.spec, logical=True)
-    replica_sets = bodies.replica_sets(body.cluster_id, body.replica_sets)
+    spec = reading.cluster_spec(server, body.spec, logical=True)
+    replica_sets = reading.replica_sets(body.cluster_id, body.replica_sets)
     with state(request) as store:
         return clusters.create(
             store,
@@ -31,8 +31,8 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
             spec=spec,
             replica_sets=replica_sets,
             parent_id=body.parent_id,
-            borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
-            lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
+            borrow_limit=reading.limit(server, body.borrow_limit, "borrow_limit"),
+            lending_limit=reading.limit(server, body.lending_limit, "lending_limit"),
             queue=body.queue,
         )
 
@@ -66,8 +66,8 @@ def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
     from vctl.ops import clusters
 
     server = server_of(request)
-    spec = bodies.cluster_spec(server, body.spec, logical=True)
-    replica_sets = bodies.replica_sets(cluster, body.replica_sets)
+    spec = reading.cluster_spec(server, body.spec, logical=True)
+    replica_sets = reading.replica_sets(cluster, body.replica_sets)
     revision = None if body.revision is None else int(body.revision)
     with state(request) as store:
         return clusters.update(
@@ -77,8 +77,8 @@ def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
             spec=spec,
             replica_sets=replica_sets,
             revision=revision,
-            borrow_limit=bodies.limit(server, body.borrow_limit, "borrow_limit"),
-            lending_limit=bodies.limit(server, body.lending_limit, "lending_limit"),
+            borrow_limit=reading.limit(server, body.borrow_limit, "borrow_limit"),
+            lending_limit=reading.limit(server, body.lending_limit, "lending_limit"),
             queue=body.queue,
         )
 

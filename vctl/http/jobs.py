@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from vctl.http import bodies, documents, streams
+from vctl.http import bodies, documents, reading, streams
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 
@@ -40,7 +40,7 @@ def submit(request: Request, body: bodies.Job) -> Any:
     around = body.environment
     if around is None:
         around = {name: os.environ[name] for name in _OWN if name in os.environ}
-    wanted = bodies.job_request(server_of(request), body)
+    wanted = reading.job_request(server_of(request), body)
     with state(request) as store:
         return submitting.submit(store, wanted, environment=around)
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from vctl.http import bodies, documents
+from vctl.http import bodies, documents, reading
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 from vctl.http.jobs import Filters
@@ -22,7 +22,7 @@ def add(request: Request, body: bodies.NewNodes) -> JSONResponse:
     from vctl.ops import nodes
 
     server = server_of(request)
-    amounts = bodies.resources(server, body.resources, "resources", totals=True)
+    amounts = reading.resources(server, body.resources, "resources", totals=True)
     with state(request) as store:
         made = nodes.add(
             store,
@@ -63,7 +63,7 @@ def update(request: Request, node: str, body: bodies.NodeChange) -> Any:
     server = server_of(request)
     amounts = None
     if body.resources is not None:
-        amounts = bodies.resources(server, body.resources, "resources", totals=True)
+        amounts = reading.resources(server, body.resources, "resources", totals=True)
     labels = None if body.labels is None else parse_labels(body.labels, "labels")
     with state(request) as store:
         return nodes.update(store, node, resources=amounts, labels=labels, units=server.units)

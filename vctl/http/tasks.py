@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from vctl.http import bodies, documents, streams
+from vctl.http import bodies, documents, reading, streams
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 from vctl.http.jobs import BYTES, MOST_SECONDS, Filters, Limit
@@ -21,7 +21,7 @@ def run(request: Request, body: bodies.Task) -> Any:
     """Start a task in a running job."""
     from vctl.ops import tasks
 
-    wanted = bodies.task_request(server_of(request), body)
+    wanted = reading.task_request(server_of(request), body)
     around = body.environment
     if around is None:
         around = {"PATH": os.environ.get("PATH", os.defpath)}

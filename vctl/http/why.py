@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from vctl.http import bodies
+from vctl.http import bodies, reading
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, Document, good
 
@@ -27,6 +27,6 @@ def dry_run(request: Request, body: bodies.Job) -> Any:
     """What a submit with this body would lead to; nothing is changed."""
     from vctl.ops import why as ops
 
-    wanted = bodies.job_request(server_of(request), body)
+    wanted = reading.job_request(server_of(request), body)
     with state(request) as store:
         return ops.dry_run(store, wanted, environment=body.environment or {})
