@@ -36,6 +36,21 @@ def test_a_transaction_is_whole_or_nothing(store: Store) -> None:
     assert count(store) == 2
 
 
+def test_a_full_disk_is_named_and_the_connection_goes_on(store: Store) -> None:
+    store.db.execute(f"PRAGMA max_page_count = {store.value('PRAGMA page_count') + 5}")
+
+    def fill() -> None:
+        with store.transaction():
+            for _ in range(1000):
+                store.event("a", "job", "x" * 4000)
+
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        fill()
+    with store.transaction():
+        store.event("a", "job", "1")
+    assert count(store) == 1
+
+
 def test_what_was_committed_is_there_for_others(store: Store) -> None:
     with store.transaction():
         store.event("a", "job", "1")

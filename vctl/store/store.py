@@ -114,10 +114,11 @@ class Store:
             if self.epoch is not None:
                 self._check_epoch()
             yield
+            self.db.execute("COMMIT")
         except BaseException:
-            self.db.execute("ROLLBACK")
+            if self.db.in_transaction:  # a full disk has taken everything back already
+                self.db.execute("ROLLBACK")
             raise
-        self.db.execute("COMMIT")
         self._announce()
 
     @contextmanager
