@@ -24,6 +24,7 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.ops import objects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+from vctl.scheduler.cycle import decide
 from vctl.store import clusters, preemptions, rows
 from vctl.store.store import Store
 
@@ -223,6 +224,31 @@ class World:
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}
         assert set(mirror.preemptions.active) == ending <= set(mirror.running.jobs)
         self._check_objects(mirror)
+
+    def overlooked(self) -> list[str]:
+        """What a scheduler that starts now, without any verdict of the past, would start: nothing was overlooked.
+
+        Left out are starts for which a cluster would grow, as what growth finds depends on its order, and all of it
+        where reservations of the past keep room.
+        """
+        assert self.scheduler is not None
+        old = self.scheduler.mirror
+        assert old is not None
+        fresh = Mirror.load(self.store)
+        fresh.lease_s, fresh.ledger.may_gain_nodes = old.lease_s, old.ledger.may_gain_nodes
+        fresh.ledger.joined.clear()
+        plan = decide(
+            fresh.ledger,
+            fresh.queues,
+            fresh.tasks,
+            now_ns=self.now(),
+            running=fresh.running,
+            usage=fresh.usage,
+        )
+        if any(queue.kept for mirror in (old, fresh) for queue in mirror.queues.values()):
+            return []
+        jobs = [start.job.submission_id for start in plan.starts if not start.growth]
+        return jobs + [start.task.task_id for start in plan.task_starts if not start.growth]
 
     def _check_objects(self, mirror: Mirror) -> None:
         """Who waits for inputs is right to, who waits for a place has them, and nothing lies on dead nodes."""

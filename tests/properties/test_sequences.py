@@ -80,6 +80,10 @@ class Users:
         self.world.sleep(self.dice.choice([0, 0, 1, 3]))
         if self.dice.random() < 0.8:
             self.world.turn()
+            if len(self.done) % 4 == 0 and self.world.overlooked():
+                self.world.sleep(40)  # some verdicts hold for a time
+                self.world.turn()
+                assert self.world.overlooked() == []
         if self.dice.random() < 0.7:
             self.world.processes.obey()
 
