@@ -117,7 +117,8 @@ def update(
         **_limits(call, limits or {}),
         queue=queue_options.queue_of(queue),
     )
-    return done(data, cluster_id, f"virtual cluster {cluster_id} updated, revision {data['revision']}")
+    told = "" if data["kind"] == "primary" else f", revision {data['revision']}"  # the primary has none
+    return done(data, cluster_id, f"virtual cluster {cluster_id} updated{told}")
 
 
 def _contents(call: Call, cluster_id: str, given: Mapping[str, str]) -> dict[str, Any]:
