@@ -179,3 +179,28 @@ def test_watch_repeats_until_interrupted(nodes: Cli) -> None:
     watching.send_signal(signal.SIGINT)
     watching.communicate(timeout=20)
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "words", ["list leases", "lease list", "demand", "list objects", "list vnodes", "list events"]
+)
+def test_a_mistyped_filter_is_refused_also_where_there_is_nothing(nodes: Cli, words: str) -> None:
+    ran = nodes(*words.split(), "--filter", "clustr_id=x")
+    assert ran.code == 2
+    assert "unknown key 'clustr_id'" in ran.err
+
+
+def test_the_fields_that_filters_know_are_those_of_the_forms() -> None:
+    from vctl.client import forms
+    from vctl.ops.filters import KEYS
+
+    known = {
+        "leases": forms.LeaseForm,
+        "demand": forms.DemandForm,
+        "objects": forms.ObjectForm,
+        "vnodes": forms.VNodeForm,
+        "events": forms.EventForm,
+    }
+    assert {kind: set(text.split()) for kind, text in KEYS.items()} == {
+        kind: set(form.__annotations__) for kind, form in known.items()
+    }

@@ -28,14 +28,26 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     return found
 
 
-def choose(items: list[dict[str, Any]], filters: Sequence[str]) -> list[dict[str, Any]]:
-    """The items that pass; any field they have is a key."""
+KEYS = {
+    "leases": "lease_id borrower_id lender_id vnode_id node_id resources since expires_at job_id",
+    "demand": "cluster_id kind resources count reason by",
+    "objects": "object_id name job_id submission_id cluster_id task_id node_id node_ids size created_at attempt path",
+    "vnodes": "vnode_id cluster_id node_id parent_id kind whole rank resources load instances cores labels",
+    "events": "seq at kind object object_id cluster_id job_id data",
+}
+"""Kind of list -> the fields of its items: a mistyped key is refused also where there is nothing to compare it with."""
+
+
+def choose(items: list[dict[str, Any]], filters: Sequence[str], kind: str = "") -> list[dict[str, Any]]:
+    """The items that pass; any field they have is a key. ``kind`` tells the fields also of no items."""
     if not filters:
         return items
     from vctl.ops.forms import matches
 
-    unknown = [
-        text.partition("=")[0].rstrip("!") for text in filters
-    ]  # nothing to compare with: any key will do
-    wanted = parse_filters(filters, list(items[0]) if items else unknown)
+    keys = KEYS[kind].split() if kind else list(items[0]) if items else [_key(text) for text in filters]
+    wanted = parse_filters(filters, keys)
     return [item for item in items if matches(item, wanted)]
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].rstrip("!")

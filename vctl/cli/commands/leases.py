@@ -13,7 +13,7 @@ def list_(call: Call) -> Answer:
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
-    items = choose(leases.list_leases(call.store), call.filters)
+    items = choose(leases.list_leases(call.store), call.filters, "leases")
     return listing(
         "LeaseList", call.first(items), len(items), "lease_id", LEASES, "nothing has been borrowed"
     )
@@ -26,5 +26,5 @@ def demand(call: Call) -> Answer:
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
-    items = choose(leases.demand(call.store), call.filters)
+    items = choose(leases.demand(call.store), call.filters, "demand")
     return listing("DemandList", call.first(items), len(items), "cluster_id", DEMAND, "nothing waits")

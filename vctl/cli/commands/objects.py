@@ -72,7 +72,9 @@ def _vnodes(call: Call, cluster: str) -> Items:
     from vctl.ops import views
     from vctl.ops.filters import choose
 
-    return _cut(call, choose(_below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters))
+    return _cut(
+        call, choose(_below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters, "vnodes")
+    )
 
 
 def _vnode(call: Call, ref: str) -> Data:
@@ -145,7 +147,7 @@ def _leases(call: Call, cluster: str) -> Items:
     from vctl.ops.filters import choose
 
     items = _below(call, cluster, leases.list_leases(call.store), "borrower_id", "lender_id")
-    return _cut(call, choose(items, call.filters))
+    return _cut(call, choose(items, call.filters, "leases"))
 
 
 def _lease(call: Call, ref: str) -> Data:
@@ -162,7 +164,9 @@ def _events(call: Call, cluster: str) -> Items:
     from vctl.ops import views
     from vctl.ops.filters import choose
 
-    items = choose(_below(call, cluster, views.events(call.store), "cluster_id", "object_id"), call.filters)
+    items = choose(
+        _below(call, cluster, views.events(call.store), "cluster_id", "object_id"), call.filters, "events"
+    )
     return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
 
 
