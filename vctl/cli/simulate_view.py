@@ -70,7 +70,7 @@ _COLUMNS = [
     Column("STARTED", _started, right=True),
     Column("WAIT MEAN", _cell(_time, "wait", "mean"), right=True),
     Column("MEDIAN", _cell(_time, "wait", "median"), right=True, spare=True),
-    Column("P95", _cell(_time, "wait", "p95"), right=True),
+    Column("P95", _cell(_time, "wait", "p95"), right=True, spare=True),
     Column("MAX", _cell(_time, "wait", "max"), right=True, spare=True),
     Column("SLOWDOWN", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "mean"), right=True),
     Column("P95", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "p95"), right=True, spare=True),
@@ -78,5 +78,5 @@ _COLUMNS = [
         "USED", _cell(lambda value: f"{value:.1%}", "utilisation_until_last_arrival", less_is_better=False), right=True
     ),
     Column("JAIN", _cell(lambda value: f"{value:.2f}", "users", "jain", less_is_better=False), right=True, spare=True),
-    Column("MAKESPAN", _cell(_time, "makespan"), right=True),
+    Column("MAKESPAN", _cell(_time, "makespan"), right=True, spare=True),
 ]  # fmt: skip
