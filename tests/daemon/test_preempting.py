@@ -12,7 +12,7 @@ import pytest
 from tests.world import Killed, World, amounts, hand_cranked
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
-from vctl.ops import clusters, job_edits, submitting, tasks
+from vctl.ops import clusters, job_edits, submitting, tasks, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -126,6 +126,7 @@ def test_a_warned_one_has_the_grace_and_then_its_own(there: Contest) -> None:
     full(there, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     assert there.sent == [("2", 10)]
     assert there.processes.told_to_stop == set()
+    assert "ends for w, which has a higher priority" in why.why(there.store, "b")["message"]
     there.later(29)
     assert there.processes.told_to_stop == set()
     there.later(2)

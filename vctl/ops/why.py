@@ -46,6 +46,11 @@ def why(store: Store, ref: str | int) -> forms.Form:
         form = forms.job(row, jobs.get_job(store, int(row["job_id"]))["queue_position"])
         answer = _answer(form)
         if row["status"] != jb.PENDING:
+            if (leaving := preemptions.of(store, row["job_id"])) is not None:
+                answer["message"] += (
+                    f", and ends for {leaving['winner']}, which has a higher priority,"
+                    f" at {forms.timestamp(leaving['ends_at'])} at the latest"
+                )
             return answer
         launch = table.launch(store, row["job_id"])
         assert launch is not None
