@@ -111,6 +111,19 @@ def test_few_supervisors_wait_for_work(ground):
     eventually(lambda: sum(not is_gone(pid) for pid in pids) <= most)
 
 
+def test_a_second_wave_finds_the_supervisors_of_the_first(ground):
+    waves = [[f"{wave}-{n}" for n in range(20)] for wave in "ab"]
+    for wave in waves:
+        for name in wave:
+            ground.launch(name, "sleep", "0.2")
+        for name in wave:
+            ground.ended(name)
+        pids = [supervisor_of(ground, name) for name in wave]
+        eventually(lambda pids=pids: all(idle(pid) or is_gone(pid) for pid in pids))
+    first, second = ({supervisor_of(ground, name) for name in wave} for wave in waves)
+    assert len(first & second) > 10
+
+
 def test_more_runs_than_a_launcher_may_have_open_files(ground):
     ground.runtime.prepare()
     launcher = ground.runtime._server.pid

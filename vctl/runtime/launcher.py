@@ -17,6 +17,7 @@ import marshal
 import os
 import select
 import sys
+import time
 
 MYPY = False
 if MYPY:
@@ -38,9 +39,9 @@ NO_LINE = -1
 PREFIX_BYTES = 4
 TAKEN, IDLE = b"t", b"i"  # what supervisors say on their lines
 _CHUNK_BYTES = 1 << 18
-_LONGEST_PASSED_ON = (
-    1 << 15
-)  # a line takes that much without waiting for its reader; longer ones are inherited
+# A line takes that much without waiting for its reader; longer requests are inherited.
+_LONGEST_PASSED_ON = 1 << 15
+_REST_S = 1.0  # supervisors that nobody needed for so long may go
 _MOST_RUNS = 1000  # of one supervisor: without garbage collection nobody is young for ever
 # What ctypes is made of, without its 3 ms of import.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
@@ -70,13 +71,15 @@ class Launcher:
         self.poll.register(CHANNEL, select.POLLIN)
         self.untaken: dict[int, bool] = {}  # line -> whether it has a request it may not have taken up
         self.idle: list[int] = []  # the one that was busy last at the end: its pages are warm
-        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))
+        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
+        self.least_idle = 0  # since the last look at how many are needed
+        self.next_look: float | None = None
 
     def serve(self) -> None:
         """Pass requests on until the channel ends, or a request may have been lost with its supervisor."""
         received = bytearray()
         while True:
-            ready = [fd for fd, _ in self.poll.poll()]
+            ready = [fd for fd, _ in self.poll.poll(self.trim())]
             for line in ready:
                 if line != CHANNEL and not self.listen(line):
                     return
@@ -93,14 +96,27 @@ class Launcher:
             return not self.hang_up(line)
         self.untaken[line] = False
         if said.endswith(IDLE):
-            if len(self.idle) < self.most_idle:
-                self.idle.append(line)
-            else:
-                self.hang_up(line)  # which ends it
+            self.idle.append(line)
         return True
 
+    def trim(self) -> float | None:
+        """End idle supervisors that were not needed lately; after how many ms to look again, None: not yet."""
+        if len(self.idle) <= self.most_idle:
+            self.next_look = None
+            return None
+        now = time.monotonic()
+        if self.next_look is None or now >= self.next_look:
+            if self.next_look is not None:
+                for line in self.idle[: max(0, self.least_idle - self.most_idle)]:  # those idle for longest
+                    self.hang_up(line)
+            self.next_look, self.least_idle = now + _REST_S, len(self.idle)
+        return (self.next_look - now) * 1000
+
     def hang_up(self, line: int) -> bool:
-        """Close the line to a supervisor; whether it has a request that it may not have taken up."""
+        """Close the line to a supervisor, which ends it when it is idle.
+
+        Whether it has a request that it may not have taken up.
+        """
         self.poll.unregister(line)
         os.close(line)
         if line in self.idle:
@@ -111,6 +127,7 @@ class Launcher:
         """Hand a request to an idle supervisor, or fork one for it."""
         if self.idle and len(request) <= _LONGEST_PASSED_ON:
             line = self.idle.pop()
+            self.least_idle = min(self.least_idle, len(self.idle))
             self.untaken[line] = True
             try:
                 os.write(line, len(request).to_bytes(PREFIX_BYTES, "little") + request)
