@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -193,3 +194,18 @@ def test_an_environment_is_never_shown(server: Running):
     assert made.status_code == 200
     for path in ("/api/v1/jobs", "/api/v1/jobs/last", "/api/v1/events", "/api/v1/status", "/metrics"):
         assert "hunter2" not in server.http.get(path).text
+
+
+def test_a_signal_right_behind_the_announcement_ends_the_server(tmp_path: Path) -> None:
+    """Whatever the server is doing just then: starting its loop, loading the application, answering already."""
+    env = {**os.environ, "VCTL_HOME": str(tmp_path / "home"), "VCTL_TOKEN": "x" * 20}
+    for delay_s in (0, 0.005, 0.02, 0.08):
+        server = subprocess.Popen(
+            [sys.executable, "-m", "vctl", "serve", "--port", "0"], env=env, stderr=subprocess.PIPE, text=True
+        )
+        assert server.stderr is not None
+        assert " answers at " in server.stderr.readline()
+        time.sleep(delay_s)
+        server.terminate()
+        _, said = server.communicate(timeout=30)
+        assert (server.returncode, said) == (0, "")

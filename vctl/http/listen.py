@@ -66,15 +66,16 @@ def serve(
         create_app(server), http=Protocol, ws="none", log_level="warning", access_log=False, server_header=False,
         timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
     )  # fmt: skip
+    ending = Ending(settings, server.changes)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # until uvicorn listens for them, and when it raises them again
+        signal.signal(number, ending.leave)
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
     say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # uvicorn raises the signal again after its own end
     try:
-        Ending(settings, server.changes).run(sockets=[listening])
-    except KeyboardInterrupt:
-        return 0
+        ending.run(sockets=[listening])
     finally:
         listening.close()
         if uds is not None:

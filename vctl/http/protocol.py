@@ -44,3 +44,10 @@ class Ending(uvicorn.Server):
         """SIGINT or SIGTERM."""
         self._changes.end()
         super().handle_exit(sig, frame)
+
+    def leave(self, *_: object) -> None:
+        """The same before the server runs: it ends as soon as it has started.
+
+        An exception would do as well, but for the places where Python drops those that it did not expect.
+        """
+        self.should_exit = True
