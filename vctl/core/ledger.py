@@ -6,111 +6,16 @@ cluster hold. ``Ledger`` keeps it by construction; ``Room.fits`` is the one pred
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
-from vctl.core.labels import Labels
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Amounts, Holding, Room
-
-ClassKey = tuple[object, ...]
-
-
-@dataclass(slots=True)
-class SlotClass:
-    """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
-
-    ``room`` is that of one member; which instance indexes are free may differ between members, how many may not.
-    """
-
-    labels: Labels
-    template_id: str
-    room: Room
-    untouched: bool
-    ids: list[str] = field(default_factory=list)
-
-
-class SlotIndex:
-    """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes.
-
-    ``SlotClass.ids`` are in the order of their physical nodes, so that ties fall to the lowest node id.
-    ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids.
-    """
-
-    def __init__(self) -> None:
-        self.classes: dict[ClassKey, SlotClass] = {}
-        self.crowded: dict[str, set[str]] = {}
-        self._on_node: dict[str, set[str]] = {}
-        self._key_of: dict[str, ClassKey] = {}
-        self._order: dict[str, tuple[str, str]] = {}
-
-    def copy(self) -> SlotIndex:
-        """An independent copy, for a look at another state."""
-        twin = SlotIndex()
-        twin.classes = {
-            key: SlotClass(group.labels, group.template_id, group.room, group.untouched, list(group.ids))
-            for key, group in self.classes.items()
-        }
-        twin._on_node = {node_id: set(here) for node_id, here in self._on_node.items()}
-        twin.crowded = {node_id: twin._on_node[node_id] for node_id in self.crowded}
-        twin._key_of, twin._order = dict(self._key_of), dict(self._order)
-        return twin
-
-    def class_of(self, vnode_id: str) -> SlotClass | None:
-        """The class a virtual node is filed under; None when it takes no work."""
-        key = self._key_of.get(vnode_id)
-        return None if key is None else self.classes[key]
-
-    def put(
-        self, vnode_id: str, node_id: str, labels: Labels, static: int, template_id: str, room: Room
-    ) -> None:
-        """File a virtual node under the class of its present state; ``static`` stands for what does not change."""
-        untouched = room.is_untouched()
-        free = tuple(sorted([item for item in room.free.items() if item[1]]))
-        shares = (
-            tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in room.instances.items()]))
-            if room.instances
-            else ()
-        )
-        key = (static, free, shares, untouched)
-        old = self._key_of.get(vnode_id)
-        if old == key:
-            return
-        if old is not None:
-            self.drop(vnode_id)
-        group = self.classes.get(key)
-        if group is None:
-            group = self.classes[key] = SlotClass(labels, template_id, room.copy(), untouched)
-        self._order[vnode_id] = (node_id, vnode_id)
-        insort(group.ids, vnode_id, key=self._order.__getitem__)
-        self._key_of[vnode_id] = key
-        here = self._on_node.setdefault(node_id, set())
-        here.add(vnode_id)
-        if len(here) > 1:
-            self.crowded[node_id] = here
-
-    def drop(self, vnode_id: str) -> None:
-        """Take a virtual node out (gone, or its node takes no work)."""
-        key = self._key_of.pop(vnode_id, None)
-        if key is None:
-            return
-        group = self.classes[key]
-        order = self._order[vnode_id]
-        del group.ids[bisect_left(group.ids, order, key=self._order.__getitem__)]
-        del self._order[vnode_id]
-        if not group.ids:
-            del self.classes[key]
-        here = self._on_node[order[0]]
-        here.discard(vnode_id)
-        if len(here) < 2:
-            self.crowded.pop(order[0], None)
-        if not here:
-            del self._on_node[order[0]]
+from vctl.core.slots import ClassKey, SlotIndex
 
 
 class Ledger:

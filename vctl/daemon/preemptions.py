@@ -80,8 +80,7 @@ class Preemptions:
             if _is_right(mirror, one):
                 self._begin(store, mirror, one)
             else:
-                for queue in mirror.queues.values():
-                    queue.forget_verdicts()
+                mirror.forget_verdicts()
 
     def _begin(self, store: Store, mirror: Mirror, one: Preempt) -> None:
         policy = mirror.ledger.clusters[one.job.parent_id].queue

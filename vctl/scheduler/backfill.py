@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from vctl.core.jobs import PendingJob
-from vctl.core.ledger import Ledger, SlotIndex
+from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, Room
+from vctl.core.slots import SlotIndex
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.horizon import Horizon, Part, parts_of
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import Ground
+from vctl.scheduler.placement_ground import Ground, ground_with
 from vctl.scheduler.placement_result import Piece
 
 BUDGET = 2_000
@@ -339,17 +340,8 @@ class _Ahead:
             self.ledger.file(index, vnode_id, room)
         if not self.count.is_met(self.count.within(index.classes.values())):
             return None
-        found = place_on(_ground(self.ledger, index, rooms), self.job.spec, self.job.entry, budget=BUDGET)
+        found = place_on(ground_with(self.ledger, index, rooms), self.job.spec, self.job.entry, budget=BUDGET)
         return found if isinstance(found, Placed) else None
-
-
-def _ground(ledger: Ledger, index: SlotIndex, rooms: dict[str, Room]) -> Ground:
-    classes = sorted(
-        index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
-    )
-    return Ground(
-        ledger, tuple(classes), index.crowded, index.class_of, lambda slot: rooms.get(slot) or ledger.rooms[slot]
-    )  # fmt: skip
 
 
 class View:
@@ -417,7 +409,7 @@ class View:
             self._index = self.ledger.index(self.parent_id).copy()
             for vnode_id, room in self.rooms.items():
                 self.ledger.file(self._index, vnode_id, room)
-        return _ground(self.ledger, self._index, self.rooms)
+        return ground_with(self.ledger, self._index, self.rooms)
 
     def place(self, job: PendingJob) -> Placed | None:
         """Where a job goes in what can be seen."""

@@ -12,13 +12,14 @@ from heapq import heapify, heappop, heappush
 
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.ledger import Ledger, SlotIndex
+from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
 from vctl.core.resources import Amounts, Holding, Room, add, maximum
+from vctl.core.slots import SlotIndex
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import longest, makespan
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import Ground
+from vctl.scheduler.placement_ground import ground_with
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running, holdings_of
 
@@ -102,15 +103,7 @@ class _State:
         self.index = self.ledger.index(self.parent_id).copy()
 
     def place(self, job: PendingJob) -> Placed | None:
-        vnodes = self.ledger.vnodes
-        classes = sorted(
-            self.index.classes.values(), key=lambda group: (vnodes[group.ids[0]].node_id, group.ids[0])
-        )
-        ground = Ground(
-            self.ledger, tuple(classes), self.index.crowded, self.index.class_of,
-            lambda slot: self.rooms.get(slot) or self.ledger.rooms[slot],
-        )  # fmt: skip
-        found = place_on(ground, job.spec, job.entry, budget=STEPS)
+        found = place_on(ground_with(self.ledger, self.index, self.rooms), job.spec, job.entry, budget=STEPS)
         return found if isinstance(found, Placed) else None
 
     def change(self, parts: Iterable[tuple[str, Holding]], *, take: bool) -> None:

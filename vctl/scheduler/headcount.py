@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vctl.core.clusters import ClusterSpec
-from vctl.core.ledger import SlotClass
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts, within
+from vctl.core.slots import SlotClass
 
 PLAIN = frozenset({CPU, MEMORY, OBJECT_STORE_MEMORY})
 """Resources without numbered instances, whatever the configuration says."""

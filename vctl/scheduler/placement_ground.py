@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vctl.core import labels as lb
-from vctl.core.ledger import ClassKey, Ledger, SlotClass, SlotIndex
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import Room
+from vctl.core.slots import ClassKey, SlotClass, SlotIndex
 
 Spot = tuple[str, tuple[str, ...]]
 """A physical node with the cluster's virtual nodes on it."""
@@ -61,6 +62,14 @@ def ground_now(ledger: Ledger, parent_id: str) -> Ground:
     return _ground(
         ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.rooms.__getitem__
     )
+
+
+def ground_with(ledger: Ledger, index: SlotIndex, rooms: Mapping[str, Room]) -> Ground:
+    """A cluster as if some of its virtual nodes had these rooms; ``index`` is a copy in which they are filed so."""
+    return _ground(
+        ledger, list(index.classes.values()), index.crowded, index.class_of,
+        lambda slot_id: rooms.get(slot_id) or ledger.rooms[slot_id],
+    )  # fmt: skip
 
 
 def ground_of(ledger: Ledger, rooms: Mapping[str, Room]) -> Ground:

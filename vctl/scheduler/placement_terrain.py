@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core.labels import Labels, Selector
-from vctl.core.ledger import SlotClass
 from vctl.core.resources import SCALE, Amounts, Room
+from vctl.core.slots import SlotClass
 from vctl.scheduler.flexible import Option, Vector
 from vctl.scheduler.placement_ground import Ground, Spot
 

@@ -15,7 +15,7 @@ from vctl.core.resources import Holding, Room
 from vctl.scheduler.backfill import Reservation
 from vctl.scheduler.earmarks import Earmark, Holds, Part, parts_of
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import Ground
+from vctl.scheduler.placement_ground import ground_with
 from vctl.scheduler.queueing import Lane, Queue
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.victims import Victim, choose, loss_of
@@ -234,15 +234,7 @@ class Emptied:
         """Where a job would go when those have gone."""
         for vnode_id in self._let_go(gone):
             self._refile(vnode_id)
-        vnodes = self.ledger.vnodes
-        classes = sorted(
-            self.index.classes.values(), key=lambda group: (vnodes[group.ids[0]].node_id, group.ids[0])
-        )
-        ground = Ground(
-            self.ledger, tuple(classes), self.index.crowded, self.index.class_of,
-            lambda slot_id: self.rooms.get(slot_id) or self.ledger.rooms[slot_id],
-        )  # fmt: skip
-        found = place_on(ground, job.spec, job.entry, budget=BUDGET)
+        found = place_on(ground_with(self.ledger, self.index, self.rooms), job.spec, job.entry, budget=BUDGET)
         return found if isinstance(found, Placed) else None
 
     def _let_go(self, gone: frozenset[int]) -> dict[str, None]:
