@@ -11,7 +11,7 @@ import pytest
 from tests.world import World, amounts, hand_cranked
 from vctl.ops import clusters, job_edits, nodes, submitting
 from vctl.ops import jobs as job_ops
-from vctl.scheduler.backfill import Reservation
+from vctl.scheduler.reservations import Reservation
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 

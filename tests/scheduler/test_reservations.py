@@ -14,8 +14,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FIFO, PRIORITY, SECOND, QueuePolicy
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.scheduler.backfill import FOR_EVER
 from vctl.scheduler.horizon import parts_of
+from vctl.scheduler.reservations import FOR_EVER
 from vctl.scheduler.running import holdings_of
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, in_order, rigid, shape_name

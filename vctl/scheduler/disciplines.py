@@ -20,11 +20,12 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
-from vctl.scheduler.backfill import Claims, Reservation, View, reserve
+from vctl.scheduler.backfill import reserve
 from vctl.scheduler.horizon import Horizon
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.reservations import Claims, Reservation, View
 from vctl.scheduler.running import Running
 
 MOST_KEPT = MOST_HEADS

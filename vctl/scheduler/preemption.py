@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding, Room
-from vctl.scheduler.backfill import Reservation
 from vctl.scheduler.earmarks import Earmark, Holds, Part, parts_of
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.placement_ground import ground_with
 from vctl.scheduler.queueing import Lane, Queue
+from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.victims import Victim, choose, loss_of
 

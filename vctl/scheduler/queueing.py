@@ -13,11 +13,11 @@ from heapq import merge
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
-from vctl.scheduler.backfill import FOR_EVER, Reservation
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import OrderKey, order_key
+from vctl.scheduler.reservations import FOR_EVER, Reservation
 
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""

@@ -9,7 +9,6 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
-from vctl.scheduler.backfill import Reservation, seat
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import grow_for_gang
@@ -18,6 +17,7 @@ from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape
+from vctl.scheduler.reservations import Reservation, seat
 from vctl.scheduler.running import Running
 
 Head = tuple[float, OrderKey, PendingJob, Lane, Candidates]

@@ -16,11 +16,11 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
 from vctl.scheduler import plan as pl
-from vctl.scheduler.backfill import Reservation
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.refusal import Refusals

@@ -1,0 +1,280 @@
+"""Reservations: what is kept for a job that does not fit now, what must stay free for it, and what is left beside it.
+
+How a reservation is found, and why nobody starts later than his, stands in ``backfill``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, Room
+from vctl.core.slots import SlotIndex
+from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.horizon import Horizon, Part, parts_of
+from vctl.scheduler.placement import Placed, place_on
+from vctl.scheduler.placement_ground import Ground, ground_with
+from vctl.scheduler.placement_result import Piece
+
+FOR_EVER = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What is kept for a job. ``start_ns`` None: not before something without a time limit has ended."""
+
+    job_id: int
+    submission_id: str
+    start_ns: int | None
+    end_ns: int | None
+    """When its time limit would end it; None: it has none."""
+    placed: Placed = field(compare=False)
+    claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
+    """What that takes: (virtual node, parts)."""
+
+    @classmethod
+    def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
+        """Keep this place for a job from its start to its time limit."""
+        limit_ns = job.time_limit_ns
+        end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
+        claims = tuple((piece.parent_vnode_id, parts_of(piece.holding)) for piece in placed.pieces)
+        return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
+
+    @property
+    def pieces(self) -> tuple[tuple[str, Amounts, bool], ...]:
+        """(virtual node of the parent, amounts, whole)."""
+        return tuple((one.parent_vnode_id, one.holding.amounts, one.whole) for one in self.placed.pieces)
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether its start has come."""
+        return self.start_ns is not None and self.start_ns <= now_ns
+
+    def binds(self, end_ns: int | None) -> bool:
+        """Whether a job that runs from now until then (None: for ever) could meet it."""
+        return self.start_ns is None or end_ns is None or end_ns > self.start_ns
+
+    def lasts_at(self, moment_ns: int) -> bool:
+        """Whether its job would run at a moment; nobody knows when one without a start begins, so it always may."""
+        if self.start_ns is not None and self.start_ns > moment_ns:
+            return False
+        return self.end_ns is None or self.end_ns > moment_ns
+
+    def stands(self, ledger: Ledger, parent_id: str) -> bool:
+        """Whether the virtual nodes of its pieces are still there and as large as they must be."""
+        for piece in self.placed.pieces:
+            vnode = ledger.vnodes.get(piece.parent_vnode_id)
+            if vnode is None or vnode.cluster_id != parent_id or vnode.node_id != piece.node_id:
+                return False  # another one may have the same name
+            if not ledger.nodes[vnode.node_id].schedulable:
+                return False
+            have = vnode.holding.amounts
+            if any(amount > have.get(name, 0) for name, amount in piece.holding.amounts.items()):
+                return False
+        return True
+
+
+class Claims:
+    """What reservations claim of each virtual node, and how much of it must be free over a span of time."""
+
+    def __init__(self, ledger: Ledger, reservations: Iterable[Reservation], horizon: Horizon) -> None:
+        self.ledger = ledger
+        self.horizon = horizon
+        self.on: dict[str, list[tuple[Reservation, dict[Part, int]]]] = {}
+        for one in reservations:
+            for vnode_id, parts in one.claims:
+                self.on.setdefault(vnode_id, []).append((one, parts))
+
+    def needed(self, vnode_id: str, since_ns: int, until_ns: int) -> dict[Part, int]:
+        """What must be free at the beginning of a span beside what is taken for all of it.
+
+        At each reserved start within the span: what is claimed then less what comes free between.
+        """
+        claims = self.on[vnode_id]
+        if len(claims) == 1 and (claims[0][0].start_ns or 0) <= since_ns:
+            one, parts = claims[0]
+            return parts if one.lasts_at(since_ns) else {}
+        moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
+        returns = self.horizon.returned_on(vnode_id)
+        most: dict[Part, int] = {}
+        for moment in moments:
+            if moment >= until_ns:
+                continue
+            back = [parts for at_ns, parts in returns if since_ns < at_ns <= moment]
+            for part, amount in _level(claims, moment, back).items():
+                if amount > most.get(part, 0):
+                    most[part] = amount
+        return most
+
+    def are_met(self, now_ns: int) -> bool:
+        """Whether everything that is claimed will be free when it is."""
+        for vnode_id in self.on:
+            room = self.ledger.rooms.get(vnode_id)
+            needed = self.needed(vnode_id, now_ns, FOR_EVER)
+            if room is None or any(amount > _part_of(room, part) for part, amount in needed.items()):
+                return False
+        return True
+
+    def hide(self, room: Room, vnode_id: str, since_ns: int, until_ns: int) -> Holding:
+        """Take from a room what is claimed of it, as far as it is free; returns what was taken."""
+        if not any(amount > 0 for amount in room.free.values()):
+            return EMPTY
+        taken = _free_of(room, self.needed(vnode_id, since_ns, until_ns))
+        if taken.amounts:
+            room.take_exactly(taken)
+        return taken
+
+
+def _level(
+    claims: Iterable[tuple[Reservation, dict[Part, int]]], moment: int, back: Iterable[dict[Part, int]]
+) -> dict[Part, int]:
+    """What is claimed at a moment, less what has come back by then."""
+    level: dict[Part, int] = {}
+    for one, parts in claims:
+        if one.lasts_at(moment):
+            for part, amount in parts.items():
+                level[part] = level.get(part, 0) + amount
+    for parts in back:
+        for part, amount in parts.items():
+            if part in level:
+                level[part] -= amount
+    return level
+
+
+def _free_of(room: Room, needed: dict[Part, int]) -> Holding:
+    amounts: dict[str, int] = {}
+    instances: dict[str, dict[int, int]] = {}
+    for part, amount in needed.items():
+        name, index = part if isinstance(part, tuple) else (part, None)
+        most = min(amount, _part_of(room, part))
+        if most > 0:
+            amounts[name] = amounts.get(name, 0) + most
+            if index is not None:
+                instances.setdefault(name, {})[index] = most
+    cpu = amounts.get(CPU, 0) // SCALE
+    return Holding(amounts, instances, tuple(sorted(room.cores)[:cpu]))
+
+
+def _part_of(room: Room, part: Part) -> int:
+    if isinstance(part, tuple):
+        return room.instances.get(part[0], {}).get(part[1], 0)
+    return room.free.get(part, 0)
+
+
+class View:
+    """The free room of a cluster without what reservations need of it. Follows what is started meanwhile."""
+
+    def __init__(
+        self, ledger: Ledger, parent_id: str, reservations: Sequence[Reservation], horizon: Horizon
+    ) -> None:
+        self.ledger = ledger
+        self.parent_id = parent_id
+        self.claims = Claims(ledger, reservations, horizon)
+        self.now_ns = horizon.now_ns
+        self.rooms: dict[str, Room] = {}
+        """Virtual nodes of which something is hidden, as they look."""
+        self._index: SlotIndex | None = None
+        self._alike: list[tuple[Amounts, Amounts, int]] | None = None
+        """What is free of a virtual node, how it looks, and how many are alike."""
+        for vnode_id in self.claims.on:
+            self._look(vnode_id)
+
+    def _look(self, vnode_id: str) -> None:
+        self.rooms.pop(vnode_id, None)
+        self._alike = None
+        room = self.ledger.rooms.get(vnode_id)
+        if room is None or not any(room.free.values()) or room.is_overdrawn():
+            return
+        seen = room.copy()
+        if self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER).amounts:
+            self.rooms[vnode_id] = seen
+
+    def follow(self, vnode_ids: Iterable[str], horizon: Horizon) -> None:
+        """Something was started on these."""
+        self.claims.horizon = horizon
+        for vnode_id in vnode_ids:
+            if vnode_id in self.claims.on:
+                self._look(vnode_id)
+            if self._index is not None and vnode_id in self.ledger.rooms:
+                self.ledger.file(
+                    self._index, vnode_id, self.rooms.get(vnode_id) or self.ledger.rooms[vnode_id]
+                )
+
+    def has_room(self, count: Headcount) -> bool:
+        """Whether there may be room for a gang: False is certain."""
+        index = self.ledger.index(self.parent_id)
+        totals = count.within(index.classes.values())
+        for free, seen, many in self._hidden(index):
+            pairs = zip(totals, count.of(free), count.of(seen), strict=True)
+            totals = [total - many * (bare - left) for total, bare, left in pairs]
+        return count.is_met(totals)
+
+    def _hidden(self, index: SlotIndex) -> list[tuple[Amounts, Amounts, int]]:
+        if self._alike is None:
+            kinds: dict[object, tuple[Amounts, Amounts, int]] = {}
+            for vnode_id, room in self.rooms.items():
+                if index.class_of(vnode_id) is not None:
+                    free = self.ledger.rooms[vnode_id].free
+                    key = (*sorted(free.items()), None, *sorted(room.free.items()))
+                    kinds[key] = (free, room.free, kinds[key][2] + 1 if key in kinds else 1)
+            self._alike = list(kinds.values())
+        return self._alike
+
+    def ground(self) -> Ground:
+        """What can be seen, to place something on."""
+        if self._index is None:
+            self._index = self.ledger.index(self.parent_id).copy()
+            for vnode_id, room in self.rooms.items():
+                self.ledger.file(self._index, vnode_id, room)
+        return ground_with(self.ledger, self._index, self.rooms)
+
+    def place(self, job: PendingJob) -> Placed | None:
+        """Where a job goes in what can be seen."""
+        found = place_on(self.ground(), job.spec, job.entry)
+        return found if isinstance(found, Placed) else None
+
+    def __enter__(self) -> View:
+        """Take what is hidden in the ledger itself, for what looks at no other ground."""
+        for vnode_id, room in self.rooms.items():
+            free = self.ledger.rooms[vnode_id]
+            hidden = {n: a - room.free.get(n, 0) for n, a in free.free.items() if a > room.free.get(n, 0)}
+            shares = {
+                n: {i: s - room.instances[n][i] for i, s in have.items() if s > room.instances[n][i]}
+                for n, have in free.instances.items()
+            }
+            self.ledger.charge(
+                f"reserved:{vnode_id}", vnode_id,
+                Holding(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - room.cores))),
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for vnode_id in reversed(self.rooms):
+            self.ledger.discharge(f"reserved:{vnode_id}")
+
+
+def seat(ledger: Ledger, reservation: Reservation, job: PendingJob) -> Placed | None:
+    """The reserved place itself, when all of it is free now."""
+    rooms: dict[str, Room] = {}
+    pieces: list[Piece] = []
+    for piece in reservation.placed.pieces:
+        room = rooms.get(piece.parent_vnode_id)
+        if room is None:
+            if piece.parent_vnode_id not in ledger.rooms:
+                return None
+            room = rooms[piece.parent_vnode_id] = ledger.rooms[piece.parent_vnode_id].copy()
+        if piece.whole and not room.is_untouched():
+            return None
+        cpu = piece.holding.amounts.get(CPU, 0)
+        whole_cores = cpu and cpu % SCALE == 0 and len(room.cores) * SCALE >= cpu
+        cores = tuple(sorted(room.cores)[: cpu // SCALE]) if whole_cores else ()
+        holding = replace(piece.holding, cores=room.total.cores if piece.whole else cores)
+        if not room.fits_exactly(holding):
+            return None
+        room.take_exactly(holding)
+        pieces.append(replace(piece, holding=holding))
+    entry = {name: amount for name, amount in job.entry.items() if amount}
+    rank = reservation.placed.entry_rank
+    held = Room(next(piece.holding for piece in pieces if piece.rank == rank)).take(entry) if entry else EMPTY
+    return Placed(tuple(pieces), rank, held, reservation.placed.exact)
