@@ -21,12 +21,14 @@ from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
 from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.provisioning import NodeRequest
 from vctl.store import (
     clusters,
     jobs,
     nodes,
     objects,
     preemptions,
+    provider,
     queues,
     repair,
     rows,
@@ -39,7 +41,7 @@ from vctl.store import (
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Earmark, Row)
+Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Earmark, NodeRequest, Row)
 
 TITLES = (
     "primary cluster from the node table",
@@ -278,6 +280,8 @@ def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
             preemptions.delete_earmark(store, row["job_id"])
     for row in usage.rows(store):
         reader.read("usage", row, usage.check, done.steps[5])
+    for row in provider.rows(store):
+        reader.read("provider_requests", row, provider.request, done.steps[5])
 
 
 def end_lost(store: Store, ledger: Ledger, job: Row) -> None:

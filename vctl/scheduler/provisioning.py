@@ -31,6 +31,28 @@ class Template:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+UP, DOWN = "up", "down"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """What a node provider was asked for: the same ``request_id``, however often it is asked, is the same machines.
+
+    ``nodes``: for ``up`` the ids that the machines get unless the provider names others, for ``down`` those that go.
+    """
+
+    request_id: str
+    kind: str
+    action: str
+    template: str
+    amounts: Amounts
+    labels: Mapping[str, str]
+    nodes: tuple[str, ...]
+    created_at: int
+    attempts: int = 0
+    message: str | None = None
+
+
 def wanted_nodes(
     ledger: Ledger,
     queues: Mapping[str, Queue],

@@ -19,6 +19,7 @@ KEYS = {
     "preemptions": ("victim_id",),
     "earmarks": ("job_id",),
     "usage": ("cluster_id", "child_id", "user", "resource"),
+    "provider_requests": ("request_id",),
 }
 _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 """Rows that go with a row, as they are deleted with it."""

@@ -178,6 +178,16 @@ CREATE TABLE usage (
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """,
     ),
+    (
+        "0003_provider_requests",
+        """
+CREATE TABLE provider_requests (
+    request_id TEXT PRIMARY KEY, kind TEXT NOT NULL, action TEXT NOT NULL, template TEXT NOT NULL,
+    amounts TEXT NOT NULL, labels TEXT NOT NULL, nodes TEXT NOT NULL, created_at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0, message TEXT
+) WITHOUT ROWID;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)
