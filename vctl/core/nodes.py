@@ -19,8 +19,8 @@ TRANSITIONS = {
     DEAD: {"release": RELEASING},
     RELEASING: {},
 }
-"""state -> event -> next state. A machine that restarts is a new node id. RELEASING: an empty machine of a node provider
-stays a row until the provider has ended it."""
+"""state -> event -> next state. A machine that restarts is a new node id. RELEASING: an empty machine of a node
+provider stays a row until the provider has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
