@@ -13,13 +13,15 @@ _vctl_offer() {
         live) if [[ $2 == objects ]]; then _vctl_live "${loose[0]}"; else _vctl_live "$2"; fi ;;
         file) COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null ;;
         dir) COMPREPLY=($(compgen -d -- "$cur")); compopt -o filenames 2>/dev/null ;;
-        command) COMPREPLY=($(compgen -c -- "$cur") $(compgen -f -- "$cur")) ;;
+        command)  # the first word is a command, those behind it are its own; nobody reads all commands there are
+            COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null
+            if [[ ${#loose[@]} -eq 0 && -n $cur ]]; then COMPREPLY+=($(compgen -c -- "$cur")); fi ;;
     esac
 }
 
 _vctl_words() {
     case "$1" in
-        "") echo "job vc task node lease config status cluster-resources available-resources nodes current-cluster current-node list get summary simulate why demand events daemon serve replay doctor backup restore prune" ;;
+        "") echo "run ps logs stop wait job task status why events list get summary cluster-resources available-resources nodes current-cluster current-node simulate vc lease demand node daemon serve config doctor replay backup restore prune" ;;
         "job") echo "submit list status logs stop delete wait hold release edit" ;;
         "vc") echo "create update stop resume delete remove-nodes list get tree plan apply export" ;;
         "task") echo "run put list status logs cancel wait" ;;
@@ -38,7 +40,7 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
@@ -99,6 +101,11 @@ _vctl_options() {
         "backup") echo "--output --color --home --help" ;;
         "restore") echo "--output --color --home --help" ;;
         "prune") echo "--older-than --dry-run --output --color --home --help" ;;
+        "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "ps") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "logs") echo "--follow --tail --output --color --home --help" ;;
+        "stop") echo "--grace --no-wait --output --color --home --help" ;;
+        "wait") echo "--timeout --output --color --home --help" ;;
     esac
 }
 
@@ -107,7 +114,9 @@ _vctl_value() {
         *" -c") echo "live clusters" ;;
         *" --cluster") echo "live clusters" ;;
         *" --virtual-cluster") echo "any" ;;
+        *" -n") echo "any" ;;
         *" --num-cpus") echo "any" ;;
+        *" -g") echo "any" ;;
         *" --num-gpus") echo "any" ;;
         *" --memory") echo "any" ;;
         *" --nodes") echo "any" ;;
@@ -122,6 +131,7 @@ _vctl_value() {
         *" --env") echo "any" ;;
         *" --env-file") echo "file" ;;
         *" --working-dir") echo "dir" ;;
+        *" --cwd") echo "dir" ;;
         *" --metadata") echo "any" ;;
         *" --metadata-json") echo "any" ;;
         *" --runtime-env-json") echo "any" ;;
@@ -195,6 +205,11 @@ _vctl_value() {
         "backup --output") echo "choice table json jsonl yaml csv name" ;;
         "restore --output") echo "choice table json jsonl yaml csv name" ;;
         "prune --output") echo "choice table json jsonl yaml csv name" ;;
+        "run --output") echo "choice table json jsonl yaml csv name" ;;
+        "ps --output") echo "choice table json jsonl yaml csv name" ;;
+        "logs --output") echo "choice table json jsonl yaml csv name" ;;
+        "stop --output") echo "choice table json jsonl yaml csv name" ;;
+        "wait --output") echo "choice table json jsonl yaml csv name" ;;
         *" --color") echo "choice auto always never" ;;
         *" --home") echo "dir" ;;
         "job list -f") echo "any" ;;
@@ -206,11 +221,11 @@ _vctl_value() {
         "lease list -f") echo "any" ;;
         "list -f") echo "any" ;;
         "demand -f") echo "any" ;;
+        "ps -f") echo "any" ;;
         *" --filter") echo "any" ;;
         *" --sort") echo "any" ;;
         *" --columns") echo "any" ;;
         *" --limit") echo "any" ;;
-        *" -n") echo "any" ;;
         *" --tail") echo "any" ;;
         *" --timeout") echo "any" ;;
         *" --replica-sets") echo "any" ;;
@@ -303,6 +318,10 @@ _vctl_argument() {
         "why "0) echo "live jobs" ;;
         "backup "0) echo "file" ;;
         "restore "0) echo "file" ;;
+        "run "*) echo "command" ;;
+        "logs "0) echo "live jobs" ;;
+        "stop "*) echo "live jobs" ;;
+        "wait "*) echo "live jobs" ;;
     esac
 }
 
@@ -311,7 +330,7 @@ _vctl_is_group() {
 }
 
 _vctl_has_own_words() {
-    case "$1" in "job submit"|"task run") return 0 ;; esac
+    case "$1" in "job submit"|"task run"|"run") return 0 ;; esac
     return 1
 }
 

@@ -66,6 +66,11 @@ CASES = {
     "options in front": ("vctl -o json job li", ["list"]),
     "values are not words": ("vctl job submit --name job --num", ["--num-cpus", "--num-gpus"]),
     "after -- the words are the user's": ("vctl job submit -- data.", ["data.env"]),
+    "files behind the user's command": ("vctl job submit -- python dat", ["data.env"]),
+    "files behind a command without --": ("vctl run python dat", ["data.env"]),
+    "no commands behind the first word": ("vctl run -- python base64", []),
+    "options of a short word": ("vctl run --det", ["--detach"]),
+    "live jobs of a short word": ("vctl logs jobs-", ["jobs-1", "jobs-2"]),
     "options after the command are the user's": ("vctl job submit ./run --no", []),
     "free values offer nothing": ("vctl job submit --name x", []),
 }
@@ -81,6 +86,13 @@ FISH = {
     "vctl job submit ./run --no": ["--no-local-node", "--no-wait", "--nodes"],
 }
 """Where fish differs: it does not count words, so it offers what the others know to be too much."""
+
+
+def test_bash_offers_commands_for_the_first_word_only(stub: Path) -> None:
+    """spec 13: `submit -- python <TAB>` offers files, not every command there is."""
+    assert "base64" in offered("vctl job submit -- base6", stub)
+    for line in ("vctl job submit -- ", "vctl job submit -- python ", "vctl task run -- python "):
+        assert sorted(offered(line, stub)) == ["data.env", "vctl"], line
 
 
 def shell_of(name: str) -> str:

@@ -6,6 +6,7 @@ from tests.cli.conftest import ROOT, Cli, python
 from vctl.cli import bridge, catalog, quick, reference
 from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
+from vctl.errors import BadSpec
 
 COMMANDS = catalog.load_all()
 
@@ -59,8 +60,80 @@ def test_the_catalogue_repeats_the_help_of_its_commands() -> None:
 def test_the_first_page_lists_everything(cli: Cli, words: str) -> None:
     ran = cli(words)
     assert ran.code == 0
-    assert all(word in ran.out for word in (*catalog.GROUPS, *catalog.WORDS))
+    assert all(word in ran.out for word in (*catalog.GROUPS, *catalog.WORDS, *catalog.SHORT))
+    assert all(section in ran.out for section in catalog.SECTIONS)
     assert "completion" not in ran.out
+
+
+def test_every_word_stands_in_one_section_of_the_first_page() -> None:
+    """spec 13: help groups the commands."""
+    placed = [word for words in catalog.SECTIONS.values() for word in words]
+    assert sorted(placed) == sorted([*catalog.GROUPS, *catalog.WORDS, *catalog.SHORT])
+
+
+@pytest.mark.parametrize("word", catalog.SHORT)
+def test_a_short_word_is_the_same_command(cli: Cli, word: str) -> None:
+    """spec 13: short verbs, same options."""
+    command, rest = catalog.find([word, "x"])
+    long = COMMANDS[catalog.SHORT[word]]
+    assert (command.run, rest, command.own_words) == (long.run, ["x"], long.own_words)
+    assert [param.info for param in command.params] == [param.info for param in long.params]
+    ran = cli(word, "--help")
+    assert ran.code == 0
+    assert f"Usage: vctl {word}" in ran.out
+    assert f"  vctl {word}" in ran.out.partition("Examples:")[2]
+    assert f"vctl {long.path}" not in ran.out
+
+
+MISTYPES = {
+    "srun -- x": "`vctl run`",
+    "sbatch x.sh": "`vctl run --no-wait`",
+    "squeue": "`vctl ps`",
+    "scancel 7": "`vctl stop`",
+    "sinfo": "`vctl node list`",
+    "sacct": "`vctl ps -a`",
+    "queue": "`vctl ps`",
+    "top": "`vctl status --watch`",
+    "kill x": "`vctl stop`",
+    "get pods": "did you mean jobs?",
+    "get nodes": "`vctl list nodes`",
+    "list pods": "did you mean jobs?",
+    "apply -f x": "`vctl vc apply`",
+    "cordon n": "`vctl node drain`",
+    "job ps": "`vctl job list`",
+    "job queue": "`vctl job list`",
+    "task submit -- x": "`vctl task run`",
+    "node cordon x": "`vctl node drain`",
+    "run --wait -- x": "--no-wait returns at once",
+    "run --gpus 2 -- x": "--num-gpus",
+    "run --mem 2GB -- x": "--memory",
+    "run -p research -- x": "--cluster",
+    "ps --partition x": "--cluster",
+    "nod": "`vctl node`",
+    "rnu -- x": "`vctl run`",
+}
+
+
+@pytest.mark.parametrize(("line", "wanted"), MISTYPES.items(), ids=list(MISTYPES))
+def test_words_of_other_tools_get_the_right_hint(cli: Cli, line: str, wanted: str) -> None:
+    """spec 13: what people of Slurm, Ray and kubectl type is answered with the command that is meant."""
+    ran = cli(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert wanted in ran.err
+
+
+def test_every_hint_names_what_exists() -> None:
+    for theirs, ours in catalog.ELSEWHERE.items():
+        with pytest.raises(BadSpec):
+            catalog.find([theirs])
+        if ours not in catalog.GROUPS:
+            command, rest = catalog.find(ours.split())
+            own = {name for param in command.params for name in param.info.names}
+            assert all(word in own for word in rest if word.startswith("-")), ours
+    options = {name for command in COMMANDS.values() for p in command.params for name in p.info.names}
+    assert set(catalog.OTHER_OPTIONS.values()) <= options
+    kinds = COMMANDS["list"].params[0].info.choices
+    assert set(catalog.OTHER_KINDS.values()) <= set(kinds)
 
 
 @pytest.mark.parametrize("group", catalog.GROUPS)
@@ -82,6 +155,10 @@ LINES = [
     "job submit true --flag -- x",
     "job submit --no-wait -c a --priority -5 --env A=1 --env B=2 -- a -- b",
     "job submit --name=x --nodes 2 -- -x",
+    "run -n 2 -g 1 -d --cwd / -- a",
+    "run --detach a -n 2",
+    "ps -a",
+    "stop a b",
     "job submit -o json --env-file=f -- a ''",
     "job list",
     "job list -a --limit 3 --filter a=b --filter c!=d",

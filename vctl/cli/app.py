@@ -90,12 +90,15 @@ def _show_help(group: str) -> None:
     from vctl.cli import bridge
 
     if not group:
-        lines = [(word, help) for word, (help, _) in (catalog.GROUPS | catalog.WORDS).items()]
-        bridge.show_group("", catalog.ABOUT, lines, catalog.EXAMPLES)
+        pages = {
+            section: [(word, catalog.line_of(word)) for word in found]
+            for section, found in catalog.SECTIONS.items()
+        }
+        bridge.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
         return
     found = catalog.members(group)
     lines = [(command.path.split()[1], command.help) for command in found]
-    bridge.show_group(group, catalog.GROUPS[group][0], lines, [found[0].examples[0]])
+    bridge.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
@@ -131,7 +134,8 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
         if param.info.choices and value is not None and value not in param.info.choices:
             from vctl.spec.fields import nearest
 
-            guess = nearest(value, param.info.choices)
+            other = catalog.OTHER_KINDS.get(str(value).lower())
+            guess = other if other in param.info.choices else nearest(value, param.info.choices)
             fix = f"did you mean {guess}? " if guess else ""
             fix += f"possible: {', '.join(param.info.choices)}"
             raise BadSpec(f"{param.spelled}: {value!r} is not a choice", fix=fix)

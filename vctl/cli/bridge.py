@@ -1,11 +1,12 @@
 """The typer side of a declared command: help pages, and the verdict on what ``quick`` gave up on."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Optional, cast
 
 import typer
 
+from vctl.cli.catalog import OPTION_ADVICE, OTHER_OPTIONS
 from vctl.cli.declare import Command, Param
 from vctl.errors import BadSpec
 
@@ -20,11 +21,14 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     app.command(help=_plain(f"{command.help}\n\n{command.details}".strip()), context_settings=settings)(
         _callback(command)
     )
-    return _ask(app, words, f"vctl {command.path}", command.examples)
+    names = [name for param in command.params for name in param.info.names]
+    return _ask(app, words, f"vctl {command.path}", command.examples, names)
 
 
-def show_group(name: str, help: str, members: Iterable[tuple[str, str]], examples: Sequence[str]) -> None:
-    """The help page of a group, or of vctl itself when the name is empty."""
+def show_group(
+    name: str, help: str, members: Mapping[str, Iterable[tuple[str, str]]], examples: Sequence[str]
+) -> None:
+    """The help page of a group, or of vctl itself when the name is empty; ``members`` by section."""
     app = _app()
 
     @app.callback(help=_plain(help), context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,8 +38,9 @@ def show_group(name: str, help: str, members: Iterable[tuple[str, str]], example
         ] = False,
     ) -> None: ...
 
-    for word, line in members:
-        app.command(word, help=_plain(line))(lambda: None)
+    for section, lines in members.items():
+        for word, line in lines:
+            app.command(word, help=_plain(line), rich_help_panel=section)(lambda: None)
     _ask(app, ["--help"], f"vctl {name}".strip(), examples)
 
 
@@ -43,12 +48,14 @@ def _app() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-def _ask(app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str]) -> dict[str, Any] | None:
+def _ask(
+    app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str], options: Sequence[str] = ()
+) -> dict[str, Any] | None:
     entry = typer.main.get_command(app)
     try:
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
-        raise _mistake(error, name, examples[0]) from None
+        raise _mistake(error, name, examples[0], options) from None
     if isinstance(found, dict):
         return found
     # not as typer's epilog, which would break the lines: they are there to be copied
@@ -56,10 +63,12 @@ def _ask(app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[s
     return None
 
 
-def _mistake(error: Any, name: str, example: str) -> BadSpec:
+def _mistake(error: Any, name: str, example: str, options: Sequence[str]) -> BadSpec:
     message = str(error.format_message())
     guesses = [str(guess) for guess in getattr(error, "possibilities", None) or ()]
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
+    if advice := _advice(getattr(error, "option_name", None), options):
+        return BadSpec(message, fix=advice)
     if guesses:
         return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
     if "unexpected extra" in message and "}" in message:
@@ -67,6 +76,14 @@ def _mistake(error: Any, name: str, example: str) -> BadSpec:
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")
     return BadSpec(message, fix=f"see `{name} --help`")
+
+
+def _advice(option: str | None, options: Sequence[str]) -> str | None:
+    """What to write instead of an option that other tools have."""
+    ours = OTHER_OPTIONS.get(option or "")
+    if ours is not None and ours not in options:
+        return None
+    return OPTION_ADVICE.get(option or "") or (f"did you mean {ours}?" if ours else None)
 
 
 def _callback(command: Command) -> Callable[..., dict[str, Any]]:

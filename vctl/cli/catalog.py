@@ -13,7 +13,7 @@ ABOUT = (
     "nested, elastic, queued, and recovered after any crash."
 )
 EXAMPLES = (
-    "vctl job submit --num-cpus 2 -- python train.py",
+    "vctl run --num-cpus 2 -- python train.py",
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
     "vctl status",
 )
@@ -51,11 +51,44 @@ WORDS = {
     "prune": ("Forget jobs that ended long ago.", "upkeep"),
 }
 HIDDEN = {"completion": "shells"}
+SHORT = {
+    "run": "job submit",
+    "ps": "job list",
+    "logs": "job logs",
+    "stop": "job stop",
+    "wait": "job wait",
+}
+"""Short words for commands that people type all day: the same command, with the same options."""
+SECTIONS = {
+    "Work": ("run", "ps", "logs", "stop", "wait", "job", "task"),
+    "Look": (
+        "status", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
+        "nodes", "current-cluster", "current-node", "simulate",
+    ),
+    "Clusters": ("vc", "lease", "demand"),
+    "Nodes": ("node",),
+    "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
+}  # fmt: skip
+"""The first help page in groups; every word that is not hidden stands in one of them."""
+ELSEWHERE = {
+    "srun": "run", "salloc": "run", "submit": "run", "exec": "task run", "start": "run",
+    "sbatch": "run --no-wait", "qsub": "run --no-wait", "bsub": "run --no-wait",
+    "squeue": "ps", "qstat": "ps", "bjobs": "ps", "queue": "ps", "jobs": "ps", "ls": "ps", "sacct": "ps -a",
+    "scancel": "stop", "qdel": "stop", "bkill": "stop", "kill": "stop", "cancel": "stop", "end": "stop",
+    "log": "logs", "output": "logs", "tail": "logs --tail 20", "attach": "logs --follow", "sattach": "logs --follow",
+    "sinfo": "node list", "snodes": "node list", "scontrol": "job edit", "sprio": "why", "sdiag": "status",
+    "top": "status --watch", "htop": "status --watch", "watch": "status --watch", "info": "status",
+    "show": "status", "describe": "job status", "inspect": "job status", "explain": "why",
+    "apply": "vc apply", "create": "vc create", "delete": "job delete", "rm": "job delete", "edit": "job edit",
+    "drain": "node drain", "cordon": "node drain", "uncordon": "node undrain", "hold": "job hold",
+    "release": "job release", "cluster": "vc", "clusters": "vc list", "tree": "vc tree", "leases": "lease list",
+    "tasks": "task list", "objects": "list objects", "up": "daemon", "server": "serve", "memory": "list objects",
+}  # fmt: skip
+"""The first word that people type who come from Slurm, PBS, LSF, Ray or kubectl -> the command here."""
 OTHER_WORDS = {
     "ls": ("list",),
     "ps": ("list",),
-    "jobs": ("list",),
-    "squeue": ("list",),
+    "queue": ("list",),
     "rm": ("delete", "remove"),
     "remove": ("delete",),
     "delete": ("remove",),
@@ -65,7 +98,8 @@ OTHER_WORDS = {
     "stop": ("cancel",),
     "run": ("submit",),
     "submit": ("run",),
-    "start": ("submit",),
+    "start": ("submit", "run"),
+    "exec": ("run",),
     "add": ("create", "submit"),
     "new": ("create", "add"),
     "create": ("add", "submit"),
@@ -77,12 +111,55 @@ OTHER_WORDS = {
     "log": ("logs",),
     "output": ("logs",),
     "tail": ("logs",),
+    "attach": ("logs",),
+    "why": ("status",),
+    "requeue": ("rerun",),
+    "retry": ("rerun",),
+    "restart": ("rerun",),
+    "modify": ("edit", "update"),
+    "set": ("edit", "update"),
+    "edit": ("update",),
+    "update": ("edit",),
+    "cordon": ("drain",),
+    "uncordon": ("undrain",),
+    "resume": ("undrain", "release"),
 }
-"""What people type who come from elsewhere -> what it is called here, the first one that exists."""
+"""The second word that people type who come from elsewhere -> the words here; the first one that exists counts."""
+OTHER_KINDS = {
+    "pod": "jobs", "pods": "jobs", "po": "jobs", "deployments": "jobs", "queue": "jobs", "actors": "tasks",
+    "namespaces": "clusters", "namespace": "clusters", "ns": "clusters", "vc": "clusters", "vcs": "clusters",
+    "partitions": "clusters", "queues": "clusters", "machines": "nodes", "no": "nodes", "placement-groups": "vnodes",
+}  # fmt: skip
+"""Kinds of objects as others call them -> the kind here."""
+OTHER_OPTIONS = {
+    theirs: ours
+    for ours, words in {
+        "--num-cpus": "--cpus --cpu --ntasks --cpus-per-task",
+        "--num-gpus": "--gpus --gpu --gres --gpus-per-node",
+        "--memory": "--mem --ram",
+        "--cluster": "--partition --namespace --queue -p",
+        "--time-limit": "--time --timeout --walltime -t",
+        "--name": "--job-name -J",
+        "--cwd": "--chdir --workdir -D",
+        "--after": "--dependency",
+        "--metadata": "--comment",
+        "--no-wait": "--wait --background --async",
+        "--per-node": "--ntasks-per-node",
+        "--follow": "--stream",
+        "--watch": "--refresh",
+        "--all": "--all-namespaces --show-all -A",
+    }.items()
+    for theirs in words.split()
+}
+"""Options as others call them -> the option here; offered only where the command has it."""
+OPTION_ADVICE = {
+    "--wait": "leave it out: the command waits; --no-wait returns at once",
+    "--address": "set VCTL_ADDRESS=http://HOST:PORT to work on a server",
+}
 
 
 def load(word: str) -> None:
-    """Import what declares the commands of a first word."""
+    """Import the modules that declare the commands of a first word."""
     modules = HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
     for module in modules.split():
         import_module(f"vctl.cli.commands.{module}")
@@ -102,11 +179,25 @@ def members(group: str) -> list[Command]:
     return [command for path, command in COMMANDS.items() if path.split()[0] == group and not command.hidden]
 
 
+def short(word: str) -> Command:
+    """The command behind a short word, under that word."""
+    path = SHORT[word]
+    load(path.split()[0])
+    return COMMANDS[path].called(word)
+
+
+def line_of(word: str) -> str:
+    """The one-line help of a first word."""
+    return short(word).help if word in SHORT else (GROUPS.get(word) or WORDS[word])[0]
+
+
 def find(words: list[str]) -> tuple[Command, list[str]]:
     """The command that the first words name, and the rest of the words."""
     first = words[0]
+    if first in SHORT:
+        return short(first), words[1:]
     if first not in GROUPS and first not in WORDS and first not in HIDDEN:
-        raise _unknown("vctl", first, [*GROUPS, *WORDS])
+        raise _unknown("vctl", first, [*GROUPS, *WORDS, *SHORT])
     load(first)
     if first in COMMANDS:
         return COMMANDS[first], words[1:]
@@ -122,15 +213,15 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
 def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
     from vctl.spec.fields import nearest
 
-    wanted = OTHER_WORDS.get(word, ())
     guess = None
-    if before == "vctl":  # jobs are what most people are after
-        guess = next((f"vctl job {one}" for one in (word, *wanted) if f"job {one}" in _job_paths()), None)
-    if guess is None:
-        guess = next((f"{before} {one}" for one in wanted if one in known), None)
-    if guess is None and (close := nearest(word, known)):
-        guess = f"{before} {close}"
-    fix = f"did you mean `{guess}`?" if guess else f"`{before} --help` lists the commands"
+    if before == "vctl":
+        guess = ELSEWHERE.get(word)
+        if guess is None and f"job {word}" in _job_paths():  # jobs are what most people are after
+            guess = f"job {word}"
+    else:
+        guess = next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
+    guess = guess or nearest(word, known)
+    fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)
 
 

@@ -17,7 +17,8 @@ class Tree:
 
     def __init__(self, commands: Mapping[str, Command]) -> None:
         self.commands = {path: command for path, command in commands.items() if not command.hidden}
-        self.top = {word: help for word, (help, _) in (catalog.GROUPS | catalog.WORDS).items()}
+        self.commands.update({word: catalog.short(word) for word in catalog.SHORT})
+        self.top = {word: catalog.line_of(word) for words in catalog.SECTIONS.values() for word in words}
         self.groups = {
             group: {path.split()[1]: c.help for path, c in self.commands.items() if path.split()[0] == group}
             for group in catalog.GROUPS

@@ -17,7 +17,9 @@ _vctl_offer() {
         live) if [[ $2 == objects ]]; then _vctl_live "${loose[0]}"; else _vctl_live "$2"; fi ;;
         file) COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null ;;
         dir) COMPREPLY=($(compgen -d -- "$cur")); compopt -o filenames 2>/dev/null ;;
-        command) COMPREPLY=($(compgen -c -- "$cur") $(compgen -f -- "$cur")) ;;
+        command)  # the first word is a command, those behind it are its own; nobody reads all commands there are
+            COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null
+            if [[ ${#loose[@]} -eq 0 && -n $cur ]]; then COMPREPLY+=($(compgen -c -- "$cur")); fi ;;
     esac
 }
 """

@@ -5,6 +5,7 @@ The one declaration is read by ``quick`` (fast), ``bridge`` (typer: help and usa
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -106,6 +107,13 @@ class Command:
         text = (run.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
         self.details = " ".join(rest.split())
+
+    def called(self, word: str) -> "Command":
+        """The same command under a shorter word; its examples too."""
+        twin = copy(self)
+        twin.path = word
+        twin.examples = tuple(example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples)
+        return twin
 
     @property
     def params(self) -> list[Param]:

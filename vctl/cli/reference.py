@@ -55,6 +55,9 @@ def _section(command: Command) -> Iterator[str]:
     yield ""
     yield f"`{usage(command)}`"
     yield ""
+    if word := next((word for word, path in catalog.SHORT.items() if path == command.path), None):
+        yield f"Short: `vctl {word}`."
+        yield ""
     everywhere = {shared.name for shared in common.LISTS}
     if own := [param for param in command.params if param.name not in everywhere]:
         yield from _options(own)

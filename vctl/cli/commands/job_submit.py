@@ -45,10 +45,10 @@ def submit(
         ),
     ] = None,
     num_cpus: Annotated[
-        str | None, Opt("--num-cpus", metavar="N", help="CPUs of each reserved node.")
+        str | None, Opt("-n", "--num-cpus", metavar="N", help="CPUs of each reserved node.")
     ] = None,
     num_gpus: Annotated[
-        str | None, Opt("--num-gpus", metavar="N", help="GPUs of each reserved node.")
+        str | None, Opt("-g", "--num-gpus", metavar="N", help="GPUs of each reserved node.")
     ] = None,
     memory: Annotated[
         str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")
@@ -83,7 +83,7 @@ def submit(
     ] = None,
     clean_env: Annotated[bool, Opt("--clean-env", help="Do not hand on this environment.")] = False,
     working_dir: Annotated[
-        str | None, Opt("--working-dir", metavar="DIR", complete="dir", help="Start the command there.")
+        str | None, Opt("--working-dir", "--cwd", metavar="DIR", complete="dir", help="Start the command there.")
     ] = None,
     metadata: Annotated[
         list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")
@@ -141,7 +141,7 @@ def submit(
             help="Warn with a signal that long before the time limit, and before preemption: USR1@60.",
         ),
     ] = None,
-    no_wait: Annotated[bool, Opt("--no-wait", help="Print the submission id and return.")] = False,
+    no_wait: Annotated[bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")] = False,
     dry_run: Annotated[
         bool, Opt("--dry-run", help="Say whether and where it would start, and submit nothing.")
     ] = False,

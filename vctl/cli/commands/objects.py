@@ -12,6 +12,7 @@ from vctl.cli.common import LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.core.clusters import PRIMARY
+from vctl.errors import BadSpec
 
 Items = tuple[list[Data], int]
 
@@ -242,9 +243,13 @@ def _field(name: str) -> Callable[[Any], str]:
     uses_nodes=True,
 )
 def get(
-    call: Call, res: Single, ref: Annotated[str, Arg("ID", help="Its id.", complete="objects")]
+    call: Call,
+    res: Single,
+    ref: Annotated[str | None, Arg("ID", help="Its id.", complete="objects")] = None,
 ) -> Answer:
     """Show one object."""
+    if ref is None:
+        raise BadSpec(f"vctl get {res} needs an id", fix=f"`vctl list {res}` shows them all")
     kind = KINDS[res]
     assert kind.one is not None
     data = kind.one(call, ref)

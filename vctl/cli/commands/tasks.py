@@ -32,8 +32,8 @@ def run(
     words: Annotated[
         list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")
     ],
-    num_cpus: Annotated[str | None, Opt("--num-cpus", metavar="N", help="CPUs it takes (1).")] = None,
-    num_gpus: Annotated[str | None, Opt("--num-gpus", metavar="N", help="GPUs it takes (0).")] = None,
+    num_cpus: Annotated[str | None, Opt("-n", "--num-cpus", metavar="N", help="CPUs it takes (1).")] = None,
+    num_gpus: Annotated[str | None, Opt("-g", "--num-gpus", metavar="N", help="GPUs it takes (0).")] = None,
     memory: Annotated[
         str | None, Opt("--memory", metavar="SIZE", help="Memory it takes, such as 8GiB.")
     ] = None,
