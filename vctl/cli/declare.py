@@ -112,7 +112,9 @@ class Command:
         """The same command under a shorter word; its examples too."""
         twin = copy(self)
         twin.path = word
-        twin.examples = tuple(example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples)
+        twin.examples = tuple(
+            example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples
+        )
         return twin
 
     @property

@@ -83,7 +83,8 @@ def submit(
     ] = None,
     clean_env: Annotated[bool, Opt("--clean-env", help="Do not hand on this environment.")] = False,
     working_dir: Annotated[
-        str | None, Opt("--working-dir", "--cwd", metavar="DIR", complete="dir", help="Start the command there.")
+        str | None,
+        Opt("--working-dir", "--cwd", metavar="DIR", complete="dir", help="Start the command there."),
     ] = None,
     metadata: Annotated[
         list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")
@@ -141,7 +142,9 @@ def submit(
             help="Warn with a signal that long before the time limit, and before preemption: USR1@60.",
         ),
     ] = None,
-    no_wait: Annotated[bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")] = False,
+    no_wait: Annotated[
+        bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
+    ] = False,
     dry_run: Annotated[
         bool, Opt("--dry-run", help="Say whether and where it would start, and submit nothing.")
     ] = False,
