@@ -187,22 +187,60 @@ def test_remove_nodes_takes_all_or_none(api: Running):
         " idle nor found in the virtual cluster. These nodes with failure are shown below.",
         "data": {"virtualClusterId": "a", "nodesWithFailure": ["t-03", "nope"]},
     }
-    assert remove("zz", "t-00").status_code == 404
-    assert remove("a").status_code == 400
+    unknown = remove("zz", "t-00")
+    assert (unknown.status_code, unknown.json()["data"]) == (
+        404,
+        {"virtualClusterId": "zz", "nodesWithFailure": []},
+    )
+    assert unknown.json()["msg"].endswith(": The logical cluster zz does not exist.")
+    primary = remove("kPrimaryClusterID", "t-00")
+    assert (primary.status_code, primary.json()["msg"]) == (
+        400,
+        "Failed to remove nodes from virtual cluster kPrimaryClusterID: Invalid request, kPrimaryClusterID should not be"
+        " updated via this API.",
+    )
+    made = {"result": True, "msg": "Virtual cluster successfully updated.", "data": {"virtualClusterId": "a"}}
+    nothing = remove("a")
+    assert (nothing.status_code, nothing.json()) == (200, made)
     assert api.tree() == before
 
-    done = remove("a", "t-00")
-    assert done.json() == {
-        "result": True,
-        "msg": "Virtual cluster successfully updated.",
-        "data": {"virtualClusterId": "a"},
-    }
+    latest = revision(api, "a")
+    assert remove("a", "t-00").json() == made
     assert counts_of(api, "a") == {"t": 1}
+    assert revision(api, "a") == latest  # what the client holds stays good
+    assert post(api, "a", {"t": 0}, divisible=True, revision=latest)["result"]
+    kept = api.http.get("/api/v1/clusters/a").json()
+    assert (kept["replica_sets"], kept["spec"]["replica_sets"]) == ({}, {})
+
+
+def test_recommendations_never_exceed_what_was_asked(api: Running):
+    assert post(api, "b", {"t": 1, "x": 1})["data"]["replicaSetsToRecommend"] == {"t": 1, "x": 0}
+    job = {
+        "entrypoint": ["sleep", "60"],
+        "cluster": "a",
+        "virtual_cluster": {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]},
+    }
+    job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
+    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
+    short = post(api, "a", {"t": 0}, divisible=True, revision=revision(api, "a"))
+    assert short["data"]["replicaSetsToRecommend"] == {"t": 1}
+    api.http.post(f"/api/v1/jobs/{job_id}/stop", json={"grace_s": 0})
+    api.http.get(f"/api/v1/jobs/{job_id}/wait")
+
+
+def test_a_cluster_of_slices_has_no_whole_nodes_to_remove(api: Running):
+    spec = {"flexible_resource_min": {"CPU": 2}}
+    assert api.http.post("/api/v1/clusters", json={"cluster_id": "s", "spec": spec}).status_code == 200
+    body = {"virtualClusterId": "s", "nodesToRemove": ["t-02"]}
+    refused = api.http.post("/virtual_clusters/remove_nodes", json=body)
+    assert refused.status_code == 409
+    assert refused.json()["msg"].endswith("was made from a resource spec and has no whole nodes to remove.")
+    assert refused.json()["data"] == {"virtualClusterId": "s", "nodesWithFailure": ["t-02"]}
 
 
 def test_delete(api: Running):
     assert api.http.delete("/virtual_clusters/zz").json()["msg"] == (
-        "Failed to remove virtual cluster zz: The virtual cluster zz does not exist."
+        "Failed to remove virtual cluster zz: The logical cluster zz does not exist."
     )
     refused = api.http.delete("/virtual_clusters/kPrimaryClusterID")
     assert refused.status_code == 400
@@ -217,6 +255,33 @@ def test_delete(api: Running):
     assert api.http.get("/virtual_clusters").json()["data"] == {"virtualClusters": []}
 
 
+def test_delete_of_clusters_of_jobs(api: Running):
+    job = {"entrypoint": ["sleep", "60"], "cluster": "a", "virtual_cluster": {"replica_sets": {"t": 1}}}
+    job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
+    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
+    assert post(api, "b", {"t": 1})["result"]
+
+    def delete(cluster_id: str):
+        answer = api.http.delete("/virtual_clusters/" + cluster_id.replace("#", "%23"))
+        prefix = f"Failed to remove virtual cluster {cluster_id}: "
+        assert answer.json()["msg"].startswith(prefix)
+        return answer.status_code, answer.json()["msg"].removeprefix(prefix), answer.json()["data"]
+
+    live = f"a##{job_id}"
+    assert delete(live) == (
+        409,
+        f"The virtual cluster {live} can not be removed as it is still in use.",
+        {"virtualClusterId": live, "blockers": [f"job {job_id}"]},
+    )
+    failed = "Failed to remove virtual cluster, parent cluster"
+    assert delete("zz##j")[:2] == (404, f"{failed} not exists, virtual cluster id: zz##j")
+    assert delete("b##j")[:2] == (400, f"{failed} is not divisible, virtual cluster id: b##j")
+    assert delete("a##j")[:2] == (404, "The job cluster a##j does not exist.")
+    assert delete("kPrimaryClusterID##j")[:2] == (404, "The job cluster kPrimaryClusterID##j does not exist.")
+    api.http.post(f"/api/v1/jobs/{job_id}/stop", json={"grace_s": 0})
+    api.http.get(f"/api/v1/jobs/{job_id}/wait")
+
+
 def test_jobs_show_only_when_asked_for(api: Running):
     job = {"entrypoint": ["sleep", "60"], "cluster": "a", "virtual_cluster": {"replica_sets": {"t": 1}}}
     job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
@@ -229,6 +294,7 @@ def test_jobs_show_only_when_asked_for(api: Running):
         "virtualClusters"
     ]
     assert [one["virtualClusterId"] for one in more] == ["a", f"a##{job_id}"]
+    assert [one["divisible"] for one in more] == [True, False]
     api.http.post(f"/api/v1/jobs/{job_id}/stop", json={"grace_s": 0})
     api.http.get(f"/api/v1/jobs/{job_id}/wait")
 
@@ -264,8 +330,28 @@ def test_a_body_that_cannot_be_read_is_refused_in_the_envelope(api: Running):
         answer = api.http.post("/virtual_clusters", content=content)
         assert answer.status_code == 400, content[:50]
         assert answer.json()["result"] is False
-        assert answer.json()["data"] == {}
     assert api.tree() == before
+
+
+PLACES = {
+    "divisible": {"divisible": 7},
+    "replicaSets.t": {"replicaSets": {"t": "2"}},
+    "replicaSets": {"replicaSets": [1]},
+    "revision": {"revision": 1.5},
+    "nosuch": {"nosuch": 1},
+}
+
+
+def test_a_value_of_a_wrong_type_is_named_by_its_field(api: Running):
+    for path, fields in PLACES.items():
+        answer = api.http.post("/virtual_clusters", json={"virtualClusterId": "b", **fields})
+        start = f"Failed to create or update virtual cluster b: Invalid request, {path}: "
+        assert (answer.status_code, answer.json()["msg"][: len(start)]) == (400, start)
+    body = {"virtualClusterId": "a", "nodesToRemove": [1]}
+    answer = api.http.post("/virtual_clusters/remove_nodes", json=body)
+    assert answer.json()["data"] == {"virtualClusterId": "a", "nodesWithFailure": []}
+    start = "Failed to remove nodes from virtual cluster a: Invalid request, nodesToRemove.0: "
+    assert answer.json()["msg"].startswith(start)
 
 
 def test_bodies_are_json_whatever_curl_calls_them(api: Running):

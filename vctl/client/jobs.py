@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.client.connection import Connection, at
-from vctl.core import jobs as jb
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
@@ -99,10 +98,10 @@ def log_blocks(server: Connection, ref: str, *, tail: int | None = None) -> Iter
 
 
 def stop(
-    server: Connection, ref: str | int, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER
+    server: Connection, ref: str | int, *, grace_s: float | None = None, message: str | None = None
 ) -> Form:
     """End a job."""
-    job: Form = server.post(at("jobs", str(ref), "stop"), {"grace_s": grace_s, "reason": reason})
+    job: Form = server.post(at("jobs", str(ref), "stop"), {"grace_s": grace_s, "reason": message})
     return job
 
 

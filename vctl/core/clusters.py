@@ -43,7 +43,7 @@ class ClusterSpec:
     """What a cluster needs (the gang) and how far it may grow.
 
     ``flexible`` says whether the cluster has a flexible part at all; ``flexible_max`` is None for infinite,
-    a name missing in it is infinite too.
+    a name missing in it is infinite too. A template that counts 0 is not in ``replica_sets``.
     """
 
     flexible_min: Amounts = field(default_factory=dict)
@@ -52,10 +52,15 @@ class ClusterSpec:
     replica_sets: Mapping[str, int] = field(default_factory=dict)
     flexible: bool = True
 
+    def __post_init__(self) -> None:
+        if not all(self.replica_sets.values()):
+            counted = {template: count for template, count in self.replica_sets.items() if count}
+            object.__setattr__(self, "replica_sets", counted)
+
     @property
     def has_gang(self) -> bool:
         """Whether anything must be reserved before the cluster may start."""
-        return bool(self.groups or any(self.replica_sets.values()) or any(self.flexible_min.values()))
+        return bool(self.groups or self.replica_sets or any(self.flexible_min.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,11 @@ class VNode:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One row of the tree. ``state``: ACTIVE, STOPPED (admits nothing) or REMOVING (deleted when empty)."""
+    """One row of the tree.
+
+    ``state``: ACTIVE; STOPPED (queued jobs wait until it is resumed); REMOVING (new jobs are refused, queued and
+    running ones come to their end, and it is deleted when it is empty).
+    """
 
     cluster_id: str
     parent_id: str | None
@@ -96,3 +105,8 @@ class Cluster:
     """How much of its minimum it may lend while it does not use it; nothing by default."""
     queue: QueuePolicy = DEFAULT
     """How the jobs sent to it are served, and its weight among its siblings."""
+
+    @property
+    def starts_jobs(self) -> bool:
+        """Whether its queued jobs may start. One that is being removed empties its queue by running it."""
+        return self.state != "STOPPED"

@@ -164,6 +164,8 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
             jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
             return  # told to end; the last one of them ends the job
         mirror.stops.discard(job_id)
+        if outcome.reason == jb.STOPPED_BY_USER and job["message"] is not None:
+            outcome = dataclasses.replace(outcome, message=job["message"])  # the words of who stopped it
         outcome = preempting.judged(mirror, job, outcome)
         if _goes_on(store, mirror, job, outcome):
             return

@@ -62,7 +62,7 @@ class Preempting:
             return "its priority is lower now"
         if not job.may_start(self.store.clock()):
             return "it may not start now"
-        if parent is None or parent.state != "ACTIVE":
+        if parent is None or not parent.starts_jobs:
             return "its cluster admits no jobs"
         if parent.queue.preemption == OFF:
             return "preemption was turned off"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +14,13 @@ from starlette.exceptions import HTTPException
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError
 
 MANAGEMENT = "/virtual_clusters"
+CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
+"""What a request of the management API wanted to do to a virtual cluster, as its failures begin."""
+_ALWAYS: dict[str, tuple[str, Any]] = {
+    CREATE: ("replicaSetsToRecommend", {}),
+    REMOVE_NODES: ("nodesWithFailure", []),
+}
+"""What ``data`` of a failure has even when there is nothing to say."""
 
 
 class Unauthorized(NotPermitted):
@@ -43,6 +50,19 @@ class WrongHost(NotPermitted):
 def envelope(*, result: bool, msg: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """The management API's answer."""
     return {"result": result, "msg": msg, "data": dict(data)}
+
+
+def failure(what: str, cluster_id: str, error: VctlError) -> dict[str, Any]:
+    """A refusal of the management API, with what the caller may do instead."""
+    data: dict[str, Any] = {"virtualClusterId": cluster_id}
+    if what in _ALWAYS:
+        name, empty = _ALWAYS[what]
+        data[name] = error.details.get(name, empty)
+    if "blockers" in error.details:
+        data["blockers"] = error.details["blockers"]
+    return envelope(
+        result=False, msg=f"Failed to {what} virtual cluster {cluster_id}: {error.problem}", data=data
+    )
 
 
 def error_body(error: VctlError) -> dict[str, Any]:
@@ -79,7 +99,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(request, _first_problem(error))
+        problem = _first_problem(error)
+        what = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}.get(request.url.path)
+        if what is None:
+            return answer(request, problem)
+        named = error.body.get("virtualClusterId") if isinstance(error.body, dict) else None
+        body = failure(what, named if isinstance(named, str) else "", problem)
+        return JSONResponse(json.loads(encode(body)), problem.http_status)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
@@ -105,14 +131,30 @@ def answer(request: Request, error: VctlError, headers: Mapping[str, str] | None
 def _first_problem(error: RequestValidationError) -> BadSpec:
     """The first thing wrong with a request, by path. What was sent is not repeated: it may be a secret."""
     found = error.errors()[0]
-    where = [str(part) for part in found["loc"]]
-    path = ".".join(where[1:] if where[:1] == ["body"] else where[1:] or where)
+    path = ".".join(_place(found["loc"], found["type"], error.body))
     problem = str(found["msg"])[:300]
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
         fix="see /openapi.json for what is accepted",
         details={"path": path},
     )
+
+
+def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
+    """The path of a value in what was sent: a location also names the alternatives of a type that were tried."""
+    if loc[:1] != ("body",):
+        return [str(part) for part in loc[1:] or loc]
+    path: list[str] = []
+    here = body
+    for part in loc[1:]:
+        if isinstance(here, Mapping) and (part in here or kind == "missing"):
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int):
+            here = here[part] if part < len(here) else None
+        else:
+            break
+        path.append(str(part))
+    return path
 
 
 def _of_framework(request: Request, error: HTTPException) -> VctlError:

@@ -107,10 +107,10 @@ class Heartbeat(Body):
 
 
 class Stop(Body):
-    """Seconds between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL, and the user's words on it: they become the message of the job."""
 
     grace_s: Seconds | None = None
-    reason: Annotated[StrictStr, Field(max_length=64)] | None = None
+    reason: Annotated[StrictStr, Field(max_length=1000)] | None = None
 
 
 class JobChange(Body):

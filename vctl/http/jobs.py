@@ -94,12 +94,11 @@ def delete_all(request: Request, body: bodies.JobNames) -> JSONResponse:
 @router.post("/{job}/stop", responses=good(documents.Job), response_model=None)
 def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
     """Ask for the end of a job; it is over when its status says so."""
-    from vctl.core.jobs import STOPPED_BY_USER
     from vctl.ops import jobs
 
     given = body or bodies.Stop()
     with state(request) as store:
-        return jobs.stop(store, job, grace_s=given.grace_s, reason=given.reason or STOPPED_BY_USER)
+        return jobs.stop(store, job, grace_s=given.grace_s, message=given.reason)
 
 
 @router.post("/{job}/hold", responses=good(documents.Job), response_model=None)

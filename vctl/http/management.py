@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
+from vctl.core.clusters import LOGICAL
 from vctl.errors import Conflict, NotFound, VctlError
-from vctl.http.answers import MANAGEMENT, envelope
+from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, envelope, failure
 from vctl.http.bodies import NodesToRemove, VirtualCluster
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
@@ -25,13 +26,7 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
         with state(request) as store:
             form = _bring(store, body)
     except VctlError as error:
-        recommended = error.details.get("replicaSetsToRecommend", {})
-        return _failed(
-            f"create or update virtual cluster {cluster_id}",
-            cluster_id,
-            error,
-            replicaSetsToRecommend=recommended,
-        )
+        return _failed(CREATE, cluster_id, error)
     return _done(
         "Virtual cluster created or updated.",
         virtualClusterId=cluster_id,
@@ -74,10 +69,7 @@ def remove_nodes(request: Request, body: NodesToRemove) -> JSONResponse:
         with state(request) as store:
             membership.remove_nodes(store, cluster_id, body.nodesToRemove)
     except VctlError as error:
-        failing = error.details.get("nodesWithFailure", [])
-        return _failed(
-            f"remove nodes from virtual cluster {cluster_id}", cluster_id, error, nodesWithFailure=failing
-        )
+        return _failed(REMOVE_NODES, cluster_id, error)
     return _done("Virtual cluster successfully updated.", virtualClusterId=cluster_id)
 
 
@@ -93,7 +85,8 @@ def get_all(
     clusters = [
         {
             "virtualClusterId": form["cluster_id"],
-            "divisible": form["divisible"],
+            "divisible": form["divisible"]
+            and form["kind"] == LOGICAL,  # ant-ray's job clusters hold no others
             "isRemoved": False,
             "nodeInstances": _instances(form["node_instances"]),
             "revision": form["revision"],
@@ -112,8 +105,7 @@ def remove(request: Request, virtual_cluster_id: str) -> JSONResponse:
         with state(request) as store:
             clusters.delete(store, virtual_cluster_id)
     except VctlError as error:
-        blockers = {"blockers": error.details["blockers"]} if "blockers" in error.details else {}
-        return _failed(f"remove virtual cluster {virtual_cluster_id}", virtual_cluster_id, error, **blockers)
+        return _failed(REMOVE, virtual_cluster_id, error)
     return _done(f"Virtual cluster {virtual_cluster_id} removed.", virtualClusterId=virtual_cluster_id)
 
 
@@ -128,8 +120,5 @@ def _done(msg: str, **data: Any) -> JSONResponse:
     return JSONResponse(envelope(result=True, msg=msg, data=data))
 
 
-def _failed(what: str, cluster_id: str, error: VctlError, **data: Any) -> JSONResponse:
-    body = envelope(
-        result=False, msg=f"Failed to {what}: {error.problem}", data={"virtualClusterId": cluster_id, **data}
-    )
-    return JSONResponse(body, error.http_status)
+def _failed(what: str, cluster_id: str, error: VctlError) -> JSONResponse:
+    return JSONResponse(failure(what, cluster_id, error), error.http_status)

@@ -186,8 +186,8 @@ def forget_empty(store: Store) -> None:
     table.forget_empty(store)
 
 
-def stop(store: Store, array: Row, *, grace_s: float | None, reason: str) -> None:
-    """End all members, in the caller's transaction: those that wait at once, those that run are asked for."""
-    table.stop_pending(store, array, reason, "stopped before it started")
-    table.request_stops(store, array, reason, grace_s)
-    table.tell(store, array, "array.stop_requested", {"reason": reason})
+def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
+    """End all members, in the caller's transaction: those that wait at once, those that run are asked to end."""
+    table.stop_pending(store, array, jb.STOPPED_BY_USER, message or "stopped before it started")
+    table.request_stops(store, array, jb.STOPPED_BY_USER, grace_s, message)
+    table.tell(store, array, "array.stop_requested", {"reason": jb.STOPPED_BY_USER})

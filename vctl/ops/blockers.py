@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vctl.errors import Conflict
 from vctl.store import clusters, job_views, tasks
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 
 def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
@@ -18,9 +18,7 @@ def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
 
 def blockers_of(store: Store, cluster_id: str) -> list[str]:
     """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
-    unfinished = job_views.matching(
-        store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [cluster_id]
-    )
+    unfinished = unfinished_jobs(store, cluster_id)
     of_jobs = {row["job_id"] for row in unfinished}
     children = [row for row in clusters.children(store, cluster_id) if row["job_id"] not in of_jobs]
     alone = [
@@ -33,3 +31,9 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
         *(f"job {row['submission_id']}" for row in unfinished),
         *(f"task {row['task_id']}" for row in alone),
     ]
+
+
+def unfinished_jobs(store: Store, cluster_id: str) -> list[Row]:
+    """Jobs that were sent to a cluster, or that it was made for, and that have not ended."""
+    where = "(j.parent_cluster_id = ?1 OR j.cluster_id = ?1) AND j.status IN ('PENDING', 'RUNNING')"
+    return job_views.matching(store, where, [cluster_id])

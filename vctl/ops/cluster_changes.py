@@ -175,7 +175,7 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
     """A cluster of whole nodes stays one, and so does a cluster of slices."""
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(f"{old.cluster_id} was made from a resource spec and keeps to that", fix="give --spec")
-    if any(old.spec.replica_sets.values()) and not of_whole_nodes(spec):
+    if old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
             f"{old.cluster_id} was made from replica sets and keeps to that", fix="give --replica-sets"
         )

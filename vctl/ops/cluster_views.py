@@ -7,7 +7,7 @@ from typing import Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
-from vctl.errors import NotFound
+from vctl.errors import BadSpec, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.ops.totals import totals_of
@@ -27,15 +27,53 @@ def cluster_row(store: Store, cluster_id: str) -> Row:
     """The row of a cluster; NotFound names the nearest id."""
     row = table.get(store, cluster_id)
     if row is None:
-        from vctl.spec.fields import nearest
-
-        guess = nearest(cluster_id, [row["cluster_id"] for row in table.all_rows(store)])
         raise NotFound(
             f"The virtual cluster {cluster_id} does not exist.",
-            fix=f"did you mean {guess}?" if guess else "`vctl vc list` shows them",
+            fix=_nearest_id(store, cluster_id),
             details={"cluster_id": cluster_id},
         )
     return row
+
+
+def logical_row(store: Store, cluster_id: str) -> Row:
+    """The row of a cluster that was made by name, in the words of ant-ray's management API."""
+    row = table.get(store, cluster_id)
+    if row is None:
+        raise NotFound(
+            f"The logical cluster {cluster_id} does not exist.",
+            fix=_nearest_id(store, cluster_id),
+            details={"cluster_id": cluster_id},
+        )
+    if row["kind"] != LOGICAL:
+        raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="stop its job: it goes with it")
+    return row
+
+
+def removable_row(store: Store, cluster_id: str) -> Row:
+    """The row of a cluster of any kind but the primary, in the words of ant-ray's management API."""
+    parent_id, mark, _ = cluster_id.rpartition("##")
+    if not mark:
+        return logical_row(store, cluster_id)
+    row = table.get(store, cluster_id)
+    if row is not None:
+        return row
+    failed, about = "Failed to remove virtual cluster, parent cluster", f"virtual cluster id: {cluster_id}"
+    parent = None if parent_id == PRIMARY else table.get(store, parent_id)
+    if parent is None and parent_id != PRIMARY:
+        raise NotFound(f"{failed} not exists, {about}", fix=_nearest_id(store, cluster_id))
+    if parent is not None and not parent["divisible"]:
+        raise BadSpec(
+            f"{failed} is not divisible, {about}",
+            fix=f"jobs of {parent_id} share it; `vctl job stop` ends one",
+        )
+    raise NotFound(f"The job cluster {cluster_id} does not exist.", fix=_nearest_id(store, cluster_id))
+
+
+def _nearest_id(store: Store, cluster_id: str) -> str:
+    from vctl.spec.fields import nearest
+
+    guess = nearest(cluster_id, [row["cluster_id"] for row in table.all_rows(store)])
+    return f"did you mean {guess}?" if guess else "`vctl vc list` shows them"
 
 
 def get_cluster(store: Store, cluster_id: str) -> forms.Form:

@@ -10,11 +10,19 @@ from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms
-from vctl.ops.blockers import blockers_of, in_use
+from vctl.ops.blockers import blockers_of, in_use, unfinished_jobs
 from vctl.ops.cluster_changes import Wanted
-from vctl.ops.cluster_views import cluster_form, cluster_row, get_cluster, list_clusters, resolve, tree
+from vctl.ops.cluster_views import (
+    cluster_form,
+    cluster_row,
+    get_cluster,
+    list_clusters,
+    removable_row,
+    resolve,
+    tree,
+)
 from vctl.store import clusters as table
-from vctl.store import job_views, settings, tasks
+from vctl.store import settings, tasks
 from vctl.store.store import Store
 
 __all__ = [
@@ -110,12 +118,14 @@ def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> 
 
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> forms.Form:
-    """Remove an unused logical cluster. ``drain``: admit nothing, remove when empty; ``force``: stop the blockers."""
+    """Remove an unused cluster.
+
+    ``drain``: refuse new jobs, let queued and running ones end, remove it when it is empty; the cluster of a job goes
+    with its job. ``force``: stop the blockers.
+    """
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
-        row = cluster_row(store, cluster_id)
-        if row["kind"] == JOB:
-            raise BadSpec(f"{cluster_id} is the cluster of a job", fix="stop its job: it goes with it")
+        row = removable_row(store, cluster_id)
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
@@ -123,10 +133,11 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
-        for below in [cluster_id, *table.subtree(store, cluster_id)]:
-            child = table.get(store, below)
-            if child is not None and row["kind"] in (SUB, child["kind"]):
-                table.set_state(store, below, "REMOVING")
+        if row["kind"] != JOB:  # what its job still starts belongs to the end that it comes to
+            for below in [cluster_id, *table.subtree(store, cluster_id)]:
+                child = table.get(store, below)
+                if child is not None and row["kind"] in (SUB, child["kind"]):
+                    table.set_state(store, below, "REMOVING")
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     if table.get(store, cluster_id) is None:
@@ -151,9 +162,7 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
 
     everything = [cluster_id, *table.subtree(store, cluster_id)]
     for below in everything:
-        for row in job_views.matching(
-            store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below]
-        ):
+        for row in unfinished_jobs(store, below):
             stop(store, int(row["job_id"]))
     for below in everything:  # what is detached outlives its job
         for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [below]):

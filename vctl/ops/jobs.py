@@ -123,23 +123,33 @@ def log_path(store: Store, ref: str) -> Path:
 
 
 def stop(
-    store: Store, ref: str | int, *, grace_s: float | None = None, reason: str = jb.STOPPED_BY_USER
+    store: Store, ref: str | int, *, grace_s: float | None = None, message: str | None = None
 ) -> forms.Form:
-    """End a job: at once when it is pending; a running one is asked for, and a scheduler carries it out."""
+    """End a job: at once when it is pending; a running one is asked to end, and a scheduler carries it out.
+
+    ``message``: the user's words on it; the reason is always StoppedByUser.
+    """
     with store.transaction():
         if (array := arrays.named(store, ref)) is not None:
-            arrays.stop(store, array, grace_s=grace_s, reason=reason)
+            arrays.stop(store, array, grace_s=grace_s, message=message)
             return arrays.form(store, array)
         job_id = resolve(store, ref)
         row = table.get(store, job_id)
         assert row is not None
         if row["status"] == jb.PENDING:
             table.mark_ended(
-                store, job_id, row["submission_id"], status=jb.STOPPED, reason=reason,
-                message="stopped before it started", exit_code=None, cluster_id=row["parent_cluster_id"],
+                store, job_id, row["submission_id"], status=jb.STOPPED, reason=jb.STOPPED_BY_USER,
+                message=message or "stopped before it started", exit_code=None, cluster_id=row["parent_cluster_id"],
             )  # fmt: skip
         elif row["status"] == jb.RUNNING:
-            table.request_stop(store, job_id, row["submission_id"], reason=reason, grace_s=grace_s)
+            table.request_stop(
+                store,
+                job_id,
+                row["submission_id"],
+                reason=jb.STOPPED_BY_USER,
+                grace_s=grace_s,
+                message=message,
+            )
     return get_job(store, job_id)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vctl.core.clusters import LOGICAL, ClusterSpec
+from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.nodes import DEAD
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import forms
-from vctl.ops.cluster_views import cluster_row, get_cluster
+from vctl.ops.cluster_changes import of_whole_nodes
+from vctl.ops.cluster_views import cluster_row, get_cluster, logical_row, resolve
 from vctl.store import clusters as table
 from vctl.store import rows
 from vctl.store.partial import load_for_exchange
@@ -39,18 +40,30 @@ def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
 
 
 def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> forms.Form:
-    """Give named nodes of a logical cluster back to its parent: all of them or none, when one is busy or not its."""
+    """Give named nodes of a logical cluster back to its parent: all of them or none, when one is busy or not its.
+
+    The nodes of a cluster change without its revision: it counts what users asked for.
+    """
     from vctl.spec.ids import check_new_cluster_id
 
+    if resolve(cluster_id) == PRIMARY and cluster_id:
+        raise BadSpec(
+            f"Invalid request, {PRIMARY} should not be updated via this API.",
+            fix="`vctl node remove` takes a node out of the primary cluster",
+        )
     check_new_cluster_id(cluster_id)
     wanted = list(dict.fromkeys(node_ids))
-    if not wanted:
-        raise BadSpec("no nodes to remove are named", fix="name at least one; `vctl vc get` shows them")
     with store.transaction():
-        row = cluster_row(store, cluster_id)
-        if row["kind"] != LOGICAL:
-            raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="stop its job: it goes with it")
+        row = logical_row(store, cluster_id)
         cluster = rows.cluster(row)
+        if not of_whole_nodes(cluster.spec):
+            raise Conflict(
+                f"The virtual cluster {cluster_id} was made from a resource spec and has no whole nodes to remove.",
+                fix=f"`vctl vc update {cluster_id} --spec …` makes it smaller",
+                details={"nodesWithFailure": wanted},
+            )
+        if not wanted:
+            return get_cluster(store, cluster_id)
         leaving = _idle_members(store, cluster_id, wanted)
         if offenders := [node_id for node_id in wanted if node_id not in leaving]:
             raise Conflict(
@@ -66,7 +79,7 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> form
             if vnode["node_id"] in leaving:
                 table.delete_vnode(store, vnode["vnode_id"])
         spec = ClusterSpec(flexible=False, replica_sets=counts)
-        table.update(store, cluster_id, spec=spec, revision=store.next_revision())
+        table.update(store, cluster_id, spec=spec, revision=cluster.revision)
     return get_cluster(store, cluster_id)
 
 

@@ -136,7 +136,7 @@ def _comparable(cluster: TreeCluster) -> TreeCluster:
         flexible_min={name: amount for name, amount in spec.flexible_min.items() if amount},
         flexible_max=dict(spec.flexible_max or {}),
         groups=tuple(sorted(spec.groups, key=_canonical)),
-        replica_sets={name: count for name, count in spec.replica_sets.items() if count},
+        replica_sets=spec.replica_sets,
     )
     lending = {name: amount for name, amount in cluster.lending_limit.items() if amount}
     return replace(cluster, spec=plain, lending_limit=lending, path="")

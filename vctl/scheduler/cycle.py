@@ -110,7 +110,7 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     parent = ledger.clusters.get(queue.parent_id)
     if parent is None:
         return False
-    if parent.state == "ACTIVE":
+    if parent.starts_jobs:
         return bool(queue.shapes)
     told = (jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs")
     for shape in queue.shapes.values():

@@ -131,7 +131,7 @@ def _grow_here(
     ledger: Ledger, cluster_id: str, wish: _Wish, done: list[Grow], *, only: str | None, depth: int
 ) -> str | None:
     cluster = ledger.clusters[cluster_id]
-    if cluster_id == PRIMARY or not cluster.spec.flexible or cluster.state != "ACTIVE" or depth > MOST_DEPTH:
+    if cluster_id == PRIMARY or not cluster.spec.flexible or not cluster.starts_jobs or depth > MOST_DEPTH:
         return None
     assert cluster.parent_id is not None
     own = [

@@ -20,7 +20,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Not enough to remove (``adding`` False) or to add, and per affected template how many could be."""
+    """Not enough to remove (``adding`` False) or to add.
+
+    ``recommend``: per affected template, how many of the nodes asked for could be; zeros included.
+    """
 
     adding: bool
     recommend: Mapping[str, int]
@@ -44,7 +47,7 @@ def exchange(
             continue
         free = [vnode for vnode in own[template] if is_undivided(ledger, vnode)]
         free.sort(key=lambda vnode: (ledger.nodes[vnode.node_id].state != DEAD, vnode.node_id))
-        removable[template] = len(free)
+        removable[template] = min(surplus, len(free))
         too_few = too_few or len(free) < surplus
         leave += free[:surplus]
     if too_few:
@@ -56,7 +59,7 @@ def exchange(
         if missing <= 0:
             continue
         candidates = undivided(ledger, parent_id, template)
-        addable[template] = len(candidates)
+        addable[template] = min(missing, len(candidates))
         too_few = too_few or len(candidates) < missing
         join += candidates[:missing]
     if too_few:

@@ -100,7 +100,7 @@ def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[G
 def still_fits(ledger: Ledger, start: Start) -> bool:
     """Whether the whole gang, with the growth it needs, can still be taken; leaves the ledger as it was."""
     parent = ledger.clusters.get(start.job.parent_id)
-    if parent is None or parent.state != "ACTIVE":
+    if parent is None or not parent.starts_jobs:
         return False
     grown: list[Grow] = []
     taken: list[VNode] = []

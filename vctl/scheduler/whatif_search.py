@@ -33,7 +33,7 @@ def helpful(trials: Trials, templates: Mapping[str, Node]) -> tuple[list[Change]
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
     if job.held:
         searches: list[Iterator[Change]] = [_release(trials)]
-    elif parent is None or parent.state != "ACTIVE":
+    elif parent is None or not parent.starts_jobs:
         searches = [_resume(trials)]
     else:
         searches = [

@@ -153,7 +153,7 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
     if spec.flexible or spec.groups:
         found[SPEC] = spec_to_document(spec)
     else:
-        found[REPLICAS] = {name: count for name, count in sorted(spec.replica_sets.items()) if count}
+        found[REPLICAS] = dict(sorted(spec.replica_sets.items()))
     if cluster.borrow_limit:
         found[BORROW] = resources_document(cluster.borrow_limit)
     if cluster.lending_limit:

@@ -136,12 +136,13 @@ def stop_pending(store: Store, array: Row, reason: str, message: str) -> None:
     )
 
 
-def request_stops(store: Store, array: Row, reason: str, grace_s: float | None) -> None:
-    """Ask for the end of every member that runs."""
+def request_stops(store: Store, array: Row, reason: str, grace_s: float | None, message: str | None) -> None:
+    """Ask for the end of every member that runs; ``message`` is what they will say of it."""
     store.db.execute(
         "UPDATE jobs SET stop_requested_at = coalesce(stop_requested_at, ?), stop_reason = coalesce(stop_reason, ?),"
-        " stop_grace_s = coalesce(?, stop_grace_s) WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING'",
-        (store.clock(), reason, grace_s, array["first_job_id"], array["last_job_id"]),
+        " stop_grace_s = coalesce(?, stop_grace_s), message = coalesce(?, message)"
+        " WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING'",
+        (store.clock(), reason, grace_s, message, array["first_job_id"], array["last_job_id"]),
     )
 
 

@@ -171,13 +171,22 @@ def set_outcome(store: Store, job_id: int, outcome: str) -> None:
 
 
 def request_stop(
-    store: Store, job_id: int, submission_id: str, *, reason: str, grace_s: float | None
+    store: Store,
+    job_id: int,
+    submission_id: str,
+    *,
+    reason: str,
+    grace_s: float | None,
+    message: str | None = None,
 ) -> None:
-    """Ask the scheduler to stop a running job; the earliest request keeps its time, the last one its grace."""
+    """Ask the scheduler to stop a running job; the earliest request keeps its time, the last one its grace.
+
+    ``message`` is what the job will say of its end.
+    """
     store.db.execute(
         "UPDATE jobs SET stop_requested_at = coalesce(stop_requested_at, ?), stop_reason = coalesce(stop_reason, ?),"
-        " stop_grace_s = coalesce(?, stop_grace_s) WHERE job_id = ?",
-        (store.clock(), reason, grace_s, job_id),
+        " stop_grace_s = coalesce(?, stop_grace_s), message = coalesce(?, message) WHERE job_id = ?",
+        (store.clock(), reason, grace_s, message, job_id),
     )
     store.event("job.stop_requested", "job", submission_id, job_id=job_id, data={"reason": reason})
 

@@ -185,7 +185,7 @@ def resume(call: Call, cluster_id: Id) -> Answer:
 def delete(
     call: Call,
     cluster_id: Id,
-    drain: Annotated[bool, Opt("--drain", help="Admit nothing more, wait until it is empty.")] = False,
+    drain: Annotated[bool, Opt("--drain", help="Refuse new jobs, let queued and running ones end.")] = False,
     force: Annotated[bool, Opt("--force", help="Stop what runs in it first.")] = False,
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
 ) -> Answer:
@@ -193,11 +193,11 @@ def delete(
     from vctl.ops import clusters
 
     data = clusters.delete(call.store, cluster_id, drain=drain, force=force)
-    if data["state"] == "REMOVING" and not no_wait and _removed(call, cluster_id):
+    if data["state"] != "REMOVED" and not no_wait and _removed(call, cluster_id):
         data = {**data, "state": "REMOVED"}
     word = "deleted" if data["state"] == "REMOVED" else "will be deleted when it is empty"
     answer = done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
-    if data["state"] == "REMOVING" and not no_wait:
+    if data["state"] != "REMOVED" and not no_wait:
         answer.code = INTERRUPTED
     return answer
 
@@ -230,14 +230,12 @@ def remove_nodes(
     cluster_id: Id,
     nodes: Annotated[list[str], Arg("NODE", help="Ids of nodes that it has.", complete="nodes")],
 ) -> Answer:
-    """Give idle nodes of a virtual cluster back to its parent, all or none."""
+    """Give idle nodes of a virtual cluster back to its parent, all or none. Its revision stays."""
     from vctl.ops import membership
 
     data = membership.remove_nodes(call.store, cluster_id, nodes)
     counted = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    return done(
-        data, cluster_id, f"{counted} removed from virtual cluster {cluster_id}, revision {data['revision']}"
-    )
+    return done(data, cluster_id, f"{counted} removed from virtual cluster {cluster_id}")
 
 
 @command(
