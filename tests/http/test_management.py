@@ -196,8 +196,8 @@ def test_remove_nodes_takes_all_or_none(api: Running):
     primary = remove("kPrimaryClusterID", "t-00")
     assert (primary.status_code, primary.json()["msg"]) == (
         400,
-        "Failed to remove nodes from virtual cluster kPrimaryClusterID: Invalid request, kPrimaryClusterID should not be"
-        " updated via this API.",
+        "Failed to remove nodes from virtual cluster kPrimaryClusterID: Invalid request, kPrimaryClusterID should"
+        " not be updated via this API.",
     )
     made = {"result": True, "msg": "Virtual cluster successfully updated.", "data": {"virtualClusterId": "a"}}
     nothing = remove("a")
