@@ -1,4 +1,4 @@
-"""``vc delete --drain``: new jobs are refused, queued and running ones come to their end, then the cluster goes (spec 7)."""
+"""``vc delete --drain``: new jobs are refused, queued and running ones end, then the cluster goes (spec 7)."""
 
 from __future__ import annotations
 
