@@ -230,7 +230,7 @@ def remove_nodes(
     cluster_id: Id,
     nodes: Annotated[list[str], Arg("NODE", help="Ids of nodes that it has.", complete="nodes")],
 ) -> Answer:
-    """Give idle nodes of a virtual cluster back to its parent, all or none; its revision stays."""
+    """Give idle nodes of a virtual cluster back to its parent, all or none."""
     from vctl.ops import membership
 
     data = membership.remove_nodes(call.store, cluster_id, nodes)
