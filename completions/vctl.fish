@@ -104,7 +104,7 @@ complete -c vctl -n '__vctl_in_group vc' -a update -d 'Change what a virtual clu
 complete -c vctl -n '__vctl_in_group vc' -a stop -d 'Admit no more jobs to a virtual cluster; what runs goes on.'
 complete -c vctl -n '__vctl_in_group vc' -a resume -d 'Admit jobs to a virtual cluster again.'
 complete -c vctl -n '__vctl_in_group vc' -a delete -d 'Delete a virtual cluster; its nodes go back to its parent.'
-complete -c vctl -n '__vctl_in_group vc' -a remove-nodes -d 'Give idle nodes of a virtual cluster back to its parent, all or none; its revision stays.'
+complete -c vctl -n '__vctl_in_group vc' -a remove-nodes -d 'Give idle nodes of a virtual cluster back to its parent, all or none.'
 complete -c vctl -n '__vctl_in_group vc' -a list -d 'List virtual clusters of every kind.'
 complete -c vctl -n '__vctl_in_group vc' -a get -d 'Show one virtual cluster.'
 complete -c vctl -n '__vctl_in_group vc' -a tree -d 'Show virtual clusters as a tree with what is used of each.'
