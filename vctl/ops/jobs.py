@@ -98,9 +98,15 @@ def list_jobs(
         if not members:
             together = arrays.list_(store, all=all, cluster=cluster)
         found = job_views.matching(store, condition, values, None if wanted else limit)
-        places = positions(store) if any(row["status"] == jb.PENDING for row in found) else {}
+        places = positions(store, found)
         forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
-        total = job_views.count(store, condition, values) + len(together)
+        if values:
+            total = job_views.count(store, condition, values)
+        else:
+            total = job_views.total(store, unfinished=not all)
+            if not members:
+                total -= job_views.count_members(store, unfinished=not all)
+        total += len(together)
     if together:
         forms_ = sorted([*forms_, *together], key=lambda form: -form["job_id"])
     if wanted:

@@ -7,6 +7,7 @@ the plan is made again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
@@ -19,6 +20,8 @@ from vctl.scheduler.orders import order_key
 from vctl.store import queues, rows, settings
 from vctl.store.store import Row, Store
 
+FEW = 500
+"""Above that many, one pass over all queues is cheaper than one question each."""
 _NO_SPEC = ClusterSpec()
 
 
@@ -32,12 +35,24 @@ def position(store: Store, row: Row) -> int | None:
     return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
 
 
-def positions(store: Store) -> dict[int, int]:
-    """The places of all pending jobs."""
-    found = queues.positions(store)
-    for cluster_id, policy in settings.queues(store).items():
-        if not _is_plain(policy):
-            found |= _places(store, cluster_id, policy)
+def positions(store: Store, wanted: Sequence[Row]) -> dict[int, int]:
+    """The places of those of some jobs that wait."""
+    waiting = [row for row in wanted if row["status"] == jb.PENDING]
+    special = {
+        cluster_id: policy
+        for cluster_id, policy in settings.queues(store).items()
+        if not _is_plain(policy) and any(row["parent_cluster_id"] == cluster_id for row in waiting)
+    }
+    plain = [row for row in waiting if row["parent_cluster_id"] not in special]
+    if len(plain) > FEW:
+        found = queues.positions(store)
+    else:
+        found = {
+            row["job_id"]: queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
+            for row in plain
+        }
+    for cluster_id, policy in special.items():
+        found |= _places(store, cluster_id, policy)
     return found
 
 

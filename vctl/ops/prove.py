@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from vctl.store.repair import table_rows
+from vctl.store.repair import table_rows, wrong_counts
 from vctl.store.store import Store
 
 PRIMARY = "kPrimaryClusterID"
@@ -30,6 +30,7 @@ def prove(store: Store) -> list[str]:
     """Everything that breaks a rule of the tree; empty when all rules hold."""
     with store.snapshot():
         tables = {name: table_rows(store, name) for name in KEYS}
+        counts = wrong_counts(store)
     facts = _Facts(tables)
     return [
         *facts.problems,
@@ -40,6 +41,7 @@ def prove(store: Store) -> list[str]:
         *_devices(facts),
         *_jobs(facts),
         *_leases(facts),
+        *counts,
     ]
 
 

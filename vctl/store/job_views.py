@@ -39,31 +39,54 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
     return found
 
 
+def total(store: Store, *, unfinished: bool) -> int:
+    """How many jobs there are, or wait or run; from the kept counts."""
+    found = counts_by_status(store)
+    return sum(n for status, n in found.items() if not (unfinished and status in jb.FINAL))
+
+
+def count_members(store: Store, *, unfinished: bool) -> int:
+    """How many of these are members of arrays."""
+    where = "j.status IN ('PENDING', 'RUNNING')" if unfinished else "1"
+    found: int = store.value(
+        "SELECT count(*) FROM arrays a JOIN jobs j ON j.job_id BETWEEN a.first_job_id AND a.last_job_id"
+        f" WHERE j.array_id = a.array_id AND {where}"
+    )
+    return found
+
+
 def head(store: Store, limit: int) -> list[Row]:
-    """The first of the queue with their reasons."""
-    return store.rows(f"{VIEW} WHERE j.status = 'PENDING' ORDER BY j.priority DESC, j.job_id LIMIT ?", limit)
+    """The first of the queue with their reasons: the best of the first ones of each cluster's queue."""
+    return store.rows(
+        f"{VIEW} WHERE j.job_id IN (SELECT f.job_id FROM job_counts c JOIN jobs f ON f.job_id IN ("
+        "  SELECT q.job_id FROM jobs q WHERE q.status = 'PENDING' AND q.parent_cluster_id = c.parent_cluster_id"
+        "  ORDER BY q.priority DESC, q.job_id LIMIT ?1) WHERE c.status = 'PENDING')"
+        " ORDER BY j.priority DESC, j.job_id LIMIT ?1",
+        limit,
+    )
 
 
 def recent_failures(store: Store, limit: int) -> list[Row]:
     """The last jobs that failed."""
     return store.rows(
-        "SELECT submission_id, name, state_reason, message, exit_code, ended_at FROM jobs INDEXED BY jobs_ended"
-        " WHERE ended_at IS NOT NULL AND status = 'FAILED' ORDER BY ended_at DESC LIMIT ?",
+        "SELECT submission_id, name, state_reason, message, exit_code, ended_at FROM jobs INDEXED BY jobs_failed"
+        " WHERE status = 'FAILED' ORDER BY ended_at DESC LIMIT ?",
         limit,
     )
 
 
 def counts(store: Store) -> dict[str, int]:
     """How many jobs are pending and running."""
-    return {
-        "pending": store.value("SELECT count(*) FROM jobs WHERE status = 'PENDING'"),
-        "running": store.value("SELECT count(*) FROM jobs WHERE status = 'RUNNING'"),
-    }
+    by_status = counts_by_status(store)
+    return {status.lower(): by_status.get(status, 0) for status in (jb.PENDING, jb.RUNNING)}
 
 
 def counts_by_status(store: Store) -> dict[str, int]:
     """How many jobs are in each state."""
-    return {row[0]: row[1] for row in store.rows("SELECT status, count(*) FROM jobs GROUP BY 1 ORDER BY 1")}
+    return {
+        row[0]: row[1]
+        for row in store.rows("SELECT status, sum(count) FROM job_counts GROUP BY 1 ORDER BY 1")
+    }
 
 
 def pending_by_reason(store: Store) -> dict[str, int]:
@@ -79,9 +102,10 @@ def pending_by_reason(store: Store) -> dict[str, int]:
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """Pending and running jobs per cluster they were submitted to."""
     found: dict[str, dict[str, int]] = {}
-    for status in (jb.PENDING, jb.RUNNING):
-        for parent, number in store.db.execute(
-            f"SELECT parent_cluster_id, count(*) FROM jobs WHERE status = '{status}' GROUP BY 1"
-        ):
-            found.setdefault(parent, {})[status.lower()] = number
+    for parent, status, number in store.rows(
+        "SELECT parent_cluster_id, status, count FROM job_counts WHERE status IN (?, ?)",
+        jb.PENDING,
+        jb.RUNNING,
+    ):
+        found.setdefault(parent, {})[status.lower()] = number
     return found

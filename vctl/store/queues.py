@@ -20,10 +20,15 @@ def is_queued(row: Row) -> bool:
 
 
 def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
-    """Place in the queue, 1 is next; derived from the index, never stored."""
+    """Place in the queue, 1 is next. Its cost does not grow with the queue: ``queue_counts`` has the number of waiting
+    jobs in each block of 1024 job numbers, so only the jobs of one block are counted one by one.
+    """
     ahead: int = store.value(
-        "SELECT count(*) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?1"
-        " AND (priority > ?2 OR (priority = ?2 AND job_id < ?3))",
+        "SELECT (SELECT coalesce(sum(count), 0) FROM queue_counts WHERE parent_cluster_id = ?1 AND priority > ?2)"
+        " + (SELECT coalesce(sum(count), 0) FROM queue_counts"
+        "  WHERE parent_cluster_id = ?1 AND priority = ?2 AND block < ?3 >> 10)"
+        " + (SELECT count(*) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?1 AND priority = ?2"
+        "  AND job_id >= (?3 >> 10) << 10 AND job_id < ?3)",
         parent_id, priority, job_id,
     )  # fmt: skip
     return ahead + 1

@@ -188,6 +188,62 @@ CREATE TABLE provider_requests (
 ) WITHOUT ROWID;
 """,
     ),
+    (
+        "0004_counts",
+        """
+CREATE INDEX jobs_failed ON jobs (ended_at) WHERE status = 'FAILED';
+CREATE INDEX events_by_job ON events (job_id) WHERE job_id IS NOT NULL;
+CREATE TABLE job_counts (
+    parent_cluster_id TEXT NOT NULL, status TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (parent_cluster_id, status)
+) WITHOUT ROWID;
+CREATE TABLE queue_counts (
+    parent_cluster_id TEXT NOT NULL, priority INTEGER NOT NULL, block INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (parent_cluster_id, priority, block)
+) WITHOUT ROWID;
+INSERT INTO job_counts SELECT parent_cluster_id, status, count(*) FROM jobs GROUP BY 1, 2;
+INSERT INTO queue_counts SELECT parent_cluster_id, priority, job_id >> 10, count(*) FROM jobs WHERE status = 'PENDING'
+    GROUP BY 1, 2, 3;
+CREATE TRIGGER job_counts_empty AFTER UPDATE ON job_counts WHEN new.count = 0 BEGIN
+    DELETE FROM job_counts WHERE parent_cluster_id = new.parent_cluster_id AND status = new.status;
+END;
+CREATE TRIGGER queue_counts_empty AFTER UPDATE ON queue_counts WHEN new.count = 0 BEGIN
+    DELETE FROM queue_counts WHERE parent_cluster_id = new.parent_cluster_id AND priority = new.priority
+        AND block = new.block;
+END;
+CREATE TRIGGER jobs_count_insert AFTER INSERT ON jobs BEGIN
+    INSERT INTO job_counts VALUES (new.parent_cluster_id, new.status, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER jobs_count_delete AFTER DELETE ON jobs BEGIN
+    UPDATE job_counts SET count = count - 1 WHERE parent_cluster_id = old.parent_cluster_id AND status = old.status;
+END;
+CREATE TRIGGER jobs_count_update AFTER UPDATE OF status, parent_cluster_id ON jobs
+WHEN old.status <> new.status OR old.parent_cluster_id <> new.parent_cluster_id BEGIN
+    UPDATE job_counts SET count = count - 1 WHERE parent_cluster_id = old.parent_cluster_id AND status = old.status;
+    INSERT INTO job_counts VALUES (new.parent_cluster_id, new.status, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER queue_count_insert AFTER INSERT ON jobs WHEN new.status = 'PENDING' BEGIN
+    INSERT INTO queue_counts VALUES (new.parent_cluster_id, new.priority, new.job_id >> 10, 1)
+        ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER queue_count_delete AFTER DELETE ON jobs WHEN old.status = 'PENDING' BEGIN
+    UPDATE queue_counts SET count = count - 1 WHERE parent_cluster_id = old.parent_cluster_id
+        AND priority = old.priority AND block = old.job_id >> 10;
+END;
+CREATE TRIGGER queue_count_leave AFTER UPDATE OF status, parent_cluster_id, priority ON jobs
+WHEN old.status = 'PENDING' AND (new.status <> 'PENDING' OR old.parent_cluster_id <> new.parent_cluster_id
+    OR old.priority <> new.priority) BEGIN
+    UPDATE queue_counts SET count = count - 1 WHERE parent_cluster_id = old.parent_cluster_id
+        AND priority = old.priority AND block = old.job_id >> 10;
+END;
+CREATE TRIGGER queue_count_enter AFTER UPDATE OF status, parent_cluster_id, priority ON jobs
+WHEN new.status = 'PENDING' AND (old.status <> 'PENDING' OR old.parent_cluster_id <> new.parent_cluster_id
+    OR old.priority <> new.priority) BEGIN
+    INSERT INTO queue_counts VALUES (new.parent_cluster_id, new.priority, new.job_id >> 10, 1)
+        ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

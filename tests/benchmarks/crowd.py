@@ -1,0 +1,89 @@
+"""A state directory with many queued and finished jobs, made in seconds: real jobs, copied row by row in SQL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
+from vctl.core.resources import SCALE
+from vctl.ops import submitting
+from vctl.ops.nodes import add
+from vctl.spec.job_request import JobRequest
+from vctl.store.store import Store
+
+CPUS = (1, 2, 3, 4)
+"""Sizes of the jobs; each is one shape."""
+_NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+
+
+def fill(home: Path, *, queued: int = 0, finished: int = 0, nodes: int = 1) -> None:
+    """One job of each size waits; then ``finished`` jobs that are over and ``queued`` more that wait are added."""
+    with Store.open(home) as store:
+        add(store, resources={"CPU": 4 * SCALE}, count=nodes)
+        for cpus in CPUS:
+            spec = ClusterSpec(groups=(Group((FixedNode({"CPU": cpus * SCALE}),)),), flexible=False)
+            submitting.submit(
+                store,
+                JobRequest(argv=("sleep", "1000"), spec=spec, cwd="/"),
+                environment={"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8"},
+            )
+        with store.transaction():
+            _copy(store, "ended", finished)
+            _end(store)
+            _copy(store, "queued", queued)
+
+
+def _copy(store: Store, prefix: str, count: int) -> None:
+    if not count:
+        return
+    columns = [row["name"] for row in store.rows("PRAGMA table_info(jobs)")]
+    same = [name for name in columns if name not in ("job_id", "submission_id", "cluster_id", "submitted_at")]
+    first = (store.value("SELECT max(job_id) FROM jobs") or 0) + 1
+    store.db.execute(
+        f"{_NUMBERS} INSERT INTO jobs (job_id, submission_id, cluster_id, submitted_at, {', '.join(same)})"
+        " SELECT ?2 + i - 1, printf('%s-%d', ?3, i), printf('%s##%s-%d', parent_cluster_id, ?3, i),"
+        f" submitted_at + i, {', '.join(same)} FROM n JOIN jobs ON job_id = 1 + i % {len(CPUS)}",
+        (count, first, prefix),
+    )
+    store.db.execute(
+        "INSERT INTO job_launches SELECT j.job_id, l.argv, l.env, l.cwd, l.options FROM jobs j"
+        f" JOIN job_launches l ON l.job_id = 1 + (j.job_id - ?1 + 1) % {len(CPUS)} WHERE j.job_id >= ?1",
+        (first,),
+    )
+    store.db.execute(
+        "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
+        " SELECT submitted_at, 'job.submitted', 'job', submission_id, parent_cluster_id, job_id, '{}' FROM jobs"
+        " WHERE job_id >= ?",
+        (first,),
+    )
+
+
+def _end(store: Store) -> None:
+    """All copies made so far ran and are over: their states, processes and events, a day ago."""
+    reach = "job_id > ?1"
+    day = 86_400 * 10**9
+    store.db.execute(
+        "UPDATE jobs SET status = CASE job_id % 10 WHEN 0 THEN 'FAILED' ELSE 'SUCCEEDED' END,"
+        " state_reason = CASE job_id % 10 WHEN 0 THEN 'NonZeroExit' END, exit_code = (job_id % 10 = 0),"
+        " attempt = 1, submitted_at = submitted_at - ?2, started_at = submitted_at - ?2 + 1,"
+        f" ended_at = submitted_at - ?2 + 2, node_ids = '[\"sim-1\"]' WHERE {reach}",
+        (len(CPUS), day),
+    )
+    store.db.execute(
+        "INSERT INTO runs (run_id, job_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
+        " cores, assigned_at, ended_at) SELECT printf('run-%d', job_id), job_id, 1, 0, cluster_id, 'v', 'sim-1',"
+        f" 'ENDED', '{{\"CPU\": 10000}}', '{{}}', '[]', started_at, ended_at FROM jobs WHERE {reach}",
+        (len(CPUS),),
+    )
+    store.db.execute(f"UPDATE events SET at = at - ?2 WHERE {reach}", (len(CPUS), day))
+    for kind, moment in (
+        ("job.started", "started_at"),
+        ("run.started", "started_at"),
+        ("job.ended", "ended_at"),
+    ):
+        store.db.execute(
+            "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
+            f" SELECT {moment}, '{kind}', 'job', submission_id, cluster_id, job_id, '{{}}' FROM jobs WHERE {reach}",
+            (len(CPUS),),
+        )

@@ -1,0 +1,176 @@
+"""Kept counts of jobs and queues: exact whatever happens; with them looking costs the same (spec 11, 18)."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.crowd import fill
+from vctl.ops import health, positions, submitting, views
+from vctl.ops.jobs import list_jobs
+from vctl.spec.job_request import JobRequest
+from vctl.store import job_views, queues, repair
+from vctl.store import jobs as table
+from vctl.store.database import _statements
+from vctl.store.schema import MIGRATIONS
+from vctl.store.store import Store
+
+PARENTS = ("kPrimaryClusterID", "a", "b")
+
+
+def put(store: Store, number: int, parent: str, priority: int, status: str = "PENDING") -> None:
+    store.db.execute(
+        "INSERT INTO jobs (job_id, submission_id, parent_cluster_id, cluster_id, status, priority, shape, spec, entry,"
+        " entrypoint, user, metadata, grace_s, submitted_at) VALUES (?, ?, ?, ?, ?, ?, 's', '{}', '{}', 'c', 'u', '{}',"
+        " 3, ?)",
+        (number, f"j{number}", parent, f"{parent}##j{number}", status, priority, number),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_are_exact_whatever_happens_to_jobs(store: Store, seed: int) -> None:
+    """spec 11: places in the queue. Numbers are spread over many blocks, as they are after a prune."""
+    rng = random.Random(seed)
+    known: list[int] = []
+    for step in range(300):
+        with store.transaction():
+            if not known or rng.random() < 0.5:
+                number = (
+                    rng.randrange(1, 2**40)
+                    if rng.random() < 0.3
+                    else (max(known, default=0) + rng.randrange(1, 900))
+                )
+                if number not in known:
+                    put(
+                        store,
+                        number,
+                        rng.choice(PARENTS),
+                        rng.randrange(-2, 3),
+                        rng.choice(("PENDING", "RUNNING")),
+                    )
+                    known.append(number)
+            else:
+                number = rng.choice(known)
+                match rng.randrange(5):
+                    case 0:
+                        store.db.execute(
+                            "UPDATE jobs SET priority = ? WHERE job_id = ?", (rng.randrange(-2, 3), number)
+                        )
+                    case 1:
+                        store.db.execute(
+                            "UPDATE jobs SET parent_cluster_id = ? WHERE job_id = ?",
+                            (rng.choice(PARENTS), number),
+                        )
+                    case 2 | 3:
+                        status = rng.choice(("PENDING", "RUNNING", "SUCCEEDED", "FAILED"))
+                        store.db.execute("UPDATE jobs SET status = ? WHERE job_id = ?", (status, number))
+                    case 4:
+                        table.delete(store, number, f"j{number}")
+                        known.remove(number)
+        if step % 20 == 0:
+            assert repair.wrong_counts(store) == []
+            for job_id, place in queues.positions(store).items():
+                row = table.get(store, job_id)
+                assert row is not None
+                assert queues.position(store, row["parent_cluster_id"], row["priority"], job_id) == place
+                assert positions.position(store, row) == place
+    counted = dict(store.rows("SELECT status, count(*) FROM jobs GROUP BY 1"))
+    assert job_views.counts_by_status(store) == counted
+    first = store.rows(
+        "SELECT job_id FROM jobs WHERE status = 'PENDING' ORDER BY priority DESC, job_id LIMIT 5"
+    )
+    assert [row["job_id"] for row in job_views.head(store, 5)] == [row[0] for row in first]
+
+
+def test_counts_follow_a_rollback_and_a_wrong_one_is_found(store: Store) -> None:
+    """spec 12: doctor computes all rules from the raw tables."""
+
+    def fail() -> None:
+        with store.transaction():
+            put(store, 1, "a", 0)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert job_views.counts_by_status(store) == {}
+    with store.transaction():
+        put(store, 2, "kPrimaryClusterID", 0)
+        store.db.execute("UPDATE job_counts SET count = 7")
+        store.db.execute("UPDATE queue_counts SET block = 9")
+    found = health.doctor(store)["findings"]
+    assert "job_counts of kPrimaryClusterID PENDING: 7 kept, 1 rows" in found
+    assert "queue_counts of kPrimaryClusterID 0 0: 0 kept, 1 rows" in found
+    assert "queue_counts of kPrimaryClusterID 0 9: 1 kept, 0 rows" in found
+
+
+def test_counts_of_an_older_state_directory_are_made(tmp_path: Path) -> None:
+    """spec 17: every released schema opens for ever."""
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    before = next(i for i, (name, _) in enumerate(MIGRATIONS) if name.endswith("_counts"))
+    db = sqlite3.connect(home / "cluster.db", isolation_level=None)
+    from sqlite_utils import Database
+    from sqlite_utils.migrations import Migrations
+
+    old = Migrations("vctl")
+    for name, script in MIGRATIONS[:before]:
+        old(name=name)(lambda target, script=script: [target.conn.execute(s) for s in _statements(script)])
+    old.apply(Database(db))
+    db.execute(f"PRAGMA user_version = {before}")
+    for number in range(1, 3000):
+        db.execute(
+            "INSERT INTO jobs (submission_id, parent_cluster_id, cluster_id, status, priority, shape, spec, entry,"
+            " entrypoint, user, metadata, grace_s, submitted_at) VALUES (?, 'a', 'a', ?, ?, 's', '{}', '{}', 'c', 'u',"
+            " '{}', 3, 1)",
+            (f"j{number}", "PENDING" if number % 3 else "SUCCEEDED", number % 2),
+        )
+    db.close()
+    with Store.open(home) as store:
+        assert repair.wrong_counts(store) == []
+        assert job_views.counts_by_status(store) == {"PENDING": 2000, "SUCCEEDED": 999}
+        places = queues.positions(store)
+        assert all(
+            queues.position(store, "a", number % 2, number) == place for number, place in places.items()
+        )
+
+
+def steps(store: Store, do: Callable[[], object]) -> int:
+    """What SQLite does for it, in units of 10 instructions: rows read and rows counted, whoever else is busy."""
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    do()  # once before: statements are prepared, the shape is judged
+    store.db.set_progress_handler(count, 10)
+    try:
+        do()
+    finally:
+        store.db.set_progress_handler(None, 0)
+    return counted
+
+
+def test_what_looking_and_submitting_cost_does_not_grow(tmp_path: Path) -> None:
+    """spec 18. The same with CPU time and large numbers: ``python -m tests.benchmarks crowd``."""
+    taken: dict[str, list[int]] = {}
+    for name, queued, finished in (("small", 2000, 500), ("large", 20_000, 10_000)):
+        fill(tmp_path / name, queued=queued, finished=finished)
+        with Store.open(tmp_path / name) as store:
+            asked = {
+                "submit": lambda store=store: submitting.submit(
+                    store, JobRequest(argv=("true",), cwd="/"), environment={}
+                ),
+                "status": lambda store=store: views.status(store),
+                "the last jobs": lambda store=store: list_jobs(store, all=True, limit=5),
+                "the last events": lambda store=store: views.events(store, limit=5),
+                "summary": lambda store=store: job_views.counts_by_status(store),
+            }
+            for what, do in asked.items():
+                taken.setdefault(what, []).append(steps(store, do))
+    assert {what: cost for what, cost in taken.items() if cost[1] > 2 * cost[0] + 100} == {}
