@@ -23,6 +23,10 @@ class VctlError(Exception):
         self.fix = fix
         self.details: dict[str, Any] = dict(details or {})
 
+    def __str__(self) -> str:
+        """The problem and, on a line of its own, the fix: a traceback in Python shows both."""
+        return f"{self.problem}\nFix: {self.fix}" if self.fix else self.problem
+
 
 class BadSpec(VctlError):
     """Wrong usage or a value that cannot be read; ``details['path']`` names the field when there is one."""

@@ -42,6 +42,13 @@ def remote(server: Running) -> Running:
     return server
 
 
+def test_a_remote_submit_hands_on_every_variable_that_is_text(remote: Running) -> None:
+    """spec 8: the environment of the submitter is captured, whatever letters and line ends are in it."""
+    value = "one\nz\u00fcrich\ttab\x7f\u202e\u0085 end"
+    ran = remote.vctl("job", "submit", "--", "sh", "-c", 'printf %s "$ODD"', ODD=value)
+    assert (ran.returncode, ran.stdout) == (0, value), ran.stderr
+
+
 READING = """
 status; cluster-resources; available-resources; nodes; current-cluster; current-node team/0
 vc list; vc list --limit 1 -o name; vc tree; vc get team; vc get nope; vc export
@@ -51,7 +58,7 @@ job list -a; job list --filter nonsense; job status last; job status nope; job l
 list jobs; list clusters --detail; list vnodes; list nodes --filter state=ALIVE; list events --limit 2
 why last; why nope; get jobs last; get clusters primary; get nodes t-01; get vnodes team/0; summary jobs; summary nodes
 """
-AGES = re.compile(r"\b\d+ ?s\b")
+AGES = re.compile(r"\b(?:\d+m)?\d+ ?s\b")
 
 
 def test_reading_says_the_same_as_on_the_machine(remote: Running):

@@ -100,9 +100,14 @@ def test_this_machine_is_registered_once_a_boot(
         ]
 
     boot.write_text("11111111-0000-4000-8000-000000000000\n")
+    nodes.ensure_local(ground.store)
+    assert local() == [], "spec 3: by itself only while there is no other node"
+    for node in nodes.list_nodes(ground.store):
+        nodes.remove(ground.store, node["node_id"])
     nodes.ensure_local(ground.store, wanted=False)
     assert local() == []
     nodes.ensure_local(ground.store)
+    ground.nodes(1)  # once it is there it stays, and comes back after a restart
     nodes.ensure_local(ground.store)
     ((first, state),) = local()
     assert (first.endswith("-11111111"), state) == (True, ALIVE)

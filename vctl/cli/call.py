@@ -64,7 +64,7 @@ class Call:
 
     @property
     def store(self) -> "Store":
-        """The state, opened on first use; this machine is a node of it where the command needs one."""
+        """The state, opened on first use."""
         if self._store is None and self._give_back is not None:
             from vctl.client.connection import connect
 
@@ -73,10 +73,7 @@ class Call:
             from vctl.store.store import Store
 
             self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
-            if self.command.uses_nodes:
-                from vctl.ops import nodes
-
-                nodes.ensure_local(self._store, wanted=bool(self.config.get("local_node")))
+            self._store.local_node = bool(self.config.get("local_node"))
         return self._store
 
     @property

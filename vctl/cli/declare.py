@@ -102,8 +102,6 @@ class Command:
         self.hidden = False
         self.own_words = False
         """True when everything from the first positional word on belongs to the user's own command."""
-        self.uses_nodes = False
-        """True when this machine must be a node before the command can say anything sensible."""
         text = (run.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
         self.details = " ".join(rest.split())
@@ -162,13 +160,12 @@ def command(
     common: Sequence[Param] = (),
     hidden: bool = False,
     own_words: bool = False,
-    uses_nodes: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command with these words. The docstring's first line is its one-line help."""
 
     def declare(run: Callable[..., Any]) -> Callable[..., Any]:
         made = Command(path, run, examples, common)
-        made.hidden, made.own_words, made.uses_nodes = hidden, own_words, uses_nodes
+        made.hidden, made.own_words = hidden, own_words
         COMMANDS[path] = made
         return run
 

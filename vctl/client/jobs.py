@@ -24,12 +24,14 @@ def submit(server: Connection, request: JobRequest, *, environment: Mapping[str,
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment is text; the rest cannot be sent."""
+    """The part of an environment that is Unicode text; other bytes cannot be sent as JSON."""
     return {
-        name: value
-        for name, value in environment.items()
-        if name not in _OURS and (name + value).isprintable() | (name + value).isascii()
+        name: value for name, value in environment.items() if name not in _OURS and _is_text(name + value)
     }
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def document(request: JobRequest) -> Form:

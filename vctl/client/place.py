@@ -55,21 +55,16 @@ class Local:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home: Path = config.home()
-        self._knows_this_machine = False
 
     def __repr__(self) -> str:
         return str(self.home)
 
     def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of ``vctl.ops``; this machine is a node of the state, as it is for commands."""
+        """Call a function of ``vctl.ops``."""
         from vctl.store.store import Store
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
-            if not self._knows_this_machine:
-                from vctl.ops.nodes import ensure_local
-
-                ensure_local(store, wanted=bool(self.config.get("local_node")))
-                self._knows_this_machine = True
+            store.local_node = bool(self.config.get("local_node"))
             return function(store, *args, **kwargs)
 
     @contextmanager

@@ -45,7 +45,6 @@ def serve(
             fix="pip install 'vctl[server]'",
         ) from None
     from vctl.http.guard import is_loopback
-    from vctl.ops import nodes
     from vctl.store.database import prepare_home
     from vctl.store.store import Store
 
@@ -57,8 +56,7 @@ def serve(
         )
     home = config.home()
     prepare_home(home)
-    with Store.open(home) as store:
-        nodes.ensure_local(store, wanted=bool(config.get("local_node")))
+    Store.open(home).close()  # a state that cannot be opened is said now
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)

@@ -9,7 +9,7 @@ from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, SUB, Cluste
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms
+from vctl.ops import forms, nodes
 from vctl.ops.blockers import blockers_of, in_use, unfinished_jobs
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
@@ -57,6 +57,7 @@ def create(
     _check_counts(cluster_id, replica_sets)
     parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    nodes.join(store)
     with store.transaction():
         made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
         _set_queue(store, made.cluster_id, settled)
@@ -83,6 +84,7 @@ def update(
     _check_changed_id(cluster_id, "created or updated")
     _check_counts(cluster_id, replica_sets)
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    nodes.join(store)
     with store.transaction():
         changes.update(store, cluster_id, wanted, revision=revision)
         _set_queue(store, cluster_id, settled)
@@ -197,6 +199,4 @@ def _check_changed_id(cluster_id: str, action: str) -> None:
 
 
 def _author() -> str:
-    from vctl.ops.nodes import author
-
-    return author()
+    return nodes.author()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +35,36 @@ def author() -> str:
         return str(os.getuid())
 
 
+def join(store: Store) -> None:
+    """Make this machine a node for a command that submits or places something, where the settings allow it."""
+    if store.local_node:
+        ensure_local(store)
+
+
+class _Undo(Exception):
+    """Takes back what was only assumed."""
+
+
+@contextmanager
+def as_if_joined(store: Store) -> Iterator[None]:
+    """In an empty state directory: what is seen inside is what a submit would see. Nothing stays."""
+    if not store.local_node or table.exist(store):
+        yield
+        return
+    with suppress(_Undo), store.together():
+        ensure_local(store)
+        yield
+        raise _Undo
+
+
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
     """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's.
 
-    One that was declared dead stays so until it is removed or the machine restarts.
+    It joins only while there is no other node; once it is there it stays, and comes back after a restart of the
+    machine. One that was declared dead stays so until it is removed or the machine restarts.
     """
     known = table.local(store)
+    wanted = wanted and not table.only_others(store)
     boot_id = Path(BOOT_ID).read_text().strip()
     current = [row for row in known if row["boot_id"] == boot_id]
     if len(current) == len(known) and (current or not wanted):
@@ -53,7 +78,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
         for row in table.local(store):
             if row["boot_id"] != boot_id:
                 table.set_state(store, row["node_id"], nd.DEAD, reason="the machine restarted", author="vctl")
-        if machine is None or table.is_registered(store, boot_id):
+        if machine is None or table.is_registered(store, boot_id) or table.only_others(store):
             return
         amounts = {CPU: machine.cpus, MEMORY: machine.memory_bytes * SCALE}
         if machine.gpus:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, forms, gates
+from vctl.ops import arrays, dependencies, forms, gates, nodes
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import clusters, rows, shapes
@@ -65,6 +65,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     from vctl.spec.ids import check_submission_id
 
     around = os.environ if environment is None else environment
+    nodes.join(store)
     wanted = prepare(store, request, around)
     parent_id, shares_parent, spec = wanted.parent_id, wanted.shares_parent, wanted.spec
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
@@ -172,9 +173,7 @@ def _shown(argv: Sequence[str]) -> str:
 
 
 def _user() -> str:
-    from vctl.ops.nodes import author
-
-    return author()
+    return nodes.author()
 
 
 def _directory() -> str:

@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms
+from vctl.ops import forms, nodes
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import resolve
 from vctl.ops.tree_diff import (
@@ -45,7 +45,7 @@ class _DryRun(Exception):
 def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> forms.Form:
     """What ``apply`` would change, and what stands in its way. Changes nothing."""
     try:
-        with store.transaction():
+        with nodes.as_if_joined(store), store.together():
             diff = diff_of(store, wanted, prune=prune)
             if diff.changes:
                 _Work(store, diff, go_on=True).carry_out()
@@ -58,6 +58,7 @@ def apply(
     store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
 ) -> forms.Form:
     """Make the tree what the file wants, in one transaction: all of it or nothing."""
+    nodes.join(store)
     with store.transaction():
         diff = diff_of(store, wanted, prune=prune)
         if expect_revision is not None and expect_revision != diff.revision:

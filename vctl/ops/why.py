@@ -11,7 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.errors import Conflict
-from vctl.ops import arrays, feasible, forms, jobs, situations, submitting
+from vctl.ops import arrays, feasible, forms, jobs, nodes, situations, submitting
 from vctl.ops.nodes import author
 from vctl.ops.obstacles import obstacles
 from vctl.ops.remedies import remedy
@@ -192,7 +192,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     Raises what a submit would raise: Infeasible for what could never run, NotFound, Conflict, BadSpec.
     """
     around = os.environ if environment is None else environment
-    with store.snapshot():
+    with nodes.as_if_joined(store), store.snapshot():
         asked = submitting.prepare(store, request, around)
         if request.submission_id and table.number_of(store, request.submission_id) is not None:
             raise Conflict(

@@ -111,6 +111,17 @@ def local(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM nodes WHERE source = ? AND state <> ?", LOCAL, DEAD)
 
 
+def exist(store: Store) -> bool:
+    """Whether there is any node."""
+    return store.row("SELECT 1 FROM nodes LIMIT 1") is not None
+
+
+def only_others(store: Store) -> bool:
+    """Whether there are nodes, and this machine never was one of them."""
+    found = store.value("SELECT max(source = ?) FROM nodes", LOCAL)
+    return found is not None and not found
+
+
 def is_registered(store: Store, boot_id: str) -> bool:
     """Whether this machine has a row since it started, in whatever state."""
     found = store.row("SELECT 1 FROM nodes WHERE source = ? AND boot_id = ?", LOCAL, boot_id)

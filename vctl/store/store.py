@@ -37,6 +37,8 @@ class Store:
         self.clock = clock
         self.epoch: int | None = None
         self.lock_timeout_s = database.BUSY_TIMEOUT_S
+        self.local_node = False
+        """Whether this machine may become a node when a command submits through this connection."""
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False

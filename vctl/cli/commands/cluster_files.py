@@ -22,7 +22,6 @@ Prune = Annotated[bool, Opt("--prune", help="Delete clusters that the file does 
     "vctl vc plan -f tree.yaml",
     "vctl vc plan -f tree.yaml --prune -o json",
     common=(NO_LOCAL_NODE, *CHANGES),
-    uses_nodes=True,
 )
 def plan(call: Call, file: File, prune: Prune = False) -> Answer:
     """Show what applying a file would change, and what stands in its way.
@@ -44,7 +43,6 @@ def plan(call: Call, file: File, prune: Prune = False) -> Answer:
     "vctl vc apply -f tree.yaml",
     "vctl vc apply -f tree.yaml --expect-revision 5d41402abc4b2a76",
     common=(NO_LOCAL_NODE, *CHANGES),
-    uses_nodes=True,
 )
 def apply(
     call: Call,
@@ -72,7 +70,7 @@ def _clusters(call: Call, file: str) -> "list[TreeCluster]":
     return parse_tree(read_file(file, "a tree file", "--file"), units=call.config.get("unit_resources"))
 
 
-@command("vc export", "vctl vc export", "vctl vc export team-a -o json", common=(NO_LOCAL_NODE, *CHANGES))
+@command("vc export", "vctl vc export", "vctl vc export team-a -o json", common=CHANGES)
 def export(
     call: Call,
     cluster_id: Annotated[

@@ -40,7 +40,6 @@ LIMITS = Together(borrow_limit=BorrowLimit, lending_limit=LendingLimit)
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
     'vctl vc create small --spec \'{"flexible_resource_min": {"CPU": 2}}\' --parent team-a',
     common=(NO_LOCAL_NODE, *CHANGES),
-    uses_nodes=True,
 )
 def create(
     call: Call,
@@ -87,7 +86,6 @@ def create(
     "vctl vc update primary --queue-order fair --queue-discipline backfill",
     "vctl vc update primary --preemption requeue --min-runtime 10m --preemption-grace 1m",
     common=(NO_LOCAL_NODE, *CHANGES),
-    uses_nodes=True,
 )
 def update(
     call: Call,
@@ -242,8 +240,7 @@ def remove_nodes(
     "vc list",
     "vctl vc list",
     "vctl vc list --filter kind=logical -o json",
-    common=(*LISTS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=LISTS,
 )
 def list_(call: Call) -> Answer:
     """List virtual clusters of every kind."""
@@ -260,8 +257,7 @@ def list_(call: Call) -> Answer:
     "vc get",
     "vctl vc get team-a",
     "vctl vc get primary -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def get(call: Call, cluster_id: Id) -> Answer:
     """Show one virtual cluster."""
@@ -270,7 +266,7 @@ def get(call: Call, cluster_id: Id) -> Answer:
     return single(cluster_views.get_cluster(call.store, cluster_id), cluster_id)
 
 
-@command("vc tree", "vctl vc tree", "vctl vc tree team-a", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+@command("vc tree", "vctl vc tree", "vctl vc tree team-a", common=READS)
 def tree(
     call: Call,
     cluster_id: Annotated[

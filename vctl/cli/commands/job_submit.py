@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     ', {"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
     common=(NO_LOCAL_NODE, *CHANGES),
     own_words=True,
-    uses_nodes=True,
 )
 def submit(
     call: Call,

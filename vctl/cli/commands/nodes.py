@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.common import CHANGES, LISTS, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
@@ -89,8 +89,7 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
     "node list",
     "vctl node list",
     "vctl node list --filter state=ALIVE -o name",
-    common=(*LISTS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=LISTS,
 )
 def list_(call: Call) -> Answer:
     """List physical nodes, whatever cluster owns them."""
@@ -98,11 +97,11 @@ def list_(call: Call) -> Answer:
     from vctl.ops import nodes
 
     items = nodes.list_nodes(call.store, filters=call.filters)
-    none = "no nodes; `vctl node add --simulated` declares some"
+    none = "no nodes yet: the first `vctl run` registers this machine; `vctl node add --simulated` declares some"
     return listing("NodeList", call.first(items), len(items), "node_id", NODES, none)
 
 
-@command("node get", "vctl node get 8c16g-00", common=(*READS, NO_LOCAL_NODE), uses_nodes=True)
+@command("node get", "vctl node get 8c16g-00", common=READS)
 def get(call: Call, node: NodeRef) -> Answer:
     """Show one node."""
     from vctl.ops import nodes

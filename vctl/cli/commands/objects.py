@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.common import LISTS, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.core.clusters import PRIMARY
@@ -207,8 +207,7 @@ Single = Annotated[
     "vctl list clusters --detail -o json",
     "vctl list objects --filter node_id=n1",
     "vctl list jobs --cluster team-a",
-    common=(*LISTS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=LISTS,
 )
 def list_(
     call: Call,
@@ -239,8 +238,7 @@ def _field(name: str) -> Callable[[Any], str]:
     "vctl get clusters team-a",
     "vctl get jobs last -o json",
     "vctl get objects shard-0 -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def get(
     call: Call,
@@ -260,8 +258,7 @@ def get(
     "summary",
     "vctl summary jobs",
     "vctl summary nodes -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def summary(call: Call, res: Resource, cluster: Cluster = None) -> Answer:
     """Count the objects of one kind."""

@@ -4,7 +4,7 @@ import os
 from typing import Annotated
 
 from vctl.cli.call import Call
-from vctl.cli.common import LIMIT, NO_LOCAL_NODE, READS
+from vctl.cli.common import LIMIT, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, amounts, listing, single
 
@@ -25,8 +25,7 @@ Cluster = Annotated[
     "vctl status",
     "vctl status --watch",
     "vctl status -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def status(call: Call) -> Answer:
     """What runs, what waits and what is free."""
@@ -43,8 +42,7 @@ def status(call: Call) -> Answer:
     "cluster-resources",
     "vctl cluster-resources",
     "vctl cluster-resources --cluster team-a -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     """Total resources of a virtual cluster."""
@@ -57,8 +55,7 @@ def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     "available-resources",
     "vctl available-resources",
     "vctl available-resources --cluster team-a --watch",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     """What is free in a virtual cluster."""
@@ -71,8 +68,7 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     "nodes",
     "vctl nodes",
     "vctl nodes --cluster team-a -o json",
-    common=(LIMIT, *READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=(LIMIT, *READS),
 )
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """The virtual nodes of a virtual cluster."""
@@ -89,8 +85,7 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
     "current-cluster",
     "vctl current-cluster",
     "vctl current-cluster -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     """The virtual cluster this command runs in."""
@@ -104,8 +99,7 @@ def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     "current-node",
     "vctl current-node",
     "vctl current-node 8c16g-00 -o json",
-    common=(*READS, NO_LOCAL_NODE),
-    uses_nodes=True,
+    common=READS,
 )
 def current_node(
     call: Call,
