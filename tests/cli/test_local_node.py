@@ -12,8 +12,8 @@ from vctl.cli import catalog
 
 READING = """
 status; vc list; vc tree; node list; nodes; cluster-resources; available-resources; current-cluster; list nodes
-list jobs; summary jobs; events; demand; lease list; job list -a; ps; task list; config show; vc export; vc plan -f tree.yaml
-job submit --dry-run -- true; doctor; replay --dry-run; node add --simulated --resources {"CPU":0} --count 0
+list jobs; summary jobs; events; demand; lease list; job list -a; ps; task list; config show; vc export
+vc plan -f tree.yaml; job submit --dry-run -- true; doctor; replay --dry-run
 """
 LINES = [line.strip() for line in READING.replace("\n", ";").split(";") if line.strip()]
 PLACING = {

@@ -97,7 +97,9 @@ def list_(call: Call) -> Answer:
     from vctl.ops import nodes
 
     items = nodes.list_nodes(call.store, filters=call.filters)
-    none = "no nodes yet: the first `vctl run` registers this machine; `vctl node add --simulated` declares some"
+    none = (
+        "no nodes yet: the first `vctl run` registers this machine; `vctl node add --simulated` declares some"
+    )
     return listing("NodeList", call.first(items), len(items), "node_id", NODES, none)
 
 
