@@ -18,7 +18,7 @@ from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
-from vctl.daemon.provider import ProviderSpec
+from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import objects

@@ -60,6 +60,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("lease_duration", "duration", "VCTL_LEASE_DURATION", "How long a lease runs; unset: while used."),
     Setting("reclaim_grace", "duration", "VCTL_RECLAIM_GRACE", "From telling a borrower to cutting it.", 30),
     Setting("provider", "text", "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
+    Setting(
+        "provider_timeout", "duration", "VCTL_PROVIDER_TIMEOUT", "A provider's command may take so long.", 300
+    ),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
     Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A running job's log rotates here; 0: never.", 0),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
 from vctl.core.resources import SCALE
-from vctl.daemon.provider import ProviderSpec
+from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
 from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
@@ -428,3 +428,19 @@ def test_nothing_runs_twice_or_is_lost_over_restarts_of_the_scheduler(work: Elas
     assert work.state(running) == "RUNNING"
     assert {row[0] for row in work.store.rows("SELECT count(*) FROM runs GROUP BY task_id")} == {1}
     assert jobs.get_job(work.store, "j")["status"] == "RUNNING"
+
+
+def test_idle_borrowed_capacity_comes_back_before_a_machine_is_started(life: Life) -> None:
+    """Spec 9: it would have stayed for an hour, and a machine could be had at once; but not before its cool-down."""
+    life.node("n1", "4c")
+    elastic = Elastic(life, provider=ProviderSpec("simulated", (TWO_CPUS,), idle_s=3600), idle_s=3600)
+    assert life.scheduler is not None
+    life.run("j", spec=GANG)
+    elastic.cancel(elastic.task("j", 4))
+    assert elastic.leases() == [("kPrimaryClusterID##j", "kPrimaryClusterID", 3.0)]
+    life.scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=2.0)
+    life.run("k", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
+    assert elastic.node_ids() == ["n1"]
+    assert elastic.leases() == []
+    life.run("l", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
+    assert sorted(elastic.node_ids()) == ["2c-p1", "n1"]

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
-from vctl.daemon.provider import Provider, parse_provider
+from vctl.daemon.provider import Provider
+from vctl.daemon.provider_spec import parse_provider
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes, tasks
 from vctl.ops.views import available_resources, cluster_resources

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.daemon.conftest import Life
-from vctl.daemon.provider import Provider, ProviderSpec, parse_provider
+from tests.world import Killed, MortalStore
+from vctl.daemon import provider as provider_module
+from vctl.daemon.provider import Provider
+from vctl.daemon.provider_spec import ProviderSpec, parse_provider
 from vctl.errors import BadSpec, Infeasible
-from vctl.ops import nodes
+from vctl.ops import nodes, views
+from vctl.store.store import Store
 
 TEMPLATES = {"2c": {"resources": {"CPU": 2}, "max": 2}, "8c": {"resources": {"CPU": 8}, "max": 1}}
 FOUR = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}, {"resources": {"CPU": 2}}]}]}
 EIGHT = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 8}}]}]}
 
 
-def begin(life: Life, **setting: object) -> None:
+def begin(life: Life, store: Store | None = None, **setting: object) -> None:
     document = {"kind": "simulated", "templates": TEMPLATES, "idle_timeout": 0.2, **setting}
     spec = parse_provider(json.dumps(document))
-    scheduler = life.start()
-    scheduler.provider = Provider(scheduler.store, spec)
+    scheduler = life.start(store)
+    scheduler.provider = Provider(scheduler.store, spec, scheduler.returns)
     scheduler.provider.announce()
 
 
@@ -80,13 +86,61 @@ def test_nothing_is_made_beyond_the_maximum(life: Life) -> None:
 
 
 SCRIPT = """#!{python} -S
-import json, sys
+import glob, json, os, signal, sys, time
+cloud = {cloud!r}
+scheduler = os.getppid()
 ask = json.loads(sys.stdin.read())
-with open({log!r}, "a") as log:
+with open(cloud + "/calls", "a") as log:
     print(json.dumps(ask), file=log)
+
+def at(stage):
+    if os.getppid() == scheduler and os.path.exists(cloud + "/kill-" + stage):
+        os.unlink(cloud + "/kill-" + stage)
+        os.kill(scheduler, signal.SIGKILL)
+        time.sleep(1)
+
+at(ask["action"] + "-before")
 if ask["action"] == "up":
-    print(json.dumps({{"nodes": [{{"node_id": "cloud-%d" % n}} for n in range(ask["count"])]}}))
+    made = []
+    for n in range(ask["count"]):
+        there = glob.glob(cloud + "/machines/%s-%d-*" % (ask["request_id"], n))
+        if not there:
+            time.sleep({pause})  # two at a time would both make one
+            there = [cloud + "/machines/%s-%d-%d" % (ask["request_id"], n, os.getpid())]
+            os.mkdir(there[0])
+        made.append(os.path.basename(there[0]))
+    at("up-after")
+    print(json.dumps({{"nodes": [{{"node_id": name}} for name in made]}}))
+else:
+    for name in ask["nodes"]:
+        if os.path.isdir(cloud + "/machines/" + name):
+            os.rename(cloud + "/machines/" + name, cloud + "/ended/" + name)
+    at("down-after")
 """
+"""A cloud in a directory: a machine is a directory named after its request. It can kill the scheduler that asks."""
+
+
+class Cloud:
+    """What the script has done."""
+
+    def __init__(self, folder: Path, *, pause: float = 0.0) -> None:
+        self.folder = folder
+        for name in ("machines", "ended"):
+            (folder / name).mkdir(parents=True)
+        text = SCRIPT.format(python=sys.executable, cloud=str(folder), pause=pause)
+        self.script = executable(folder / "cloud", text)
+        self.setting = {"kind": "command", "up": [self.script], "down": [self.script]}
+
+    def calls(self, action: str) -> list[dict[str, Any]]:
+        log = self.folder / "calls"
+        asked = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [ask for ask in asked if ask["action"] == action]
+
+    def machines(self) -> list[str]:
+        return sorted(os.listdir(self.folder / "machines"))
+
+    def ended(self) -> list[str]:
+        return sorted(os.listdir(self.folder / "ended"))
 
 
 def executable(path: Path, text: str) -> str:
@@ -95,30 +149,66 @@ def executable(path: Path, text: str) -> str:
     return str(path)
 
 
+def open_requests(life: Life) -> int:
+    return int(life.store.value("SELECT count(*) FROM provider_requests"))
+
+
 def test_a_command_provider_is_asked_up_and_down(life: Life, tmp_path: Path) -> None:
-    log = tmp_path / "asked"
-    script = executable(tmp_path / "cloud", SCRIPT.format(python=sys.executable, log=str(log)))
-    begin(life, kind="command", up=[script], down=[script])
+    """Spec 9: JSON with a ``request_id``."""
+    cloud = Cloud(tmp_path / "cloud")
+    begin(life, **cloud.setting)
     life.run("train", spec=FOUR)
-    assert sorted(node["node_id"] for node in nodes.list_nodes(life.store)) == ["cloud-0", "cloud-1"]
+    assert sorted(node["node_id"] for node in nodes.list_nodes(life.store)) == cloud.machines()
+    assert len(cloud.machines()) == 2
     life.end("train")
     life.until(lambda: not nodes.list_nodes(life.store))
-    life.until(lambda: len(log.read_text().splitlines()) == 3)
-    asked = [json.loads(line) for line in log.read_text().splitlines()]
-    assert asked[0] == {"action": "up", "template": "2c", "count": 2}
-    assert sorted(ask["nodes"] for ask in asked[1:]) == [["cloud-0"], ["cloud-1"]]
+    (up,) = cloud.calls("up")
+    assert up == {
+        "action": "up", "request_id": up["request_id"], "template": "2c", "count": 2, "nodes": ["2c-p1", "2c-p2"],
+    }  # fmt: skip
+    down = cloud.calls("down")
+    assert sorted(ask["nodes"] for ask in down) == [[name] for name in cloud.ended()]
+    assert len({ask["request_id"] for ask in (up, *down)}) == 3
+    assert cloud.machines() == []
+    assert open_requests(life) == 0
 
 
-def test_a_command_that_fails_is_tried_again_later_and_harms_nothing(life: Life, tmp_path: Path) -> None:
-    script = executable(tmp_path / "cloud", "#!/bin/sh\nexit 3\n")
+def test_a_command_that_answers_nothing_made_what_it_was_offered(life: Life, tmp_path: Path) -> None:
+    """Spec 9."""
+    script = executable(tmp_path / "cloud", "#!/bin/sh\nexec cat > /dev/null\n")
     begin(life, kind="command", up=[script], down=[script])
+    life.run("train", spec=FOUR)
+    assert sorted(node["node_id"] for node in nodes.list_nodes(life.store)) == ["2c-p1", "2c-p2"]
+
+
+def test_a_command_that_fails_is_called_again_for_the_same_request(
+    life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 9: whether a failed call made a machine is not known, so nothing new is asked for in its place."""
+    monkeypatch.setattr(provider_module, "RETRY_S", 0.05)
+    log = tmp_path / "log"
+    script = executable(tmp_path / "cloud", f"#!/bin/sh\ncat >> {log}\nexit 3\n")
+    only = {"2c": TEMPLATES["2c"]}
+    begin(life, kind="command", up=[script], down=[script], templates=only)
     life.submit("train", spec=FOUR)
-    assert life.scheduler is not None
-    provider = life.scheduler.provider
-    life.until(lambda: provider._retry_at > 0)
+    life.until(lambda: log.exists() and len(log.read_text().splitlines()) >= 3)
+    asked = {json.loads(line)["request_id"] for line in log.read_text().splitlines()}
+    assert len(asked) == 1
     assert made(life) == []
+    assert life.store.value("SELECT message FROM provider_requests").startswith(
+        "up: exit code 3; tried again in "
+    )
     life.node("n1", "4c", cpus=4)
     life.until(lambda: life.job("train")["status"] == "RUNNING")
+
+
+def test_another_template_helps_while_one_fails(life: Life, tmp_path: Path) -> None:
+    """Spec 9."""
+    text = '#!/bin/sh\nread -r ask\ncase "$ask" in *\\"2c\\"*) exit 1;; esac\n'
+    script = executable(tmp_path / "cloud", text)
+    begin(life, kind="command", up=[script], down=[script])
+    life.run("train", spec=FOUR)
+    assert made(life) == ["8c"]
 
 
 def test_a_command_that_does_not_exist_harms_nothing(life: Life) -> None:
@@ -127,6 +217,102 @@ def test_a_command_that_does_not_exist_harms_nothing(life: Life) -> None:
     life.turn()
     assert made(life) == []
     assert life.job("train")["state_reason"] == "InsufficientResources"
+
+
+def test_a_machine_that_is_being_released_stays_a_row_until_its_end_has_succeeded(
+    life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 9: no machine is forgotten. It counts as nothing and takes no work meanwhile."""
+    monkeypatch.setattr(provider_module, "RETRY_S", 0.05)
+    ok = tmp_path / "ok"
+    down = executable(tmp_path / "down", f"#!/bin/sh\ntest -e {ok}\n")
+    begin(life, kind="command", up=["/bin/true"], down=[down])
+    life.run("train", spec=EIGHT)
+    life.end("train")
+    life.until(lambda: len(life.events("provider.failed")) >= 2)
+    (node,) = nodes.list_nodes(life.store)
+    assert (node["state"], node["node_id"]) == ("RELEASING", "8c-p1")
+    assert views.cluster_resources(life.store, "primary") == {}
+    life.submit("again", spec=EIGHT)  # there may be one machine of that kind at most, and there still is
+    life.until(lambda: life.job("again")["state_reason"] == "InsufficientResources")
+    ok.touch()
+    life.until(lambda: life.job("again")["status"] == "RUNNING")
+
+
+def test_a_machine_that_is_removed_by_hand_is_ended_too(life: Life, tmp_path: Path) -> None:
+    """Spec 9: ``vctl node remove`` of a provider's machine releases it; the second time it is given up."""
+    cloud = Cloud(tmp_path / "cloud")
+    begin(life, **cloud.setting, idle_timeout=3600)
+    life.run("train", spec=EIGHT)
+    life.end("train")
+    (name,) = cloud.machines()
+    nodes.remove(life.store, name)
+    assert nodes.get_node(life.store, name)["state"] == "RELEASING"
+    life.until(lambda: not nodes.list_nodes(life.store))
+    assert cloud.ended() == [name]
+    life.run("more", spec=EIGHT)
+    life.end("more")
+    (name,) = cloud.machines()
+    life.die()
+    nodes.remove(life.store, name)
+    nodes.remove(life.store, name)
+    assert nodes.list_nodes(life.store) == []
+    assert open_requests(life) == 0
+
+
+def test_a_machine_that_died_is_ended_at_once(life: Life, tmp_path: Path) -> None:
+    """Spec 9: it may cost something still."""
+    cloud = Cloud(tmp_path / "cloud")
+    begin(life, **cloud.setting, idle_timeout=3600)
+    life.run("train", spec=EIGHT)
+    (name,) = cloud.machines()
+    life.kill(name)
+    life.until(lambda: cloud.ended() == [name])
+
+
+def story(life: Life) -> None:
+    """A job gets its machines, runs, ends; then they go. Goes on wherever it was."""
+    life.until(lambda: life.job("train")["status"] != "PENDING")
+    life.end("train")
+    life.until(lambda: not nodes.list_nodes(life.store) and not open_requests(life))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(False, id="before the commit", marks=pytest.mark.slow),
+        pytest.param(True, id="after the commit"),
+    ],
+)
+def test_no_machine_leaks_or_doubles_whichever_commit_the_scheduler_dies_at(
+    life: Life, tmp_path: Path, after: bool
+) -> None:
+    """Spec 9 and 12: the scheduler dies before or after each commit of the whole story, once."""
+    for dies_at in range(60):
+        home = Life(tmp_path / f"state-{dies_at}")
+        cloud = Cloud(tmp_path / f"cloud-{dies_at}")
+        begin(home, **cloud.setting, idle_timeout=0)
+        home.submit("train", spec=FOUR)
+        assert home.scheduler is not None
+        home.die()
+        store = MortalStore.open(home.home)
+        store.dies_at, store.after_it = dies_at, after
+        died = False
+        try:
+            begin(home, store, **cloud.setting, idle_timeout=0)
+            story(home)
+        except Killed:
+            died = True
+            home.die()
+            begin(home, **cloud.setting, idle_timeout=0)
+            story(home)
+        assert cloud.machines() == []
+        assert len(cloud.ended()) == 2, (dies_at, cloud.calls("up"))
+        home.die()
+        home.store.close()
+        if not died:
+            return
+    raise AssertionError("the story has more commits than were tried")
 
 
 BAD = {

@@ -15,13 +15,14 @@ import pytest
 
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
-from vctl.daemon.provider import MADE_BY, ProviderSpec
+from vctl.daemon.provider_spec import ProviderSpec
 from vctl.errors import VctlError
 from vctl.ops import admission, submitting
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
+from vctl.ops.nodes import MADE_BY
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.runtime import objects as files

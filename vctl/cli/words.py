@@ -11,7 +11,7 @@ STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
     "PENDING_ARGS_AVAIL": "yellow", "PENDING_NODE_ASSIGNMENT": "yellow",
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
-    "FAILED": "red", "DEAD": "red", "STOPPED": "dim", "SUCCEEDED": "dim",
+    "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
 PRIMARY = "kPrimaryClusterID"
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
-from vctl.core.nodes import Node
+from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Amounts, Holding, Room
 from vctl.core.slots import ClassKey, SlotIndex
@@ -240,7 +240,7 @@ class Ledger:
     def _counted(self, cluster_id: str) -> Iterable[Amounts]:
         for vnode_id in self.members.get(cluster_id, ()):
             vnode = self.vnodes[vnode_id]
-            if self.nodes[vnode.node_id].state != "DEAD":
+            if self.nodes[vnode.node_id].state not in LOST:
                 yield vnode.holding.amounts
 
     def _note_membership(self, vnode: VNode) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels
-from vctl.core.resources import Holding
+from vctl.core.resources import Amounts, Holding
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
 LOST = (DEAD, RELEASING)
@@ -42,3 +43,25 @@ class Node:
     def schedulable(self) -> bool:
         """Whether new work may be placed here."""
         return self.state == ALIVE
+
+
+UP, DOWN = "up", "down"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """What a node provider was asked for: the same ``request_id``, however often it is asked, is the same machines.
+
+    ``nodes``: for ``up`` the ids that the machines get unless the provider names others, for ``down`` those that go.
+    """
+
+    request_id: str
+    kind: str
+    action: str
+    template: str
+    amounts: Amounts
+    labels: Mapping[str, str]
+    nodes: tuple[str, ...]
+    created_at: int
+    attempts: int = 0
+    message: str | None = None

@@ -1,119 +1,52 @@
 """The node provider: makes nodes when what waits needs them, and lets go of those that are idle.
 
-``simulated`` declares nodes after a boot time. ``command`` calls the user's executables with JSON on standard
-input: ``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: ids are made up), ``down`` gets the ids to end.
+``simulated`` declares nodes after a boot time. ``command`` calls the user's executables with JSON on standard input:
+``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: the machines get the ids that the question proposed),
+``down`` gets the ids to end. A request is a row before the command is called, and stays one until the command has
+succeeded: it is called again, with the same ``request_id``, after a failure and after a crash.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
+import os
+import secrets
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from vctl.core.nodes import Node
+from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.daemon.mirror import Mirror
+from vctl.daemon.provider_spec import COMMAND, NONE, ProviderSpec
+from vctl.daemon.returning import Returns
 from vctl.ops.feasible import TEMPLATES
-from vctl.ops.nodes import NODE_ID
+from vctl.ops.nodes import MADE_BY, NODE_ID, release
+from vctl.runtime.commands import Call, end_left_behind
 from vctl.scheduler.provisioning import Template, wanted_nodes
-from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, refuse
-from vctl.spec.quantities import parse_duration, parse_resources
-from vctl.spec.selectors import parse_labels
-from vctl.spec.source import read_document
-from vctl.store import nodes
+from vctl.store import nodes, objects
+from vctl.store import provider as table
 from vctl.store.store import Store
 
-MADE_BY = "vctl.io/provider"
-"""Label of a node that the provider made, and may take away."""
-COMMAND_TIMEOUT_S = 60.0
-RETRY_S = 10.0
+RETRY_S, MOST_RETRY_S = 10.0, 300.0
+POLL_S = 0.2
 CLOSE_S = 2.0
-KINDS = ("none", "simulated", "command")
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderSpec:
-    """What the configuration says: ``boot_s`` until a simulated node is there, ``idle_s`` until an unused one goes."""
-
-    kind: str = "none"
-    templates: tuple[Template, ...] = ()
-    boot_s: float = 0.0
-    idle_s: float = 60.0
-    up: tuple[str, ...] = ()
-    down: tuple[str, ...] = ()
-
-
-def parse_provider(text: str | None) -> ProviderSpec:
-    """Read the ``provider`` setting: JSON or ``@file``."""
-    if not text:
-        return ProviderSpec()
-    document = as_mapping(
-        read_document(text, "a node provider", "provider"), "provider", "a provider", '{"kind": …}'
-    )
-    known = ("kind", "templates", "boot_time", "idle_timeout", "up", "down")
-    for key in document:
-        if key not in known:
-            raise refuse(child("provider", key), "unknown field", f"fields: {', '.join(known)}")
-    kind = as_text(document.get("kind", "none"), "provider.kind", "the kind")
-    if kind not in KINDS:
-        raise refuse("provider.kind", f"unknown kind {kind!r}", f"kinds: {', '.join(KINDS)}")
-    templates = as_mapping(document.get("templates", {}), "provider.templates", "templates", '{"2c": {…}}')
-    spec = ProviderSpec(
-        kind,
-        tuple(_template(name, value) for name, value in templates.items()),
-        float(parse_duration(document.get("boot_time", 0), "provider.boot_time")),
-        float(parse_duration(document.get("idle_timeout", 60), "provider.idle_timeout")),
-        _command(document.get("up"), "provider.up"),
-        _command(document.get("down"), "provider.down"),
-    )
-    if kind == "command" and not (spec.up and spec.down):
-        raise refuse("provider", "a command provider needs up and down", "give both as lists of words")
-    return spec
-
-
-def _template(name: str, value: object) -> Template:
-    path = child("provider.templates", name)
-    fields = as_mapping(value, path, "a template", '{"resources": {"CPU": 2}, "max": 4}')
-    resources = parse_resources(fields.get("resources", {}), child(path, "resources"), totals=True)
-    most = as_count(fields.get("max", 1), child(path, "max"), "the maximum", most=100_000)
-    return Template(name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")))
-
-
-def _command(value: object, path: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return tuple(
-        as_text(word, path, "a word of the command") for word in as_list(value, path, "the command", '["x"]')
-    )
-
-
-@dataclass(slots=True)
-class _Boot:
-    """Nodes on their way: simulated ones until ``ready``, those of a command until its process has answered."""
-
-    template: Template
-    count: int
-    ready: float
-    process: subprocess.Popen[bytes] | None = None
+MOST_CALLS = 8
+"""Most commands at work at a time."""
 
 
 @dataclass(slots=True)
 class Provider:
-    """Carries out what ``wanted_nodes`` decides; the tables tell which nodes it has made."""
+    """Carries out what ``wanted_nodes`` decides; the tables tell which nodes it has made and was asked for."""
 
     store: Store
     spec: ProviderSpec
-    booting: list[_Boot] = field(default_factory=list)
+    returns: Returns | None = None
+    """Who gives idle leases back: before a machine is started."""
+    _calls: dict[str, Call] = field(default_factory=dict)
+    """request id -> its command, while that works."""
+    _retry_at: dict[str, float] = field(default_factory=dict)
     _idle_since: dict[str, float] = field(default_factory=dict)
-    _ending: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Scale-down commands that have not been seen to end."""
-    _made: int = 0
-    _retry_at: float = 0.0
+    _adopted: bool = False
     _due: float | None = None
 
     def due_s(self) -> float:
@@ -123,142 +56,220 @@ class Provider:
     def announce(self) -> None:
         """Tell submitters what could be had at most: who judges whether a job can ever run needs it."""
         kinds = [
-            {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most}
+            {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
+             "units": sorted(self.spec.units)}
             for t in self.spec.templates
-        ]
+        ]  # fmt: skip
         if kinds != (self.store.recall(TEMPLATES) or []):
             with self.store.transaction():
                 self.store.remember(TEMPLATES, kinds)
 
     def turn(self, mirror: Mirror) -> None:
-        """Let booted nodes join, ask for more when something waits for them, release idle ones."""
-        if self.spec.kind == "none":
+        """Carry out what was asked for, ask for more when something waits for it, release idle nodes."""
+        if self.spec.kind == NONE:
             return
         self._due = None
-        self._reap()
-        self._join(mirror)
-        if time.monotonic() >= self._retry_at:
-            self._scale_up(mirror)
+        self._carry_out(mirror)
+        self._scale_up(mirror)
         self._scale_down(mirror)
+        self._carry_out(mirror)  # what was asked for just now
 
-    def _reap(self) -> None:
-        for process in [one for one in self._ending if one.poll() is not None]:
-            _close(process)
-            self._ending.remove(process)
-        if self._ending:
-            self._wake_in(1.0)
+    def is_needed(self, mirror: Mirror) -> bool:
+        """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
+        if self.spec.kind == NONE:
+            return False
+        return bool(self._open()) or any(self._is_ours(node) for node in mirror.ledger.nodes.values())
 
     def close(self) -> None:
-        """Wait for commands that are still at work, within their time, so that none is left behind."""
-        for process in [*self._ending, *(boot.process for boot in self.booting if boot.process)]:
-            try:
-                process.wait(CLOSE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            _close(process)
-        self._ending.clear()
+        """Give commands that are at work a moment, and end the others: the next scheduler calls them again."""
+        ends = time.monotonic() + CLOSE_S
+        for call in self._calls.values():
+            call.wait(max(0.0, ends - time.monotonic()))
+            call.kill()
+        self._calls.clear()
 
-    def _present(self, mirror: Mirror) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for node in mirror.ledger.nodes.values():
-            if node.labels.get(MADE_BY) and node.state != "DEAD":
-                counts[node.template_id] = counts.get(node.template_id, 0) + 1
-        for boot in self.booting:
-            counts[boot.template.name] = counts.get(boot.template.name, 0) + boot.count
-        return counts
+    # ---- requests ----
 
-    def _scale_up(self, mirror: Mirror) -> None:
-        if self.booting or not (mirror.tasks or any(queue.jobs for queue in mirror.queues.values())):
+    def _open(self) -> list[NodeRequest]:
+        return [table.request(row) for row in table.rows(self.store)]
+
+    def _ask(self, action: str, template: Template, node_ids: tuple[str, ...]) -> None:
+        """Write the intent; in a transaction."""
+        request = NodeRequest(
+            secrets.token_hex(8), self.spec.kind, action, template.name, template.resources, template.labels,
+            node_ids, self.store.clock(),
+        )  # fmt: skip
+        table.insert(self.store, request)
+
+    def _carry_out(self, mirror: Mirror) -> None:
+        requests = self._open()
+        known = {request.request_id for request in requests}
+        for gone in [one for one in self._calls if one not in known]:  # given up by hand
+            if self._calls[gone].poll() is not None:
+                del self._calls[gone]
+        if not self._adopted:
+            self._adopted = True
+            for request in requests:
+                end_left_behind(request.request_id)
+        for request in requests:
+            if request.kind == COMMAND:
+                if self.spec.kind == COMMAND:
+                    self._advance(mirror, request)
+            elif (wait_s := (request.created_at - self.store.clock()) / 1e9 + self.spec.boot_s) > 0:
+                self._wake_in(wait_s)
+            else:
+                self._finish(mirror, request, list(request.nodes))
+
+    def _advance(self, mirror: Mirror, request: NodeRequest) -> None:
+        """Call the command of a request, or look how its call goes."""
+        call = self._calls.get(request.request_id)
+        if call is None:
+            wait_s = self._retry_at.get(request.request_id, 0.0) - time.monotonic()
+            if wait_s > 0:
+                self._wake_in(wait_s)
+            elif len(self._calls) >= MOST_CALLS:
+                self._wake_in(POLL_S)
+            else:
+                self._call(request)
             return
-        wanted = wanted_nodes(
-            mirror.ledger, mirror.queues, mirror.tasks, self.spec.templates, self._present(mirror)
-        )
-        for template in self.spec.templates:
-            if count := wanted.get(template.name, 0):
-                self._boot(template, count)
-        self._join(mirror)
+        called = call.poll()
+        if called is None:
+            self._wake_in(POLL_S)
+            return
+        del self._calls[request.request_id]
+        try:
+            if called.problem is not None:
+                raise ValueError(called.problem)
+            made = list(request.nodes) if request.action == DOWN else _ids(called.answer, request)
+        except ValueError as error:
+            self._failed(request, str(error))
+        else:
+            self._finish(mirror, request, made)
 
-    def _boot(self, template: Template, count: int) -> None:
-        ready = time.monotonic() + self.spec.boot_s
-        process = None
-        if self.spec.kind == "command":
-            ask = {"action": "up", "template": template.name, "count": count}
-            process = _call(self.spec.up, ask)
-            if process is None:
-                self._retry_at = time.monotonic() + RETRY_S
-                self._wake_in(RETRY_S)
-                return
-            ready = time.monotonic() + COMMAND_TIMEOUT_S
-        self.booting.append(_Boot(template, count, ready, process))
+    def _call(self, request: NodeRequest) -> None:
+        words = self.spec.up if request.action == UP else self.spec.down
+        question = {
+            "action": request.action,
+            "request_id": request.request_id,
+            "template": request.template,
+            "count": len(request.nodes),
+            "nodes": list(request.nodes),
+        }
+        try:
+            self._calls[request.request_id] = Call(
+                words, json.dumps(question).encode() + b"\n", mark=request.request_id,
+                timeout_s=self.spec.timeout_s, env=os.environ,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._failed(request, f"cannot run {words[0]}: {reason}")
+        self._wake_in(POLL_S)
 
-    def _join(self, mirror: Mirror) -> None:
-        """Add the nodes that are ready; a command that failed is tried again after a while."""
-        now, left = time.monotonic(), []
-        for boot in self.booting:
-            ids: Sequence[str | None] = [None] * boot.count
-            if boot.process is not None:
-                if boot.process.poll() is None and now < boot.ready:
-                    left.append(boot)
-                    self._wake_in(0.2)
-                    continue
-                answer = _answer(boot.process, boot.count)
-                if answer is None:
-                    self._retry_at = now + RETRY_S
-                    self._wake_in(RETRY_S)
-                    continue
-                ids = answer
-            elif now < boot.ready:
-                left.append(boot)
-                self._wake_in(boot.ready - now)
-                continue
-            self._add(boot.template, ids)
-        self.booting = left
+    def _failed(self, request: NodeRequest, problem: str) -> None:
+        """It is asked again, later and later, under the same id: whether it had an effect is not known."""
+        wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
+        self._retry_at[request.request_id] = time.monotonic() + wait_s
+        with self.store.transaction():
+            table.fail(self.store, request, f"{request.action}: {problem}; tried again in {wait_s:g} s")
+        self._wake_in(wait_s)
+
+    def _finish(self, mirror: Mirror, request: NodeRequest, node_ids: list[str]) -> None:
+        """The machines are there, or they are gone: in one transaction with the end of the request."""
+        with self.store.transaction():
+            for node_id in node_ids:
+                there = nodes.get(self.store, node_id)
+                if request.action == UP and there is None:
+                    labels = {**request.labels, MADE_BY: request.kind}
+                    total = whole_node(request.amounts, self.spec.units)
+                    nodes.insert(self.store, Node(node_id, request.template, total, node_id, labels))
+                elif request.action == DOWN and there is not None and there["state"] == RELEASING:
+                    nodes.delete(self.store, node_id)
+            table.finish(self.store, request, node_ids)
+        self._retry_at.pop(request.request_id, None)
         mirror.follow(self.store)
 
-    def _add(self, template: Template, ids: Sequence[str | None]) -> None:
-        with self.store.transaction():
-            for wanted in ids:
-                node_id = wanted or self._fresh(template.name)
-                labels = {**template.labels, MADE_BY: self.spec.kind}
-                if nodes.get(self.store, node_id) is None:
-                    node = Node(node_id, template.name, whole_node(template.resources), node_id, labels)
-                    nodes.insert(self.store, node)
+    # ---- more nodes ----
 
-    def _fresh(self, name: str) -> str:
-        taken = set(nodes.ids_like(self.store, f"{name}-p"))
-        while True:
-            self._made += 1
-            if f"{name}-p{self._made}" not in taken:
-                return f"{name}-p{self._made}"
+    def _is_ours(self, node: Node) -> bool:
+        return node.labels.get(MADE_BY) is not None and node.state != DEAD
+
+    def _scale_up(self, mirror: Mirror) -> None:
+        if not (mirror.tasks or any(queue.jobs for queue in mirror.queues.values())):
+            return
+        present: dict[str, int] = {}
+        for node in filter(self._is_ours, mirror.ledger.nodes.values()):
+            present[node.template_id] = present.get(node.template_id, 0) + 1
+        coming: dict[str, int] = {}
+        failing = set()
+        for request in self._open():
+            if request.action == UP:
+                if request.attempts:
+                    failing.add(request.template)
+                else:
+                    coming[request.template] = coming.get(request.template, 0) + len(request.nodes)
+        templates = {t.name: t for t in self.spec.templates if t.name not in failing}
+        idle = [] if self.returns is None else self.returns.returnable(mirror)
+        wanted = wanted_nodes(
+            mirror.ledger, mirror.queues, mirror.tasks, templates.values(), present, self.spec.units,
+            coming={name: count for name, count in coming.items() if name in templates}, idle=idle,
+            running=mirror.running, now_ns=self.store.clock(),
+        )  # fmt: skip
+        if self.returns is not None and wanted.called_back:
+            self._wake_in(self.returns.call_back(wanted.called_back))
+        if not wanted.nodes:
+            return
+        with self.store.transaction():
+            taken = self._taken()
+            for name, count in wanted.nodes.items():
+                self._ask(UP, templates[name], _fresh(name, count, taken))
+
+    def _taken(self) -> set[str]:
+        asked = {node_id for request in self._open() for node_id in request.nodes}
+        return asked | set(nodes.ids_like(self.store, ""))
+
+    # ---- fewer nodes ----
 
     def _scale_down(self, mirror: Mirror) -> None:
-        """Take away nodes of ours that have been empty for the idle time."""
+        """Take away nodes of ours that have been empty for the idle time; those that died at once."""
         now, gone = time.monotonic(), []
+        kept = {
+            mirror.ledger.vnodes[part[0]].node_id
+            for earmark in mirror.preemptions.earmarks(mirror)
+            for part in earmark.pieces
+            if part[0] in mirror.ledger.vnodes
+        }
         for node_id, node in mirror.ledger.nodes.items():
-            if not node.labels.get(MADE_BY):
+            if node.labels.get(MADE_BY) != self.spec.kind or node.state == RELEASING:
                 continue
-            if mirror.ledger.children[node_id] or node_id in mirror.ledger.homes:
+            if mirror.ledger.children[node_id] or node_id in mirror.ledger.homes or node_id in kept:
                 self._idle_since.pop(node_id, None)
                 continue
-            since = self._idle_since.setdefault(node_id, now)
-            if now - since >= self.spec.idle_s:
+            since = self._idle_since.get(node_id)
+            if since is None:  # a new one is for work that has its turn first
+                self._idle_since[node_id] = since = now
+            elif node.state == DEAD or now - since >= self.spec.idle_s:
                 gone.append(node_id)
-            else:
-                self._wake_in(self.spec.idle_s - (now - since))
+                continue
+            self._wake_in(self.spec.idle_s - (now - since))
         for node_id in gone:
             self._release(mirror, node_id)
+        for node_id in self._idle_since.keys() - mirror.ledger.nodes.keys():
+            del self._idle_since[node_id]
 
     def _release(self, mirror: Mirror, node_id: str) -> None:
+        """The node takes no work from now on, and stays a row until its machine is gone."""
         with self.store.transaction():
             mirror.follow(self.store)
-            if mirror.ledger.children.get(node_id) or node_id in mirror.ledger.homes:
+            node = mirror.ledger.nodes.get(node_id)
+            if node is None or mirror.ledger.children[node_id] or node_id in mirror.ledger.homes:
                 return
-            nodes.delete(self.store, node_id)
+            if node.state != DEAD and objects.are_on(self.store, node_id):
+                return  # running jobs need them
+            if self.spec.kind == COMMAND:
+                release(self.store, node_id, node.template_id)
+            else:
+                nodes.delete(self.store, node_id)
         self._idle_since.pop(node_id, None)
-        if self.spec.kind == "command":
-            process = _call(self.spec.down, {"action": "down", "nodes": [node_id]})
-            self._ending += [] if process is None else [process]
         mirror.follow(self.store)
 
     def _wake_in(self, seconds: float) -> None:
@@ -266,39 +277,27 @@ class Provider:
         self._due = at if self._due is None else min(self._due, at)
 
 
-def _call(command: Sequence[str], ask: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
-    """Start the user's executable with a question on its standard input; None when it cannot be started."""
+def _fresh(name: str, count: int, taken: set[str]) -> tuple[str, ...]:
+    """So many ids of nodes that nothing has or is to have."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        number += 1
+        if (node_id := f"{name}-p{number}") not in taken:
+            found.append(node_id)
+    return tuple(found)
+
+
+def _ids(answer: bytes, request: NodeRequest) -> list[str]:
+    """The node ids that a scale-up answered, or else those that it was offered; ValueError where it makes no sense."""
+    if not answer.strip():
+        return list(request.nodes)
     try:
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
-        )
-    except OSError as error:
-        sys.stderr.write(f"provider: cannot run {command[0]}: {error.strerror}\n")
-        return None
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as question:  # it need not listen
-        question.write(json.dumps(ask).encode() + b"\n")
-    return process
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _answer(process: subprocess.Popen[bytes], count: int) -> Sequence[str | None] | None:
-    """The node ids that a scale-up answered; None when it failed or timed out."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    assert process.stdout is not None
-    with process.stdout as answer:
-        output = answer.read()
-    if process.returncode != 0:
-        return None
-    try:
-        listed = json.loads(output)["nodes"] if output.strip() else []
-        ids: list[str | None] = [str(node["node_id"]) for node in listed]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return [i for i in ids if i and NODE_ID.match(i)] or [None] * count
+        listed = json.loads(answer)["nodes"]
+        found = [str(node["node_id"]) for node in listed]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
+    for node_id in found:
+        if not NODE_ID.match(node_id):
+            raise ValueError(f"its answer has a bad node id: {node_id[:200]!r}")
+    return found or list(request.nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from vctl.core.queue_policy import FAIR
@@ -38,6 +39,8 @@ class Returns:
         self._shares: Shares | None = None
         self.called: set[int] = set()
         """Leases that their lender wants back: returned as soon as they are free."""
+        self._wanted: set[int] = set()
+        """Idle leases that others can use: returned when they are cool."""
 
     def due_s(self) -> float:
         """Seconds until a lease may be due."""
@@ -49,7 +52,7 @@ class Returns:
         self._due = None
         self._shares = None
         due: list[Lease] = []
-        kept = {part[0] for earmark in mirror.preemptions.earmarks(mirror) for part in earmark.pieces}
+        kept = _kept(mirror)
         for lease in newest_first(list(mirror.leases.values())):
             wanted = lease.vnode_id in kept and lease.lease_id not in self.called
             if wanted or not free_part(mirror.ledger, lease):
@@ -65,8 +68,20 @@ class Returns:
         for gone in set(self._idle_since) - set(mirror.leases):
             del self._idle_since[gone]
         self.called &= set(mirror.leases)
+        self._wanted &= set(mirror.leases)
         if due:
             self._give_back(mirror, due)
+
+    def returnable(self, mirror: Mirror) -> list[Lease]:
+        """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
+        kept = _kept(mirror)
+        leases = [lease for lease in mirror.leases.values() if lease.vnode_id not in kept]
+        return leases if any(free_part(mirror.ledger, lease) for lease in leases) else []
+
+    def call_back(self, lease_ids: Collection[int]) -> float:
+        """Have idle leases returned although they have not been idle for long; in how many seconds that is."""
+        self._wanted |= set(lease_ids)
+        return self.terms.cooldown_s
 
     def _must_yield(self, mirror: Mirror, lease: Lease) -> bool:
         """Where the order is fair, what comes free goes to whom it is due, not to whoever had it."""
@@ -81,6 +96,8 @@ class Returns:
         if lease.expires_at is not None and lease.expires_at <= wall:
             return 0.0
         until_cool = (lease.since - wall) / 1e9 + self.terms.cooldown_s
+        if lease.lease_id in self._wanted:
+            return until_cool
         return max(self.terms.idle_s - (now - since), until_cool)
 
     def _give_back(self, mirror: Mirror, due: list[Lease]) -> None:
@@ -111,3 +128,8 @@ class Returns:
                     del mirror.leases[lease.lease_id]
                 waiting += newest_first([up for up in mirror.leases.values() if up.vnode_id == above])
             mirror.caught_up(self.store)
+
+
+def _kept(mirror: Mirror) -> set[str]:
+    """Virtual nodes of which a part is kept for the winner of a preemption."""
+    return {part[0] for earmark in mirror.preemptions.earmarks(mirror) for part in earmark.pieces}

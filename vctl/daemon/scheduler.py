@@ -24,7 +24,8 @@ from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
-from vctl.daemon.provider import Provider, ProviderSpec
+from vctl.daemon.provider import Provider
+from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
@@ -66,7 +67,7 @@ class Scheduler:
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
         self.returns = Returns(store, terms or LeaseTerms())
         self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
-        self.provider = Provider(store, provider or ProviderSpec())
+        self.provider = Provider(store, provider or ProviderSpec(), self.returns)
         self.limits = TimeLimits(store)
         self.memory = Memory(store)
         self.preempting = Preempting(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vctl.daemon.provider import parse_provider
+from vctl.daemon.provider_spec import parse_provider
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.store.store import Store
@@ -28,5 +28,9 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
             reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
         log_max_bytes=int(config.get("log_max_bytes")),
-        provider=parse_provider(config.get("provider")),
+        provider=parse_provider(
+            config.get("provider"),
+            timeout_s=float(config.get("provider_timeout")),
+            units=config.get("unit_resources"),
+        ),
     )

@@ -84,7 +84,7 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
 def add_possible(store: Store, ledger: Ledger) -> None:
     """The nodes that the provider could make at most."""
     for kind in store.recall(TEMPLATES) or []:
-        total = rs.whole_node(kind["resources"])
+        total = rs.whole_node(kind["resources"], frozenset(kind.get("units", rs.DEFAULT_UNITS)))
         for number in range(min(kind["most"], MOST_POSSIBLE)):
             node_id = f"~{kind['name']}-{number}"
             ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,17 +14,20 @@ from pathlib import Path
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
-from vctl.core.nodes import Node
+from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
-from vctl.store import objects, rows, upkeep
+from vctl.store import objects, provider, rows, upkeep
 from vctl.store.store import Row, Store
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000
+MADE_BY = "vctl.io/provider"
+"""Label of a node that a node provider made, and may take away; its value is the kind of the provider."""
+MADE_BY_COMMAND = "command"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -319,8 +323,22 @@ def remove(store: Store, node_id: str) -> forms.Form:
                 fix="wait for these jobs; `vctl node kill` gives the objects up",
                 details={"objects": kept},
             )
+        if row["state"] == nd.RELEASING:
+            provider.drop(store, row["node_id"])  # given up: nobody ends its machine any more
+        elif rows.loads(row["labels"]).get(MADE_BY) == MADE_BY_COMMAND:
+            release(store, row["node_id"], row["template_id"])
+            return form
         table.delete(store, row["node_id"])
     return form
+
+
+def release(store: Store, node_id: str, template: str) -> None:
+    """An empty machine of a node provider is to be ended: it takes no work, and stays a row until that is done."""
+    table.set_state(store, node_id, nd.RELEASING)
+    provider.insert(
+        store,
+        NodeRequest(secrets.token_hex(8), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), store.clock()),
+    )
 
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> forms.Form:

@@ -13,7 +13,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, VNode
 from vctl.core.jobs import PendingJob, Run
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import Lease, PendingTask
 from vctl.errors import Conflict
@@ -21,7 +21,6 @@ from vctl.ops import forms
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
 from vctl.scheduler.earmarks import Earmark
-from vctl.scheduler.provisioning import NodeRequest
 from vctl.store import (
     clusters,
     jobs,

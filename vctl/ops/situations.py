@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from vctl.core.nodes import DEAD, Node
+from vctl.core.nodes import LOST, Node
 from vctl.core.resources import whole_node
 from vctl.ops.feasible import TEMPLATES
 from vctl.scheduler.whatif import Holder, Situation
@@ -49,7 +49,7 @@ def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
     """One new node of every template that there is, its id as ``vctl node add`` would choose it."""
     found: dict[str, Node] = {}
     known = situation.ledger.nodes
-    for node in sorted(known.values(), key=lambda node: (node.state == DEAD, node.node_id)):
+    for node in sorted(known.values(), key=lambda node: (node.state in LOST, node.node_id)):
         amounts = {name: amount for name, amount in sorted(node.total.amounts.items()) if amount}
         key = json.dumps([node.template_id, amounts, dict(sorted(node.labels.items()))])
         if key in found or not amounts or node.shrunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vctl.core.clusters import LOGICAL, PRIMARY
-from vctl.core.nodes import ALIVE, DEAD
+from vctl.core.nodes import ALIVE, LOST
 from vctl.store import clusters, nodes
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -57,7 +57,7 @@ def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
     total: Sums = {}
     free: Sums = {}
     for slot in slots_of(store, cluster_id).values():
-        if slot.state == DEAD:
+        if slot.state in LOST:
             continue
         for name, amount in slot.total.items():
             total[name] = total.get(name, 0) + amount

@@ -7,7 +7,7 @@ from typing import Any
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
-from vctl.core.nodes import ALIVE, DEAD
+from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
 from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
@@ -57,7 +57,7 @@ def _node(slot: Slot, cluster_id: str) -> forms.Form:
         labels = {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY}
     return {
         "NodeID": row["node_id"] if physical else row["vnode_id"],
-        "Alive": slot.state != DEAD,
+        "Alive": slot.state not in LOST,
         "NodeName": row["hostname"] if physical else row["node_id"],
         "NodeType": row["template_id"] if physical else "",
         "Resources": forms.amounts(slot.total),

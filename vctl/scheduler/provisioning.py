@@ -1,24 +1,34 @@
-"""What the node provider should add: the fewest nodes of its templates that let what waits start. Tried for real."""
+"""What the node provider should add: few nodes, of templates that waste little, that let what waits start. Tried, too.
+
+First comes what idle leases would give back: a machine is asked for only where that is not enough.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from vctl.core import jobs as jb
+from vctl.core import resources as rs
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import Lease, PendingTask
 from vctl.scheduler.elasticity import Grow, grow, revert_growth
 from vctl.scheduler.gang_growth import grow_for_gang
+from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import may_grow
 
 MOST_NODES = 64
 """Most nodes that one round asks for; the next round asks for more."""
+MOST_OF_GANG = 1000
+"""Most nodes for one gang that needs more than that at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +41,12 @@ class Template:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-UP, DOWN = "up", "down"
-
-
 @dataclass(frozen=True, slots=True)
-class NodeRequest:
-    """What a node provider was asked for: the same ``request_id``, however often it is asked, is the same machines.
+class Wanted:
+    """Nodes to ask for, by template, and idle leases to call back, which serve others before any machine is started."""
 
-    ``nodes``: for ``up`` the ids that the machines get unless the provider names others, for ``down`` those that go.
-    """
-
-    request_id: str
-    kind: str
-    action: str
-    template: str
-    amounts: Amounts
-    labels: Mapping[str, str]
-    nodes: tuple[str, ...]
-    created_at: int
-    attempts: int = 0
-    message: str | None = None
+    nodes: Mapping[str, int]
+    called_back: Collection[int] = ()
 
 
 def wanted_nodes(
@@ -60,32 +56,94 @@ def wanted_nodes(
     templates: Iterable[Template],
     present: Mapping[str, int],
     units: frozenset[str] = DEFAULT_UNITS,
-) -> dict[str, int]:
-    """How many nodes of each template to add now. ``present`` counts those that exist or are being made.
+    *,
+    coming: Mapping[str, int] | None = None,
+    idle: Collection[Lease] = (),
+    running: Running | None = None,
+    now_ns: int = 0,
+) -> Wanted:
+    """How many nodes of each template to add now. ``present`` counts those that exist, ``coming`` those on their way.
 
-    For each job and task that waits, in order, the smallest template that lets it start is added to a trial.
-    The ledger is as before afterwards.
+    For each job and task that waits, in order, as few nodes as let it start are added to a trial: of the template that
+    wastes least. ``idle`` are leases that may be called back. The ledger is as before afterwards.
     """
-    trial = _Trial(
-        ledger, sorted(templates, key=lambda t: (sum(t.resources.values()), t.name)), dict(present), units
-    )
+    kinds = list(templates)
+    waiting = _Waiting(queues, tasks, Running() if running is None else running, now_ns)
+    plain = _tried(ledger, waiting, kinds, present, coming or {}, units)
+    if not plain.added or not idle:
+        return Wanted(plain.added)
+    returned, freed = _all_returned(ledger, idle)
+    spared = _tried(returned, waiting, kinds, present, coming or {}, units)
+    if sum(spared.added.values()) >= sum(plain.added.values()):
+        return Wanted(plain.added)
+    called = {lease.lease_id for lease in freed if lease.node_id in spared.used}
+    return Wanted(spared.added, called)
+
+
+def _tried(
+    ledger: Ledger,
+    waiting: _Waiting,
+    templates: list[Template],
+    present: Mapping[str, int],
+    coming: Mapping[str, int],
+    units: frozenset[str],
+) -> _Trial:
     grown = {cluster_id: set(ids) for cluster_id, ids in ledger.grown.items()}
     joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
+    trial = _Trial(ledger, templates, dict(present), units)
     try:
-        for queue in tasks.values():
-            for task in queue.tasks.values():
-                if may_grow(task) and task.bound_vnode_id is None:
-                    trial.satisfy_task(task)
-        for queue_ in queues.values():
-            for shape in queue_.shapes.values():
-                if shape.blocked is not None:
-                    for _, job_id in shape.order:
-                        if not trial.satisfy_job(queue_, job_id):
-                            break
+        trial.expect(coming)
+        waiting.satisfy(trial)
     finally:
         trial.undo()
         ledger.grown, ledger.joined = grown, joined
-    return trial.added
+    return trial
+
+
+def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
+    """A copy in which nobody keeps what he borrowed and does not use, and the leases that this ends or cuts."""
+    copy = ledger.copy()
+    freed: list[Lease] = []
+    left = list(newest_first(list(leases)))
+    while True:
+        parts = [(lease, part) for lease in left if (part := free_part(copy, lease))]
+        if not parts:
+            return copy, freed
+        for lease, _ in parts:  # what a child gives back its parent may have borrowed, too: then once more
+            left.remove(lease)
+            if part := free_part(copy, lease):
+                restore(copy, lease, give_back(copy, lease, part))
+                freed.append(lease)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What waits for room, in the order in which a trial serves it."""
+
+    queues: Mapping[str, Queue]
+    tasks: Mapping[str, TaskQueue]
+    running: Running
+    now_ns: int
+
+    def satisfy(self, trial: _Trial) -> None:
+        for queue in self.tasks.values():
+            for task in queue.tasks.values():
+                if may_grow(task) and task.bound_vnode_id is None:
+                    trial.satisfy_task(task)
+        for jobs in self.queues.values():
+            left = jobs.policy.max_running_jobs
+            if left is not None:
+                left -= self.running.count(jobs.parent_id)
+            for shape in list(jobs.shapes.values()):
+                if shape.blocked is None or shape.blocked[0] not in (jb.INSUFFICIENT, jb.INFEASIBLE):
+                    continue
+                for _, job_id in shape.order:
+                    job = jobs.jobs[job_id]
+                    if not job.may_start(self.now_ns):
+                        continue
+                    if (left is not None and left <= 0) or not trial.satisfy_job(job):
+                        break
+                    left = None if left is None else left - 1
 
 
 class _Trial:
@@ -99,54 +157,114 @@ class _Trial:
         self.present = present
         self.units = units
         self.added: dict[str, int] = {}
+        self.used: set[str] = set()
+        """Physical nodes on which something found a place."""
+        self._largest: dict[str, int] = {}
+        for template in templates:
+            self._largest = rs.maximum(self._largest, template.resources)
         self._nodes: list[str] = []
+        self._made = 0
         self._undo: list[Grow | Start | str] = []
+
+    def expect(self, coming: Mapping[str, int]) -> None:
+        """Nodes that were asked for already."""
+        for template in self.templates:
+            for _ in range(coming.get(template.name, 0)):
+                self._put(template)
+                self.present[template.name] = self.present.get(template.name, 0) + 1
 
     def satisfy_task(self, task: PendingTask) -> bool:
         """Give a task a place, adding one node when that helps."""
         if self._place_task(task):
             return True
-        for template in self._available():
-            self._add(template)
-            if self._place_task(task):
-                return True
-            self._remove_last(template)
-        return False
-
-    def satisfy_job(self, queue: Queue, job_id: int) -> bool:
-        """Give a job its gang, adding as many nodes of one template as that takes."""
-        if self._place_job(queue, job_id):
-            return True
-        for template in self._available():
-            added = 0
-            while len(self._nodes) < MOST_NODES and template in self._available():
-                self._add(template)
-                added += 1
-                if self._place_job(queue, job_id):
+        for template in self._by_waste(task.request):
+            if self._count() < MOST_NODES and self._left(template):
+                node_id = self._put(template)
+                if self._place_task(task):
+                    self._note(template, 1)
                     return True
-            for _ in range(added):
-                self._remove_last(template)
+                self._remove([node_id])
         return False
 
-    def _available(self) -> list[Template]:
-        if len(self._nodes) >= MOST_NODES:
-            return []
-        return [t for t in self.templates if self.present.get(t.name, 0) < t.most]
+    def satisfy_job(self, job: PendingJob) -> bool:
+        """Give a job its gang, adding as few nodes as that takes: of wasteful templates none where others do."""
+        if self._place_job(job):
+            return True
+        if self._count() >= MOST_NODES or not self.templates:
+            return False
+        if self._add_for(job, MOST_NODES - self._count()):
+            return True
+        pieces = sum(len(group.nodes) for group in job.spec.groups) + sum(job.spec.replica_sets.values())
+        is_large = pieces > MOST_NODES or any(job.spec.flexible_min.values())
+        return is_large and self._count() == 0 and self._add_for(job, MOST_OF_GANG)
 
-    def _add(self, template: Template) -> None:
-        node_id = f"~{len(self._nodes)}"  # sorts after every real id, so that nodes that exist come first
+    def _add_for(self, job: PendingJob, most: int) -> bool:
+        """All that could be added, then of each template as few as still do, the most wasteful one first."""
+        added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
+        fits = self._fits(job)
+        for template in reversed(self._by_waste(_asked(job))) if fits else ():
+            self._shrink(job, template, added)
+        if not fits or sum(map(len, added.values())) > most or not self._place_job(job):
+            for node_ids in added.values():
+                self._remove(node_ids)
+            return False
+        for template in self.templates:
+            self._note(template, len(added[template.name]))
+        return True
+
+    def _shrink(self, job: PendingJob, template: Template, added: dict[str, list[str]]) -> None:
+        """The fewest nodes of this template with which the gang still fits, by halving."""
+        enough, kept = len(added[template.name]), added[template.name]
+        least = 0
+        while least < enough:
+            middle = (least + enough) // 2
+            self._remove(kept[middle:])
+            if self._fits(job):
+                enough = middle
+            else:
+                least = middle + 1
+            kept = kept[:middle] + [self._put(template) for _ in range(enough - middle)]
+        added[template.name] = kept
+
+    def _by_waste(self, asked: Collection[str]) -> list[Template]:
+        """Templates, the least wasteful first: no unit resources that nobody asks for, then by their dominant share."""
+
+        def waste(template: Template) -> tuple[bool, float, str]:
+            idle = any(
+                amount and name in self.units and name not in asked
+                for name, amount in template.resources.items()
+            )
+            share = max(
+                (amount / self._largest[name] for name, amount in template.resources.items() if amount),
+                default=0.0,
+            )
+            return idle, share, template.name
+
+        return sorted(self.templates, key=waste)
+
+    def _left(self, template: Template) -> int:
+        return max(0, template.most - self.present.get(template.name, 0))
+
+    def _count(self) -> int:
+        return sum(self.added.values())
+
+    def _put(self, template: Template) -> str:
+        node_id = f"~{self._made:06}"  # sorts after every real id, so that nodes that exist come first
+        self._made += 1
         total = whole_node(template.resources, self.units)
         self.ledger.put_node(Node(node_id, template.name, total, node_id, template.labels))
         self._nodes.append(node_id)
-        self.added[template.name] = self.added.get(template.name, 0) + 1
-        self.present[template.name] = self.present.get(template.name, 0) + 1
+        return node_id
 
-    def _remove_last(self, template: Template) -> None:
-        self.ledger.remove_node(self._nodes.pop())
-        self.present[template.name] -= 1
-        self.added[template.name] -= 1
-        if not self.added[template.name]:
-            del self.added[template.name]
+    def _remove(self, node_ids: list[str]) -> None:
+        for node_id in node_ids:
+            self.ledger.remove_node(node_id)
+            self._nodes.remove(node_id)
+
+    def _note(self, template: Template, count: int) -> None:
+        if count:
+            self.added[template.name] = self.added.get(template.name, 0) + count
+            self.present[template.name] = self.present.get(template.name, 0) + count
 
     def _place_task(self, task: PendingTask) -> bool:
         steps = grow(self.ledger, task.cluster_id, task.request, task.selector)
@@ -154,13 +272,30 @@ class _Trial:
             return False
         self._undo += steps
         run_id = f"wanted:{task.task_id}"
-        vnode_id = steps[-1].after.vnode_id
-        self.ledger.charge(run_id, vnode_id, self.ledger.rooms[vnode_id].copy().take(task.request))
+        after = steps[-1].after
+        self.ledger.charge(
+            run_id, after.vnode_id, self.ledger.rooms[after.vnode_id].copy().take(task.request)
+        )
         self._undo.append(run_id)
+        self.used.add(after.node_id)
         return True
 
-    def _place_job(self, queue: Queue, job_id: int) -> bool:
-        job = queue.jobs[job_id]
+    def _fits(self, job: PendingJob) -> bool:
+        start = self._start(job)
+        if start is not None:
+            revert(self.ledger, start)
+        return start is not None
+
+    def _place_job(self, job: PendingJob) -> bool:
+        start = self._start(job)
+        if start is None:
+            return False
+        self._undo.append(start)
+        self.used |= {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
+        return True
+
+    def _start(self, job: PendingJob) -> Start | None:
+        """The start of a job, applied to the ledger."""
         found = place(self.ledger, job.parent_id, job.spec, job.entry)
         steps: list[Grow] = []
         if not isinstance(found, Placed):
@@ -168,12 +303,11 @@ class _Trial:
             if self.ledger.clusters[job.parent_id].spec.flexible:
                 grown = grow_for_gang(self.ledger, job.parent_id, job.spec, job.entry)
             if grown is None:
-                return False
+                return None
             steps, found = grown
         start = start_of(self.ledger, job, found, steps)
         take(self.ledger, start, start.run_id)
-        self._undo.append(start)
-        return True
+        return start
 
     def undo(self) -> None:
         """Take everything back, newest first."""
@@ -186,3 +320,10 @@ class _Trial:
                 revert_growth(self.ledger, done)
         for node_id in reversed(self._nodes):
             self.ledger.remove_node(node_id)
+
+
+def _asked(job: PendingJob) -> set[str]:
+    """Names of the resources that a job asks for."""
+    parts = [job.entry, job.spec.flexible_min]
+    parts += [node.resources for group in job.spec.groups for node in group.nodes]
+    return {name for part in parts for name, amount in part.items() if amount}

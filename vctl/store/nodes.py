@@ -136,7 +136,7 @@ def samples(store: Store, per_class: int) -> list[Row]:
     return store.rows(
         "SELECT * FROM (SELECT n.*,"
         " row_number() OVER (PARTITION BY amounts, labels, template_id ORDER BY node_id) AS nth"
-        " FROM nodes n WHERE state <> 'DEAD' AND NOT EXISTS"
+        " FROM nodes n WHERE state NOT IN ('DEAD', 'RELEASING') AND NOT EXISTS"
         " (SELECT 1 FROM vnodes v JOIN clusters c USING (cluster_id)"
         "  WHERE v.parent_vnode_id = n.node_id AND v.whole AND c.kind = 'logical')) WHERE nth <= ?",
         per_class,

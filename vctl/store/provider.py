@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.scheduler.provisioning import DOWN, UP, NodeRequest
+from vctl.core.nodes import DOWN, UP, NodeRequest
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
@@ -20,12 +20,14 @@ def insert(store: Store, asked: NodeRequest) -> None:
     store.event(f"provider.{asked.action}", "provider", asked.request_id, data=_told(asked))
 
 
-def fail(store: Store, request_id: str, message: str) -> None:
+def fail(store: Store, asked: NodeRequest, message: str) -> None:
     """One more attempt that did not succeed."""
     store.db.execute(
         "UPDATE provider_requests SET attempts = attempts + 1, message = ? WHERE request_id = ?",
-        (message, request_id),
+        (message, asked.request_id),
     )
+    data = {**_told(asked), "attempt": asked.attempts + 1, "message": message}
+    store.event("provider.failed", "provider", asked.request_id, data=data)
 
 
 def finish(store: Store, asked: NodeRequest, nodes: list[str]) -> None:

@@ -16,7 +16,8 @@ def heartbeats(store: Store) -> list[Row]:
     return store.rows(
         "SELECT node_id, heartbeat_timeout_s AS timeout_s,"
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
-        " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL AND state <> 'DEAD' ORDER BY node_id"
+        " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL"
+        " AND state NOT IN ('DEAD', 'RELEASING') ORDER BY node_id"
     )
 
 

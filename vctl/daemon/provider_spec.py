@@ -1,0 +1,78 @@
+"""The ``provider`` setting: which machines a node provider can make, and the commands that make and end them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vctl.core.resources import DEFAULT_UNITS
+from vctl.scheduler.provisioning import Template
+from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, refuse
+from vctl.spec.quantities import parse_duration, parse_resources
+from vctl.spec.selectors import parse_labels
+from vctl.spec.source import read_document
+
+NONE, SIMULATED, COMMAND = KINDS = ("none", "simulated", "command")
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """What the configuration says: ``boot_s`` until a simulated node is there, ``idle_s`` until an unused one goes,
+    ``timeout_s`` until a command that does not end is killed."""
+
+    kind: str = NONE
+    templates: tuple[Template, ...] = ()
+    boot_s: float = 0.0
+    idle_s: float = 60.0
+    up: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    timeout_s: float = TIMEOUT_S
+    units: frozenset[str] = DEFAULT_UNITS
+
+
+def parse_provider(
+    text: str | None, *, timeout_s: float = TIMEOUT_S, units: frozenset[str] = DEFAULT_UNITS
+) -> ProviderSpec:
+    """Read the ``provider`` setting: JSON or ``@file``."""
+    if not text:
+        return ProviderSpec()
+    document = as_mapping(
+        read_document(text, "a node provider", "provider"), "provider", "a provider", '{"kind": …}'
+    )
+    known = ("kind", "templates", "boot_time", "idle_timeout", "up", "down")
+    for key in document:
+        if key not in known:
+            raise refuse(child("provider", key), "unknown field", f"fields: {', '.join(known)}")
+    kind = as_text(document.get("kind", NONE), "provider.kind", "the kind")
+    if kind not in KINDS:
+        raise refuse("provider.kind", f"unknown kind {kind!r}", f"kinds: {', '.join(KINDS)}")
+    templates = as_mapping(document.get("templates", {}), "provider.templates", "templates", '{"2c": {…}}')
+    spec = ProviderSpec(
+        kind,
+        tuple(_template(name, value, units) for name, value in templates.items()),
+        float(parse_duration(document.get("boot_time", 0), "provider.boot_time")),
+        float(parse_duration(document.get("idle_timeout", 60), "provider.idle_timeout")),
+        _command(document.get("up"), "provider.up"),
+        _command(document.get("down"), "provider.down"),
+        timeout_s,
+        units,
+    )
+    if kind == COMMAND and not (spec.up and spec.down):
+        raise refuse("provider", "a command provider needs up and down", "give both as lists of words")
+    return spec
+
+
+def _template(name: str, value: object, units: frozenset[str]) -> Template:
+    path = child("provider.templates", name)
+    fields = as_mapping(value, path, "a template", '{"resources": {"CPU": 2}, "max": 4}')
+    resources = parse_resources(fields.get("resources", {}), child(path, "resources"), units, totals=True)
+    most = as_count(fields.get("max", 1), child(path, "max"), "the maximum", most=100_000)
+    return Template(name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")))
+
+
+def _command(value: object, path: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return tuple(
+        as_text(word, path, "a word of the command") for word in as_list(value, path, "the command", '["x"]')
+    )

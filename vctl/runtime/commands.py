@@ -1,0 +1,117 @@
+"""Executables of the user that answer a question, such as a node provider's: started, looked at, never waited for.
+
+The question is a file on standard input; the answer is read from a pipe as far as it is there, up to a limit. The
+time limit ends the whole process group. What a command leaves in the background may hold its standard output open;
+that blocks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from vctl.runtime import processes
+
+MOST_ANSWER = 1 << 20
+"""Largest answer, in bytes."""
+CALL_MARK = "VCTL_REQUEST_ID"
+"""In the environment of a command: how a call that outlived its scheduler is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How a call ended: the answer, or why there is none."""
+
+    answer: bytes = b""
+    problem: str | None = None
+
+
+class Call:
+    """One call of an executable. Raises OSError where it cannot be started."""
+
+    def __init__(
+        self, words: Sequence[str], question: bytes, *, mark: str, timeout_s: float, env: Mapping[str, str]
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._ends = time.monotonic() + timeout_s
+        self._answer = bytearray()
+        asked = os.memfd_create("question", os.MFD_CLOEXEC)
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.write(asked, question)
+            os.lseek(asked, 0, os.SEEK_SET)
+            self._process = subprocess.Popen(
+                list(words), stdin=asked, stdout=write, env={**env, CALL_MARK: mark}, start_new_session=True
+            )
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            os.close(asked)
+            os.close(write)
+        os.set_blocking(read, False)
+        self._pipe: int | None = read
+
+    def poll(self) -> Called | None:
+        """Read what is there; the end once the command has ended or was ended for a limit, else None."""
+        code = self._process.poll()  # first: what it wrote before its end is in the pipe then
+        self._read()
+        if len(self._answer) > MOST_ANSWER:
+            return self._fail(f"its answer is longer than {MOST_ANSWER} bytes")
+        if code is None:
+            if time.monotonic() < self._ends:
+                return None
+            return self._fail(f"it did not end within {self._timeout_s:g} s")
+        self._close()
+        if code:
+            return Called(problem=f"exit code {code if code > 0 else 128 - code}")
+        return Called(bytes(self._answer))
+
+    def kill(self) -> None:
+        """End its process group and collect it."""
+        if self._process.returncode is None:  # not collected yet: the number is still its own
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._close()
+
+    def wait(self, seconds: float) -> None:
+        """Give it so long to end by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def _fail(self, problem: str) -> Called:
+        self.kill()
+        return Called(problem=problem)
+
+    def _read(self) -> None:
+        while self._pipe is not None and len(self._answer) <= MOST_ANSWER:
+            try:
+                part = os.read(self._pipe, 65536)
+            except BlockingIOError:
+                return
+            if not part:
+                self._close()
+            self._answer += part
+
+    def _close(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+
+
+def end_left_behind(mark: str) -> bool:
+    """End a call that outlived the scheduler that made it; True when there was one.
+
+    Only while its first process lives: what a finished command left in the background is left alone.
+    """
+    found = [one for one in processes.marked(CALL_MARK, mark) if one.pid == one.session]
+    for one in found:
+        with suppress(ProcessLookupError):
+            os.killpg(one.group, signal.SIGKILL)
+    return bool(found)
