@@ -1,12 +1,17 @@
-"""The columns of every kind of list, shared by ``vctl KIND list`` and ``vctl list KIND``."""
+"""The columns of every kind of list, shared by ``vctl KIND list`` and ``vctl list KIND``.
 
-from collections.abc import Mapping
+What stands at 80 columns stands everywhere; ``at`` says from which width on there is more.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vctl.cli import words
-from vctl.cli.page import Cell, Column
+from vctl.cli.table import GIVES, Cell, Column, key, matters
 
 Item = Mapping[str, Any]
+WIDE, WIDER, WIDEST = 100, 130, 160
+"""Widths of a terminal from which more columns stand."""
 
 
 def _running_for(job: Item) -> str:
@@ -18,149 +23,170 @@ def _done(job: Item) -> str:
     return f"{array['done']}/{array['count']}" if array else ""
 
 
-def _amount(key: str, name: str) -> Any:
+def _amount(field: str, name: str) -> Any:
     def show(item: Item) -> str:
-        have = (item.get(key) or {}).get(name)
+        have = (item.get(field) or {}).get(name)
         return "" if not have else words.amount(name, have)
 
     return show
 
 
 def _used(name: str, total: str, available: str) -> Any:
-    def show(item: Item) -> Cell:
+    def show(item: Item) -> Cell | str:
         have, free = (item.get(total) or {}).get(name), (item.get(available) or {}).get(name)
         if not have:
-            return Cell("")
+            return ""
         if free is None:
-            return Cell(words.amount(name, have))
+            return words.amount(name, have)
         text = f"{words.amount(name, have - free)}/{words.amount(name, have)}"
         return Cell(text, "yellow" if free <= 0 else "")
 
     return show
 
 
+def _state(field: str) -> Any:
+    return lambda item: words.state(item[field])
+
+
+def state(heading: str, show: Callable[[Item], Any]) -> Column:
+    """A word of a known few, in its colour."""
+    return Column(heading, show, whole=True)
+
+
+def cluster(heading: str, field: str) -> Column:
+    """The id of a cluster, which gives way."""
+    return Column(heading, field, middle=True, rank=GIVES)
+
+
+def _stamp(heading: str, field: str, at: int = 0) -> Column:
+    return Column(heading, lambda item: words.moment(item[field]), whole=True, at=at)
+
+
+def _age(field: str, at: int = 0) -> Column:
+    return Column("AGE", lambda item: words.lasted(item[field]), right=True, at=at)
+
+
+def _amounts(field: str, at: int = 0) -> list[Column]:
+    return [
+        Column("CPU", _amount(field, "CPU"), right=True),
+        Column("GPU", _amount(field, "GPU"), right=True, at=at),
+        Column("MEM", _amount(field, "memory"), right=True, at=max(at, WIDE)),
+    ]
+
+
+def _use(total: str, available: str) -> list[Column]:
+    return [
+        Column(heading, _used(name, total, available), right=True)
+        for heading, name in (("CPU", "CPU"), ("GPU", "GPU"), ("MEM", "memory"))
+    ]
+
+
 JOBS = [
-    Column("SUBMISSION", "submission_id"),
-    Column("ID", "job_id", right=True, spare=True),
-    Column("NAME", "name", optional=True, give=True),
-    Column("STATUS", lambda job: words.state(job["status"])),
-    Column("DONE", _done, right=True, optional=True),
-    Column("REASON", "state_reason", optional=True),
-    Column("CLUSTER", lambda job: words.cluster_name(job["parent_cluster_id"]), give=True),
-    Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),
-    Column("POS", "queue_position", right=True, optional=True, spare=True),
-    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
-    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
-    Column("MEM", _amount("resources", "memory"), right=True, optional=True, spare=True),
+    key("SUBMISSION", "submission_id"),
+    Column("ID", "job_id", right=True, at=WIDEST),
+    Column("NAME", "name", rank=GIVES, at=WIDEST, raw=True),
+    Column("USER", "user", at=WIDE),
+    state("STATUS", _state("status")),
+    Column("DONE", _done, right=True, at=WIDER),
+    matters("REASON", "state_reason"),
+    cluster("CLUSTER", "parent_cluster_id"),
+    Column("PRIO", "priority", right=True, at=WIDER),
+    Column("POS", "queue_position", right=True, at=WIDER),
+    *_amounts("resources", at=WIDE),
     Column("TIME", _running_for, right=True),
-    Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True, spare=True),
-    Column("EXIT", "exit_code", right=True, optional=True),
-    Column("COMMAND", "entrypoint", give=True),
+    Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True, at=WIDER),
+    Column("EXIT", "exit_code", right=True, at=WIDE),
+    Column("COMMAND", "entrypoint", rank=GIVES, raw=True),
 ]
 CLUSTERS = [
-    Column("CLUSTER", lambda vc: words.cluster_name(vc["cluster_id"])),
-    Column("PARENT", lambda vc: words.cluster_name(vc["parent_id"]), give=True),
-    Column("KIND", "kind"),
-    Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", spare=True),
-    Column("STATE", lambda vc: words.state(vc["state"])),
-    Column("CPU", _used("CPU", "total_resources", "available_resources"), right=True, optional=True),
-    Column("GPU", _used("GPU", "total_resources", "available_resources"), right=True, optional=True),
-    Column("MEM", _used("memory", "total_resources", "available_resources"), right=True, optional=True),
-    Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), optional=True, give=True),
-    Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True, optional=True),
-    Column("REVISION", "revision", right=True, spare=True),
+    key("CLUSTER", "cluster_id"),
+    cluster("PARENT", "parent_id"),
+    state("KIND", lambda vc: vc["kind"]),
+    Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", whole=True, at=WIDER),
+    state("STATE", _state("state")),
+    *_use("total_resources", "available_resources"),
+    Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), rank=GIVES, at=WIDE),
+    Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True),
+    Column("REVISION", "revision", right=True, at=WIDER),
 ]
 NODES = [
-    Column("NODE", "node_id"),
-    Column("TYPE", "template_id"),
-    Column("SOURCE", "source", spare=True),
-    Column("STATE", lambda node: words.state(node["state"])),
-    Column("CPU", _used("CPU", "resources", "available"), right=True, optional=True),
-    Column("GPU", _used("GPU", "resources", "available"), right=True, optional=True),
-    Column("MEM", _used("memory", "resources", "available"), right=True, optional=True),
-    Column("REASON", "reason", optional=True, give=True),
-    Column("AGE", lambda node: words.lasted(node["created_at"]), right=True, spare=True),
+    key("NODE", "node_id"),
+    Column("TYPE", "template_id", rank=GIVES),
+    Column("SOURCE", "source", whole=True, at=WIDE),
+    state("STATE", _state("state")),
+    *_use("resources", "available"),
+    matters("REASON", "reason"),
+    _age("created_at", at=WIDE),
 ]
 VNODES = [
-    Column("VNODE", "vnode_id"),
-    Column("CLUSTER", lambda vnode: words.cluster_name(vnode["cluster_id"]), give=True),
-    Column("NODE", "node_id"),
-    Column("KIND", lambda vnode: "whole" if vnode["whole"] else vnode["kind"]),
-    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
-    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
-    Column("MEM", _amount("resources", "memory"), right=True, optional=True),
+    key("VNODE", "vnode_id"),
+    cluster("CLUSTER", "cluster_id"),
+    Column("NODE", "node_id", middle=True),
+    state("KIND", lambda vnode: "whole" if vnode["whole"] else vnode["kind"]),
+    *_amounts("resources"),
 ]
 NODES_OF_A_CLUSTER = [
-    Column("NODE ID", "NodeID"),
-    Column("ON", lambda node: node.get("ParentNodeID") or "", optional=True),
-    Column("NAME", "NodeName", spare=True),
-    Column("TYPE", "NodeType"),
-    Column("KIND", "Kind"),
-    Column("ALIVE", lambda node: Cell("yes", "green") if node["Alive"] else Cell("no", "red")),
-    Column("CPU", _used("CPU", "Resources", "Available"), right=True, optional=True),
-    Column("GPU", _used("GPU", "Resources", "Available"), right=True, optional=True),
-    Column("MEM", _used("memory", "Resources", "Available"), right=True, optional=True),
+    key("NODE ID", "NodeID"),
+    Column("ON", lambda node: node.get("ParentNodeID"), middle=True, at=WIDE),
+    Column("NAME", "NodeName", middle=True, rank=GIVES),
+    Column("TYPE", "NodeType", rank=GIVES),
+    state("KIND", lambda node: node["Kind"]),
+    state("ALIVE", lambda node: Cell("yes", "green") if node["Alive"] else Cell("no", "red")),
+    *_use("Resources", "Available"),
 ]
 TASKS = [
-    Column("TASK", "task_id"),
-    Column("NAME", "name", optional=True, give=True),
-    Column("STATE", lambda task: words.state(task["state"])),
-    Column("REASON", "state_reason", optional=True),
-    Column("JOB", "job_id", right=True, spare=True),
-    Column("CLUSTER", lambda task: words.cluster_name(task["cluster_id"]), give=True),
-    Column("NODE", lambda task: task["node_id"] or "", optional=True, give=True),
-    Column("CPU", _amount("resources", "CPU"), right=True, optional=True),
-    Column("GPU", _amount("resources", "GPU"), right=True, optional=True),
-    Column("MEM", _amount("resources", "memory"), right=True, optional=True, spare=True),
+    key("TASK", "task_id"),
+    Column("NAME", "name", rank=GIVES, at=WIDE, raw=True),
+    state("STATE", _state("state")),
+    matters("REASON", "state_reason"),
+    Column("JOB", "job_id", right=True, at=WIDE),
+    cluster("CLUSTER", "cluster_id"),
+    Column("NODE", "node_id", middle=True, at=WIDE),
+    *_amounts("resources", at=WIDE),
     Column("TIME", _running_for, right=True),
-    Column("AGE", lambda task: words.lasted(task["created_at"]), right=True, spare=True),
-    Column("EXIT", "exit_code", right=True, optional=True),
+    _age("created_at", at=WIDER),
+    Column("EXIT", "exit_code", right=True, at=WIDE),
 ]
 OBJECTS = [
-    Column("OBJECT", "object_id"),
+    key("OBJECT", "object_id"),
     Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
-    Column("TASK", lambda one: one["task_id"] or "", optional=True),
-    Column("CLUSTER", lambda one: words.cluster_name(one["cluster_id"]), give=True),
-    Column("NODES", lambda one: _few(one["node_ids"]), give=True),
-    Column("AGE", lambda one: words.lasted(one["created_at"]), right=True, spare=True),
+    Column("TASK", "task_id", middle=True),
+    cluster("CLUSTER", "cluster_id"),
+    matters("NODES", lambda one: _few(one["node_ids"])),
+    _age("created_at"),
 ]
 LEASES = [
     Column("LEASE", "lease_id", right=True),
-    Column("BORROWER", lambda lease: words.cluster_name(lease["borrower_id"]), give=True),
-    Column("LENDER", lambda lease: words.cluster_name(lease["lender_id"]), give=True),
-    Column("RESOURCES", lambda lease: words.amounts(lease["resources"])),
-    Column("NODE", "node_id", give=True),
-    Column("VNODE", "vnode_id", spare=True, give=True),
-    Column("JOB", "job_id", right=True, optional=True, spare=True),
+    Column("BORROWER", "borrower_id", middle=True),
+    Column("LENDER", "lender_id", middle=True),
+    matters("RESOURCES", lambda lease: words.amounts(lease["resources"])),
+    Column("NODE", "node_id", middle=True, rank=GIVES),
+    Column("VNODE", "vnode_id", middle=True, rank=GIVES, at=WIDE),
+    Column("JOB", "job_id", right=True, at=WIDE),
     Column("AGE", lambda lease: words.lasted(lease["since"]), right=True),
-    Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True, optional=True),
+    Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True),
 ]
 DEMAND = [
-    Column("CLUSTER", lambda line: words.cluster_name(line["cluster_id"]), give=True),
+    cluster("CLUSTER", "cluster_id"),
     Column("COUNT", "count", right=True),
-    Column("KIND", "kind"),
-    Column("RESOURCES", lambda line: words.amounts(line["resources"]) or "-"),
-    Column("REASON", "reason"),
-    Column("BY", lambda line: _few(line["by"]), give=True),
+    state("KIND", lambda line: line["kind"]),
+    matters("RESOURCES", lambda line: words.amounts(line["resources"])),
+    Column("REASON", "reason", whole=True),
+    Column("BY", lambda line: _few(line["by"]), rank=GIVES, middle=True),
 ]
 EVENTS = [
     Column("SEQ", "seq", right=True),
-    Column("TIME", lambda event: event["at"][:19].replace("T", " ")),
-    Column("EVENT", "kind"),
-    Column("OBJECT", "object_id", give=True),
-    Column("CLUSTER", lambda event: words.cluster_name(event["cluster_id"]), optional=True, give=True),
-    Column(
-        "DETAILS",
-        lambda event: words.value("", event["data"]) if event["data"] else "",
-        optional=True,
-        give=True,
-    ),
+    _stamp("TIME", "at"),
+    Column("EVENT", "kind", whole=True),
+    Column("OBJECT", "object_id", middle=True, rank=GIVES),
+    Column("CLUSTER", "cluster_id", middle=True, rank=GIVES, at=WIDE),
+    matters("DETAILS", lambda event: words.value("", event["data"]) if event["data"] else ""),
 ]
 
 
 def _few(names: list[str]) -> str:
     """The first names of many."""
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _count(value: object) -> object:

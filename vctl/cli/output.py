@@ -1,13 +1,18 @@
 """The answer of a command and its forms: one JSON value feeds table, json, jsonl, yaml, csv and name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from vctl.cli.page import Cell, Column, Page
+from vctl.cli.table import Cell, Column
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 Data = dict[str, Any]
-Draw = Callable[[Page], Iterable[str]]
+Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
+OWN_WORDS = ("entrypoint", "name", "metadata")
+"""Fields in which a user's own text stands: shown letter by letter."""
 
 
 class Answer:
@@ -40,10 +45,10 @@ def listing(
     """Many objects in the list envelope; ``none`` is what people read when there are none."""
 
     def drawn(rows: Sequence[Data]) -> Draw:
-        def draw(page: Page) -> Iterator[str]:
+        def draw(screen: "Screen") -> Iterator[str]:
             if rows:
-                return page.table(columns, rows)
-            return iter([page.paint(none, "dim")] if page.header else [])
+                return screen.table(columns, rows)
+            return screen.text((none, "dim")) if screen.header else iter(())
 
         return draw
 
@@ -55,7 +60,7 @@ def listing(
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:
     """One object; without an own picture all its fields are shown."""
     return Answer(
-        data, rows=[data], names=[name], draw=draw or (lambda page: page.pairs(_fields(data))), code=code
+        data, rows=[data], names=[name], draw=draw or (lambda screen: screen.pairs(_fields(data), raw=OWN_WORDS)), code=code
     )
 
 
@@ -68,7 +73,7 @@ def amounts(data: Mapping[str, float]) -> Answer:
         Column("AMOUNT", lambda row: words.amount(row["resource"], row["amount"]), right=True),
     ]
     rows = [{"resource": name, "amount": value} for name, value in data.items()]
-    return Answer(data, rows=rows, names=list(data), draw=lambda page: page.table(columns, rows))
+    return Answer(data, rows=rows, names=list(data), draw=lambda screen: screen.table(columns, rows))
 
 
 def done(data: Data, name: object, sentence: str) -> Answer:
@@ -84,34 +89,52 @@ def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
         yield name, words.state(value) if stated else words.value(name, value)
 
 
-def write(answer: Answer, form: str, stream: TextIO, page: Page) -> None:
-    """Write an answer in one of the forms."""
-    if form == "table":
-        stream.writelines(line + "\n" for line in answer.draw(page))
-    elif form == "json":
-        stream.write(_json(answer.data, indent=2, fine=page.fine) + "\n")
+def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
+    """Write data in one of its forms; ``table`` is for people and drawn by ``screen``."""
+    if form == "json":
+        stream.write(_json(answer.data, stream, indent=2) + "\n")
     elif form == "jsonl":
         whole = isinstance(answer.data, dict) and not _is_list(answer.data)
         rows = [answer.data] if whole else answer.rows
-        stream.writelines(_json(row, fine=page.fine) + "\n" for row in rows)
+        stream.writelines(_json(row, stream) + "\n" for row in rows)
     elif form == "yaml":
         from vctl.cli.yaml import dump
 
         stream.write(dump(answer.data))
     elif form == "csv":
-        _write_csv(answer.rows, stream, header=page.header)
+        _write_csv(answer.rows, stream, header=header)
     else:
-        stream.writelines(f"{name}\n" for name in answer.names)
+        stream.writelines(f"{_one_line(name, stream)}\n" for name in answer.names)
 
 
 def _is_list(data: Data) -> bool:
     return data.get("api_version") == API_VERSION and "items" in data
 
 
-def _json(value: Any, *, indent: int | None = None, fine: bool = True) -> str:
+def _json(value: Any, stream: TextIO, *, indent: int | None = None) -> str:
+    """JSON in which no character does anything to a terminal."""
     import json
 
-    return json.dumps(value, indent=indent, ensure_ascii=not fine, separators=None if indent else (",", ":"))
+    fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
+    text = json.dumps(value, indent=indent, ensure_ascii=not fine, separators=None if indent else (",", ":"))
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    import json
+
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
+
+
+def _one_line(name: object, stream: TextIO) -> str:
+    """A name or field as it is, but on a terminal shown as text."""
+    if not stream.isatty():
+        return str(name)
+    from vctl.core.text import visible
+
+    return visible(str(name))
 
 
 def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:
@@ -123,10 +146,12 @@ def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:
     if header and names:
         writer.writerow(names)
     for row in rows:
-        writer.writerow([_csv_field(row.get(name)) for name in names])
+        writer.writerow([_csv_field(row.get(name), stream) for name in names])
 
 
-def _csv_field(value: Any) -> Any:
+def _csv_field(value: Any, stream: TextIO) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _json(value) if isinstance(value, (dict, list)) else value
+    if isinstance(value, (dict, list)):
+        return _json(value, stream)
+    return _one_line(value, stream) if isinstance(value, str) else value

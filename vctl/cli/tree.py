@@ -1,116 +1,78 @@
 """Virtual clusters as a tree with bars, for ``vctl vc tree`` and ``vctl status``."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
-from vctl.cli.page import GAP, Page, cut, wide
+from vctl.cli.columns import WIDE
+from vctl.cli.table import KEY, Bar, Cell, Column
 
-Branch = dict[str, Any]
-BAR = 10
-LEAST_NAME = 20
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
+
+Branch = Mapping[str, Any]
 FIRST = ("CPU", "GPU", "memory")
-SHORT = {"memory": "mem"}
 
 
-def flatten(cluster: Mapping[str, Any], depth: int = 0) -> list[Branch]:
+def flatten(cluster: Branch, depth: int = 0) -> list[dict[str, Any]]:
     """A nested cluster as rows in the order in which they are drawn."""
-    total, free = cluster["total_resources"], cluster["available_resources"] or {}
-    used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-    found = [{**cluster, "depth": depth, "total": total, "used": used}]
+    found = [{**cluster, "depth": depth}]
     for child in cluster.get("tree", ()):
         found += flatten(child, depth + 1)
     return found
 
 
-def draw(page: Page, branches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line for each cluster: its place in the tree, a bar for the scarcest resource, the amounts."""
-    stems = list(_stems([branch["depth"] for branch in branches], page))
-    amounts = [_amounts(branch) for branch in branches]
-    notes = [_notes(branch) for branch in branches]
-    room = None
-    if page.width is not None:
-        room = page.width - BAR - 2 * len(GAP)
-        if (left := room - _widest(a + n for a, n in zip(amounts, notes, strict=True))) >= LEAST_NAME:
-            room = left
-        else:  # the notes are the first to go
-            room, notes = max(room - _widest(amounts), LEAST_NAME), [""] * len(notes)
-    names = _names(branches, stems, room)
-    width = _widest(names) if room is None else min(_widest(names), room)
-    for name, branch, amount, note in zip(names, branches, amounts, notes, strict=True):
-        shown = cut(name, width, page.fine)
-        place = shown + " " * (width - wide(shown))
-        line = f"{place}{GAP}{_bar(page, branch)}{GAP}{amount}{page.paint(note, 'dim')}"
-        yield line.rstrip()
-
-
-def _widest(texts: Iterable[str]) -> int:
-    return max((wide(text) for text in texts), default=0)
-
-
-def _names(branches: Sequence[Mapping[str, Any]], stems: Sequence[str], room: int | None) -> list[str]:
-    """The ids in their places; where too long, a job cluster loses what stands above it in the tree."""
-    full = [words.cluster_name(branch["cluster_id"]) for branch in branches]
-    placed = [stem + name for stem, name in zip(stems, full, strict=True)]
-    if room is None or _widest(placed) <= room:
-        return placed
-    short = ["##" + name.rpartition("##")[2] if "##" in name else name for name in full]
-    return [stem + name for stem, name in zip(stems, short, strict=True)]
-
-
-def _named(branch: Mapping[str, Any]) -> list[str]:
-    total = branch["total"]
-    first = [name for name in FIRST if total.get(name)]
-    return first + [name for name in total if total[name] and name not in (*FIRST, "object_store_memory")]
-
-
-def _bar(page: Page, branch: Mapping[str, Any]) -> str:
-    total, used = branch["total"], branch["used"]
-    scarce = max(_named(branch), key=lambda name: used.get(name, 0) / total[name], default=None)
-    return page.bar(used.get(scarce, 0), total[scarce], BAR) if scarce else " " * BAR
-
-
-def _amounts(branch: Mapping[str, Any]) -> str:
-    total, used = branch["total"], branch["used"]
-    return GAP.join(
-        f"{SHORT.get(name, name)} {words.amount(name, used.get(name, 0))}/{words.amount(name, total[name])}"
-        for name in _named(branch)
+def draw(screen: "Screen", branches: Sequence[Branch]) -> Iterator[str]:
+    """One line for each cluster: its place in the tree, a bar for the scarcest resource, what jobs use of what it has."""
+    places = screen.branches(
+        [branch["cluster_id"] for branch in branches], [branch["depth"] for branch in branches]
     )
+    rows = [{**branch, "place": place} for branch, place in zip(branches, places, strict=True)]
+    return screen.table(_COLUMNS, rows)
 
 
-def _notes(branch: Mapping[str, Any]) -> str:
-    """The kind of a named cluster, its state unless it is active, its jobs: numbers by state, or their ids."""
-    jobs = branch.get("jobs") or {}
-    notes = ["" if branch["kind"] in ("primary", "job") else branch["kind"]]
-    if branch.get("state", "ACTIVE") != "ACTIVE":
-        notes.append(str(branch["state"]))
-    if isinstance(jobs, Mapping):
-        notes += [f"{count} {word}" for word in ("running", "pending") if (count := jobs.get(word))]
-    elif branch["kind"] != "job":
-        notes.append(f"{len(jobs)} job{'s' if len(jobs) != 1 else ''}")
-    text = ", ".join(note for note in notes if note)
-    return GAP + text if text else ""
+def _bar(branch: Branch) -> Bar:
+    total, used = branch["total"], branch["used"]
+    named = [name for name in total if total[name] and name != "object_store_memory"]
+    scarce = max(named, key=lambda name: used.get(name, 0) / total[name], default=None)
+    return Bar(used.get(scarce, 0), total[scarce]) if scarce else Bar(0, 0)
 
 
-def _stems(depths: Sequence[int], page: Page) -> Iterator[str]:
-    """The lines in front of each name, from the depths alone."""
-    fork, end, through = ("├─ ", "└─ ", "│  ") if page.fine else ("|- ", "`- ", "|  ")
-    for index, depth in enumerate(depths):
-        stem = ""
-        for level in range(1, depth + 1):
-            follows = _comes_again(depths, index, level)
-            if level == depth:
-                stem += fork if follows else end
-            else:
-                stem += through if follows else "   "
-        yield stem
+def _amount(name: str) -> Any:
+    def show(branch: Branch) -> str:
+        total = branch["total"].get(name)
+        if not total:
+            return ""
+        return f"{words.amount(name, branch['used'].get(name, 0))}/{words.amount(name, total)}"
+
+    return show
 
 
-def _comes_again(depths: Sequence[int], index: int, level: int) -> bool:
-    """Whether another branch of this level follows before the tree leaves it."""
-    for depth in depths[index + 1 :]:
-        if depth < level:
-            return False
-        if depth == level:
-            return True
-    return False
+def _others(branch: Branch) -> str:
+    others = [name for name in branch["total"] if branch["total"][name] and name not in (*FIRST, "object_store_memory")]
+    return ", ".join(f"{name} {_amount(name)(branch)}" for name in others)
+
+
+def _state(branch: Branch) -> Cell | str:
+    state = branch.get("state") or "ACTIVE"
+    return words.state(state) if state != "ACTIVE" else branch["kind"]
+
+
+def _jobs(word: str) -> Any:
+    def show(branch: Branch) -> Any:
+        return branch.get("job_counts", branch["jobs"])[word] or ""
+
+    return show
+
+
+_COLUMNS = [
+    Column("CLUSTER", "place", middle=True, rank=KEY),
+    Column("KIND", _state, whole=True),
+    Column("USE", _bar, whole=True),
+    Column("CPU", _amount("CPU"), right=True),
+    Column("GPU", _amount("GPU"), right=True),
+    Column("MEM", _amount("memory"), right=True),
+    Column("OTHERS", _others, at=WIDE),
+    Column("RUN", _jobs("running"), right=True),
+    Column("WAIT", _jobs("pending"), right=True),
+]

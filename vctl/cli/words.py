@@ -1,10 +1,12 @@
 """JSON values as people say them: amounts, ages, states."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from vctl.cli.page import Cell
+from vctl.cli.table import Cell
+from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.spec.quantities import SIZES, format_duration, format_size
 
 STATE_COLOURS = {
@@ -13,7 +15,8 @@ STATE_COLOURS = {
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
     "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
-PRIMARY = "kPrimaryClusterID"
+_PRIMARY = re.compile(rf"\b{PRIMARY}\b")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
 
 
 def state(word: str | None) -> Cell:
@@ -48,9 +51,14 @@ def replicas(counts: Mapping[str, int] | None) -> str:
     return " ".join(f"{template}:{count}" for template, count in (counts or {}).items())
 
 
-def cluster_name(cluster_id: str | None) -> str:
-    """An id as people write it: the primary by its alias, also in front of ``##``."""
-    return (cluster_id or "").replace(PRIMARY, "primary")
+def named(text: str) -> str:
+    """A text in which the primary goes by its alias, as on all screens: ``primary``, ``primary##train``."""
+    return _PRIMARY.sub(PRIMARY_ALIAS, text) if PRIMARY in text else text
+
+
+def moment(stamp: str | None) -> str:
+    """A timestamp as the clock on the wall shows it: ``2026-11-21 14:03:05``."""
+    return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:
@@ -94,4 +102,4 @@ def value(name: str, given: Any) -> str:
         return json.dumps(given, ensure_ascii=False)
     if isinstance(given, list):
         return ", ".join(value(name, inner) for inner in given) or "-"
-    return cluster_name(given) if isinstance(given, str) and "cluster" in name else str(given)
+    return moment(given) if isinstance(given, str) and _MOMENT.match(given) else str(given)

@@ -37,9 +37,9 @@ class Client(State):
 
     def status(self) -> dict[str, Any]:
         """What runs, what waits and what is free, of the whole."""
-        from vctl.ops import views
+        from vctl.ops import overview
 
-        return self._place.ask(views.status)
+        return self._place.ask(overview.status)
 
     def scheduler(self) -> dict[str, Any]:
         """Whether a scheduler is at work, and its last sign of life."""

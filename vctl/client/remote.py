@@ -24,6 +24,7 @@ STANDINS = {
     "vctl.ops.nodes": "nodes",
     "vctl.ops.object_views": "objects",
     "vctl.ops.objects": "objects",
+    "vctl.ops.overview": "views",
     "vctl.ops.replay": "upkeep",
     "vctl.ops.submitting": "jobs",
     "vctl.ops.tasks": "tasks",

@@ -70,9 +70,9 @@ def demand(server: Connection) -> list[Form]:
     return server.items("/demand")
 
 
-def status(server: Connection) -> Form:
+def status(server: Connection, cluster_id: str | None = None) -> Form:
     """What runs, what waits and what is free."""
-    found: Form = server.get("/status")
+    found: Form = server.get("/status", cluster=cluster_id)
     return found
 
 

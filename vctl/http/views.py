@@ -19,12 +19,12 @@ Since = Annotated[int, Query(ge=0, le=2**62, description="Only what came after t
 
 
 @router.get("/status", responses=good(Document), response_model=None)
-def status(request: Request) -> Any:
+def status(request: Request, cluster: Cluster = None) -> Any:
     """What runs, what waits and what is free."""
-    from vctl.ops import views
+    from vctl.ops import overview
 
     with state(request) as store:
-        return views.status(store)
+        return overview.status(store, cluster)
 
 
 @router.get("/scheduler", responses=good(Document), response_model=None)

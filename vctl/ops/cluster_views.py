@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
@@ -14,6 +14,9 @@ from vctl.ops.totals import totals_of
 from vctl.store import clusters as table
 from vctl.store import job_views, nodes, rows, settings
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.ops.capacity import Capacity
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
@@ -96,13 +99,22 @@ def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool 
 
 def tree(store: Store, cluster_id: str | None = None) -> forms.Form:
     """A cluster with everything below it, nested under ``tree``."""
+    from vctl.ops.capacity import capacities
+
     with store.snapshot():
-        return _tree(store, resolve(cluster_id))
+        wanted = resolve(cluster_id)
+        if wanted != PRIMARY:
+            cluster_row(store, wanted)
+        return _tree(store, wanted, capacities(store), job_views.counts_by_cluster(store))
 
 
-def _tree(store: Store, cluster_id: str) -> forms.Form:
+def _tree(
+    store: Store, cluster_id: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
+) -> forms.Form:
     form = get_cluster(store, cluster_id)
-    return {**form, "tree": [_tree(store, child) for child in form["children"]]}
+    below = [_tree(store, child, sums, jobs) for child in form["children"]]
+    counts = {"pending": 0, "running": 0, **jobs.get(cluster_id, {})}
+    return {**form, **sums[cluster_id].form(), "job_counts": counts, "tree": below}
 
 
 def _primary_form(store: Store) -> forms.Form:

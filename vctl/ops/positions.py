@@ -30,7 +30,7 @@ def position(store: Store, row: Row) -> int | None:
     if row["status"] != jb.PENDING:
         return None
     policy = settings.queue_of(store, row["parent_cluster_id"])
-    if _is_plain(policy):
+    if is_plain(policy):
         return queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
     return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
 
@@ -41,7 +41,7 @@ def positions(store: Store, wanted: Sequence[Row]) -> dict[int, int]:
     special = {
         cluster_id: policy
         for cluster_id, policy in settings.queues(store).items()
-        if not _is_plain(policy) and any(row["parent_cluster_id"] == cluster_id for row in waiting)
+        if not is_plain(policy) and any(row["parent_cluster_id"] == cluster_id for row in waiting)
     }
     plain = [row for row in waiting if row["parent_cluster_id"] not in special]
     if len(plain) > FEW:
@@ -56,7 +56,8 @@ def positions(store: Store, wanted: Sequence[Row]) -> dict[int, int]:
     return found
 
 
-def _is_plain(policy: QueuePolicy) -> bool:
+def is_plain(policy: QueuePolicy) -> bool:
+    """Whether an index knows the places: priority, then arrival."""
     return policy.order == PRIORITY and policy.ageing_ns is None
 
 

@@ -1,8 +1,6 @@
-"""Introspection of one cluster, as Ray's ``cluster_resources()`` and ``nodes()``, and the overall status."""
+"""Introspection of one cluster, as Ray's ``cluster_resources()`` and ``nodes()``; the scheduler's sign of life."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -11,16 +9,12 @@ from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
 from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
-from vctl.ops.positions import position
 from vctl.ops.totals import Slot, slots_of, totals_of
-from vctl.store import clusters, feed, job_views
-from vctl.store import nodes as node_table
+from vctl.store import clusters, feed
 from vctl.store.database import command_name
 from vctl.store.rows import loads
 from vctl.store.store import BEAT_EVERY_S, Store
 
-HEAD = 5
-FAILURES = 5
 FRESH_NS = int(3 * BEAT_EVERY_S * 1e9)
 
 
@@ -165,35 +159,6 @@ def events(
     ]
 
 
-def status(store: Store) -> forms.Form:
-    """Nodes, resources, the tree of clusters, the head of the queue, recent failures, the scheduler."""
-    with store.snapshot():
-        total, free = totals_of(store, PRIMARY)
-        used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-        numbers = job_views.counts(store)
-        return {
-            "nodes": node_table.states(store),
-            "resources": {
-                name: {"used": use / 10_000, "total": total[name] / 10_000}
-                for name, use in sorted(used.items())
-            },
-            "clusters": _tree_lines(store, total, free),
-            "queue": {**numbers, "head": _head(store) if numbers["pending"] else []},
-            "recent_failures": [
-                {
-                    "submission_id": row["submission_id"],
-                    "name": row["name"],
-                    "state_reason": row["state_reason"],
-                    "message": row["message"],
-                    "exit_code": row["exit_code"],
-                    "ended_at": forms.timestamp(row["ended_at"]),
-                }
-                for row in job_views.recent_failures(store, FAILURES)
-            ],
-            "scheduler": scheduler(store),
-        }
-
-
 def scheduler(store: Store) -> forms.Form:
     """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
     beat = store.read_beat()
@@ -215,74 +180,3 @@ def scheduler(store: Store) -> forms.Form:
         "pid": beat["pid"],
         "kind": beat["kind"],
     }
-
-
-def _tree_lines(store: Store, total: dict[str, int], free: dict[str, int]) -> list[dict[str, Any]]:
-    """The primary and the logical clusters, parents first; jobs are counted where they were sent."""
-    per_cluster = job_views.counts_by_cluster(store)
-    depth = {PRIMARY: 0}
-    lines = [_line(PRIMARY, None, "primary", 0, total, free, per_cluster)]
-    for row in clusters.parents_first(clusters.logical_rows(store)):
-        own_total, own_free = totals_of(store, row["cluster_id"])
-        depth[row["cluster_id"]] = depth.get(row["parent_id"], 0) + 1
-        lines.append(
-            _line(
-                row["cluster_id"],
-                row["parent_id"],
-                row["kind"],
-                depth[row["cluster_id"]],
-                own_total,
-                own_free,
-                per_cluster,
-            )
-        )
-    return _depth_first(lines)
-
-
-def _line(
-    cluster_id: str,
-    parent_id: str | None,
-    kind: str,
-    depth: int,
-    total: dict[str, int],
-    free: dict[str, int],
-    per_cluster: dict[str, dict[str, int]],
-) -> dict[str, Any]:
-    used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-    return {
-        "cluster_id": cluster_id,
-        "parent_id": parent_id,
-        "kind": kind,
-        "depth": depth,
-        "used": forms.amounts(used),
-        "total": forms.amounts(total),
-        "jobs": {"pending": 0, "running": 0, **per_cluster.get(cluster_id, {})},
-    }
-
-
-def _depth_first(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    below: dict[str | None, list[dict[str, Any]]] = {}
-    for line in lines:
-        below.setdefault(line["parent_id"], []).append(line)
-    ordered: list[dict[str, Any]] = []
-    stack = list(reversed(below.get(None, [])))
-    while stack:
-        line = stack.pop()
-        ordered.append(line)
-        stack.extend(reversed(below.get(line["cluster_id"], [])))
-    return ordered
-
-
-def _head(store: Store) -> list[dict[str, Any]]:
-    return [
-        {
-            "submission_id": row["submission_id"],
-            "name": row["name"],
-            "priority": row["priority"],
-            "parent_cluster_id": row["parent_cluster_id"],
-            "state_reason": row["reason"],
-            "message": row["words"],
-            "queue_position": position(store, row),
-        }
-        for row in job_views.head(store, HEAD)
-    ]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from vctl.core.text import visible
 from vctl.errors import BadSpec
 
 _PLAIN_KEY = r"[A-Za-z0-9_-]+\Z"
@@ -40,7 +41,7 @@ def show(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value[: _SHOWN + 1])
+            text = visible(value[: _SHOWN + 1])
             return f'"{text[:_SHOWN]}…"' if len(text) > _SHOWN else f'"{text}"'
         case int():
             # str() of an int beyond 4300 digits raises

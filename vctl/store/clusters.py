@@ -164,9 +164,9 @@ def child_holdings(store: Store, cluster_id: str) -> list[Row]:
 
 
 def run_holdings(store: Store, cluster_id: str) -> list[Row]:
-    """What processes of a cluster itself hold: rows of ``vnode_id, amounts``."""
+    """What processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts``."""
     return store.rows(
-        "SELECT vnode_id, amounts FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id
+        "SELECT vnode_id, node_id, amounts FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id
     )
 
 

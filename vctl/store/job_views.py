@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vctl.core import jobs as jb
 from vctl.store.store import Row, Store
@@ -55,30 +55,39 @@ def count_members(store: Store, *, unfinished: bool) -> int:
     return found
 
 
-def head(store: Store, limit: int) -> list[Row]:
-    """The first of the queue with their reasons: the best of the first ones of each cluster's queue."""
+def head(store: Store, parent_id: str, limit: int) -> list[Row]:
+    """The first of one cluster's queue by priority, with their reasons."""
     return store.rows(
-        f"{VIEW} WHERE j.job_id IN (SELECT f.job_id FROM job_counts c JOIN jobs f ON f.job_id IN ("
-        "  SELECT q.job_id FROM jobs q WHERE q.status = 'PENDING' AND q.parent_cluster_id = c.parent_cluster_id"
-        "  ORDER BY q.priority DESC, q.job_id LIMIT ?1) WHERE c.status = 'PENDING')"
-        " ORDER BY j.priority DESC, j.job_id LIMIT ?1",
-        limit,
+        f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ? ORDER BY j.priority DESC, j.job_id LIMIT ?",
+        parent_id, limit,
+    )  # fmt: skip
+
+
+def running(store: Store, limit: int, within: Sequence[str] | None = None) -> list[Row]:
+    """The jobs that started last among those that run; of some clusters, or sent to them, when asked."""
+    where, values = _within(within)
+    return store.rows(
+        f"SELECT * FROM jobs WHERE status = 'RUNNING'{where} ORDER BY job_id DESC LIMIT ?", *values, limit
     )
 
 
-def recent_failures(store: Store, limit: int) -> list[Row]:
-    """The last jobs that failed."""
+def recent_failures(
+    store: Store, limit: int, since: int, within: Sequence[str] | None = None
+) -> list[Row]:
+    """The last jobs that failed after a moment; of some clusters, or sent to them, when asked."""
+    where, values = _within(within)
     return store.rows(
-        "SELECT submission_id, name, state_reason, message, exit_code, ended_at FROM jobs INDEXED BY jobs_failed"
-        " WHERE status = 'FAILED' ORDER BY ended_at DESC LIMIT ?",
-        limit,
-    )
+        "SELECT * FROM jobs INDEXED BY jobs_failed"
+        f" WHERE ended_at >= ? AND status = 'FAILED'{where} ORDER BY ended_at DESC LIMIT ?",
+        since, *values, limit,
+    )  # fmt: skip
 
 
-def counts(store: Store) -> dict[str, int]:
-    """How many jobs are pending and running."""
-    by_status = counts_by_status(store)
-    return {status.lower(): by_status.get(status, 0) for status in (jb.PENDING, jb.RUNNING)}
+def _within(clusters: Sequence[str] | None) -> tuple[str, list[str]]:
+    if clusters is None:
+        return "", []
+    marks = ", ".join("?" * len(clusters))
+    return f" AND (parent_cluster_id IN ({marks}) OR cluster_id IN ({marks}))", [*clusters, *clusters]
 
 
 def counts_by_status(store: Store) -> dict[str, int]:

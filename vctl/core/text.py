@@ -1,0 +1,21 @@
+"""Text that others wrote, made safe to show. Pure."""
+
+from __future__ import annotations
+
+def visible(text: str) -> str:
+    """The text on one line, with everything that a terminal would act on or hide shown as an escape.
+
+    That is: control characters (C0, DEL, C1), line and paragraph separators, changes of the writing direction,
+    zero-width characters, lone surrogates, and bytes that are not UTF-8 (``\\xff``). Every table, page, message and
+    echoed argument goes through here; logs do not, they are the bytes of their owner.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,165 @@
+"""``vctl status``: nodes, resources, the tree, what runs, the head of the queue, what failed lately, the scheduler.
+
+Inside a job, or for one cluster, all of it is about that cluster and what is below it. What it costs does not depend
+on how many jobs wait or are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vctl.core.clusters import PRIMARY
+from vctl.ops import forms
+from vctl.ops.capacity import Capacity, capacities
+from vctl.ops.cluster_views import cluster_row, resolve
+from vctl.ops.positions import is_plain, position
+from vctl.ops.views import scheduler
+from vctl.store import clusters, job_views
+from vctl.store import nodes as node_table
+from vctl.store.rows import loads
+from vctl.store.settings import queue_of
+from vctl.store.store import Row, Store
+
+RUNNING = 10
+HEAD = 5
+FAILURES = 5
+FAILURES_NS = 24 * 3600 * 10**9
+
+
+def status(store: Store, cluster_id: str | None = None) -> forms.Form:
+    """What a cluster has, what runs and waits in it, and what failed in it within a day; by default the primary."""
+    with store.snapshot():
+        top = resolve(cluster_id)
+        if top != PRIMARY:
+            cluster_row(store, top)
+        sums = capacities(store)
+        jobs = job_views.counts_by_cluster(store)
+        lines = _lines(store, top, sums, jobs)
+        within = None if top == PRIMARY else [top, *clusters.subtree(store, top)]
+        counts = _counts(jobs, within)
+        running = job_views.running(store, RUNNING, within)
+        if any(row["cluster_id"] == top != row["parent_cluster_id"] for row in running):
+            counts["running"] += 1  # the job whose cluster it is
+        own = sums[top].form()
+        return {
+            "cluster_id": top,
+            "nodes": _nodes(store, within),
+            "resources": {
+                name: {kind: own[kind][name] for kind in ("total", "reserved", "used")}
+                for name in own["total"]
+            },
+            "clusters": lines,
+            "running_jobs": [_running(store, row) for row in running],
+            "queue": {**counts, "head": _head(store, jobs, within)},
+            "recent_failures": [
+                _failure(row)
+                for row in job_views.recent_failures(
+                    store, FAILURES, store.clock() - FAILURES_NS, within
+                )
+            ],
+            "scheduler": scheduler(store),
+        }
+
+
+def _nodes(store: Store, within: Sequence[str] | None) -> dict[str, int]:
+    """How many machines are in each state; of those on which a cluster has something."""
+    if within is None:
+        return node_table.states(store)
+    found: dict[str, int] = {}
+    for state in clusters.node_states(store, within[0]).values():
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+def _counts(jobs: Mapping[str, Mapping[str, int]], within: Sequence[str] | None) -> dict[str, int]:
+    """How many jobs wait and run in some clusters."""
+    own = [counts for cluster_id, counts in jobs.items() if within is None or cluster_id in within]
+    return {word: sum(counts.get(word, 0) for counts in own) for word in ("pending", "running")}
+
+
+def _lines(
+    store: Store, top: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """The cluster and the logical ones below it, in the order of a tree; jobs are counted where they were sent."""
+    below: dict[str, list[Row]] = {}
+    for row in clusters.logical_rows(store):
+        below.setdefault(row["parent_id"], []).append(row)
+    first = None if top == PRIMARY else cluster_row(store, top)
+    lines: list[dict[str, Any]] = []
+    stack: list[tuple[Row | None, int]] = [(first, 0)]
+    while stack:
+        row, depth = stack.pop()
+        cluster_id = PRIMARY if row is None else row["cluster_id"]
+        lines.append(
+            {
+                "cluster_id": cluster_id,
+                "parent_id": None if row is None else row["parent_id"],
+                "kind": "primary" if row is None else row["kind"],
+                "state": "ACTIVE" if row is None else row["state"],
+                "depth": depth,
+                **sums[cluster_id].form(),
+                "jobs": {"pending": 0, "running": 0, **jobs.get(cluster_id, {})},
+            }
+        )
+        stack += [(child, depth + 1) for child in reversed(below.get(cluster_id, []))]
+    return lines
+
+
+def _running(store: Store, row: Row) -> dict[str, Any]:
+    now = store.clock()
+    ran_s = (now - row["started_at"]) / 1e9
+    limit_s = row["time_limit_s"]
+    return {
+        "submission_id": row["submission_id"],
+        "name": row["name"],
+        "user": row["user"],
+        "cluster_id": row["cluster_id"],
+        "parent_cluster_id": row["parent_cluster_id"],
+        "node_ids": loads(row["node_ids"]) if row["node_ids"] else [],
+        "resources": forms.amounts(loads(row["resources"])) if row["resources"] else {},
+        "started_at": forms.timestamp(row["started_at"]),
+        "run_s": ran_s,
+        "time_limit_s": limit_s,
+        "time_left_s": None if limit_s is None else max(0.0, limit_s - ran_s),
+        "entrypoint": row["entrypoint"],
+    }
+
+
+def _head(
+    store: Store, jobs: Mapping[str, Mapping[str, int]], within: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """The first of all queues by priority, each with its place in its own."""
+    first: list[tuple[Row, int | None]] = []
+    for cluster_id, counts in jobs.items():
+        if counts.get("pending") and (within is None or cluster_id in within):
+            plain = is_plain(queue_of(store, cluster_id))
+            for place, row in enumerate(job_views.head(store, cluster_id, HEAD), 1):
+                first.append((row, place if plain else position(store, row)))
+    first.sort(key=lambda one: (-one[0]["priority"], one[0]["job_id"]))
+    return [
+        {
+            "submission_id": row["submission_id"],
+            "name": row["name"],
+            "user": row["user"],
+            "priority": row["priority"],
+            "parent_cluster_id": row["parent_cluster_id"],
+            "state_reason": row["reason"],
+            "message": row["words"],
+            "queue_position": place,
+        }
+        for row, place in first[:HEAD]
+    ]
+
+
+def _failure(row: Row) -> dict[str, Any]:
+    return {
+        "submission_id": row["submission_id"],
+        "name": row["name"],
+        "user": row["user"],
+        "parent_cluster_id": row["parent_cluster_id"],
+        "state_reason": row["state_reason"],
+        "message": row["message"],
+        "exit_code": row["exit_code"],
+        "ended_at": forms.timestamp(row["ended_at"]),
+    }
