@@ -22,7 +22,7 @@ def jobs(nodes: Cli) -> Cli:
 def test_no_wait_prints_the_id_and_says_that_nothing_schedules(nodes: Cli) -> None:
     ran = nodes(*SUBMIT, "x", "--", "true")
     assert ran.out == "x\n"
-    assert "Nothing schedules" in ran.err
+    assert "No scheduler is running" in ran.err
 
 
 def test_a_change_in_json_is_the_object(nodes: Cli) -> None:
@@ -170,12 +170,13 @@ def test_yaml_reads_back(value: object) -> None:
 FORBIDDEN = "typer sqlite_utils pydantic rich filelock asyncio yaml tomllib subprocess click".split()
 FORBIDDEN.append("vctl.scheduler.cycle")  # with it comes all of the scheduler
 HOT = [
-    "job list",
-    "job status first",
+    "job list -o json",
+    "job list -o name",
+    "job status first -o yaml",
     "job submit --no-wait -- true",
     "job stop second",
-    "node list",
-    "status",
+    "node list -o csv",
+    "status -o json",
     "__complete jobs",
 ]
 

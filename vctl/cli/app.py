@@ -13,6 +13,7 @@ from vctl.cli import catalog, quick
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
+from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 
 
@@ -180,5 +181,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
         sys.stdout.write(json.dumps({"error": body}, indent=2, ensure_ascii=False, default=str) + "\n")
         sys.stdout.flush()
         return error.exit_code
-    sys.stderr.write(f"Error: {error.problem}\n" + (f"Fix: {error.fix}\n" if error.fix else ""))
+    sys.stderr.write(f"Error: {visible(error.problem)}\n")
+    if error.fix:
+        sys.stderr.write(f"Fix: {visible(error.fix)}\n")
     return error.exit_code

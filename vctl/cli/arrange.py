@@ -9,7 +9,7 @@ from typing import Any
 
 from vctl.cli import words
 from vctl.cli.output import Answer, Data
-from vctl.cli.page import Column
+from vctl.cli.table import Column
 from vctl.errors import BadSpec
 
 DESCENDING = "desc"
@@ -34,7 +34,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
         names = [_known(name.strip(), rows, "--columns") for name in columns.split(",")]
         answer.rows = [{name: row.get(name) for name in names} for row in rows]
         shown = [Column(name.upper(), _field(name)) for name in names]
-        answer.draw = lambda page: page.table(shown, rows)
+        answer.draw = lambda screen: screen.table(shown, rows)
     elif answer.redraw is not None:
         answer.draw = answer.redraw(rows)
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from vctl.cli.declare import Command
 from vctl.config import Config, load
 from vctl.core.clusters import PRIMARY
+from vctl.core.text import visible
 from vctl.errors import BadSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
     from vctl.store.store import Store
 
@@ -38,6 +40,7 @@ class Call:
         self._unlimited = False
         self._header = not shared.get("no_header")
         self._store: Store | None = None
+        self._live: LiveView | None = None
         self._give_back: Callable[[], None] | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
             raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
@@ -52,6 +55,8 @@ class Call:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.close()
         if self._store is not None:
             self._store.close()
         if self._give_back is not None:
@@ -110,32 +115,51 @@ class Call:
         """Tell people something that is not a result."""
         if text:
             sys.stdout.flush()
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(visible(text) + "\n")
             sys.stderr.flush()
 
     def warn_if_nothing_schedules(self) -> None:
         """Say so when no scheduler has given a sign of life lately, once the state was opened."""
-        if self._store is not None:
-            from vctl.cli.notice import scheduler_notice
+        if self._live is None:  # which shows it itself
+            self.note(self._notice())
 
-            self.note(scheduler_notice(self._store))
+    def _notice(self) -> str | None:
+        if self._store is None:
+            return None
+        from vctl.cli.notice import scheduler_notice
+
+        return scheduler_notice(self._store)
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the wanted form; returns the exit code it carries."""
         from vctl.cli import output
-        from vctl.cli.page import Page
 
-        page = Page.on(sys.stdout, color=self.config.get("color"), header=self._header)
         if self.sort or self.columns:
             from vctl.cli.arrange import arrange
 
             arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
-        if self.watch_s and sys.stdout.isatty():
-            sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
-        output.write(answer, self.output, sys.stdout, page)
-        if answer.more > 0 and self.for_people:
-            self.note(f"… {answer.more} more; --limit {len(answer.rows) + answer.more} shows all")
+        if not self.for_people:
+            output.write(answer, self.output, sys.stdout, header=self._header)
+        elif answer.draw is None:
+            sys.stdout.writelines(f"{visible(line)}\n" for line in answer.sentences)
+        elif self.watch_s and sys.stdout.isatty():
+            self._redraw(answer)
+        else:
+            from vctl.cli.screen import Screen
+
+            screen = Screen.on(sys.stdout, color=self.config.get("color"), header=self._header)
+            sys.stdout.writelines(f"{line}\n" for line in screen.finish(answer.draw(screen)))
+            if answer.more > 0:
+                self.note(f"… {answer.more} more; --limit {len(answer.rows) + answer.more} shows all")
         return answer.code
+
+    def _redraw(self, answer: "Answer") -> None:
+        """Show a watched answer in the place of the one before."""
+        from vctl.cli.live_view import LiveView
+
+        if self._live is None:
+            self._live = LiveView(self.command.path, self.watch_s or 0, color=self.config.get("color"))
+        self._live.show(answer, self._notice(), header=self._header)
 
     def pause(self) -> None:
         """Wait until a watched answer is due again."""

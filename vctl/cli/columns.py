@@ -152,7 +152,7 @@ OBJECTS = [
     Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
     Column("TASK", "task_id", middle=True),
     cluster("CLUSTER", "cluster_id"),
-    matters("NODES", lambda one: _few(one["node_ids"])),
+    matters("NODES", lambda one: words.few(one["node_ids"])),
     _age("created_at"),
 ]
 LEASES = [
@@ -171,8 +171,8 @@ DEMAND = [
     Column("COUNT", "count", right=True),
     state("KIND", lambda line: line["kind"]),
     matters("RESOURCES", lambda line: words.amounts(line["resources"])),
-    Column("REASON", "reason", whole=True),
-    Column("BY", lambda line: _few(line["by"]), rank=GIVES, middle=True),
+    state("REASON", lambda line: line["reason"]),
+    Column("BY", lambda line: words.few(line["by"]), rank=GIVES, middle=True),
 ]
 EVENTS = [
     Column("SEQ", "seq", right=True),
@@ -182,11 +182,6 @@ EVENTS = [
     Column("CLUSTER", "cluster_id", middle=True, rank=GIVES, at=WIDE),
     matters("DETAILS", lambda event: words.value("", event["data"]) if event["data"] else ""),
 ]
-
-
-def _few(names: list[str]) -> str:
-    """The first names of many."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _count(value: object) -> object:

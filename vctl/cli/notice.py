@@ -10,11 +10,13 @@ def scheduler_notice(store: "Store") -> str | None:
     """How old the scheduler's last sign of life is; None while it is fresh."""
     from vctl.cli.words import seconds_between
     from vctl.ops.views import scheduler
+    from vctl.spec.quantities import format_duration
 
     state = scheduler(store)
     if state["running"]:
         return None
     age_s = seconds_between(state["last_beat"], None)
     if age_s is None:
-        return "Nothing schedules: no scheduler has run here yet. `vctl daemon` starts one."
-    return f"Nothing schedules: the last beat of a scheduler was {age_s:.0f} s ago. `vctl daemon` starts one."
+        return "No scheduler is running. Start one with `vctl daemon`."
+    ended = "just now" if age_s < 1 else f"{format_duration(int(age_s))} ago"
+    return f"No scheduler is running; the last one was seen {ended}. Start one with `vctl daemon`."

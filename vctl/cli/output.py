@@ -24,7 +24,7 @@ class Answer:
         *,
         rows: Sequence[Data],
         names: Sequence[object],
-        draw: Draw,
+        draw: Draw | None = None,
         more: int = 0,
         code: int = 0,
         redraw: Callable[[Sequence[Data]], Draw] | None = None,
@@ -33,6 +33,8 @@ class Answer:
         self.rows = rows
         self.names = names
         self.draw = draw
+        self.sentences: list[str] = []
+        """What people read instead of a picture: needs no rich."""
         self.more = more
         self.code = code
         self.redraw = redraw
@@ -60,7 +62,11 @@ def listing(
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:
     """One object; without an own picture all its fields are shown."""
     return Answer(
-        data, rows=[data], names=[name], draw=draw or (lambda screen: screen.pairs(_fields(data), raw=OWN_WORDS)), code=code
+        data,
+        rows=[data],
+        names=[name],
+        draw=draw or (lambda screen: screen.pairs(_fields(data), raw=OWN_WORDS)),
+        code=code,
     )
 
 
@@ -78,7 +84,20 @@ def amounts(data: Mapping[str, float]) -> Answer:
 
 def done(data: Data, name: object, sentence: str) -> Answer:
     """Something was changed; people read a sentence."""
-    return Answer(data, rows=[data], names=[name], draw=lambda _: [sentence])
+    answer = Answer(data, rows=[data], names=[name])
+    answer.sentences = [sentence]
+    return answer
+
+
+def each(kind: str, key: str, items: list[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
+    """Something was done with one object or with several: itself, or a list."""
+    if len(items) == 1:
+        answer = done(items[0], items[0][key], sentence(items[0]))
+    else:
+        answer = listing(kind, items, len(items), key, [], "")
+        answer.draw, answer.sentences = None, [sentence(item) for item in items]
+    answer.code = code
+    return answer
 
 
 def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:

@@ -68,6 +68,11 @@ class Screen:
         colour = color == "always" or (color == "auto" and terminal)
         return cls(colour=colour, width=width, height=height, header=header, fine=fine)
 
+    @property
+    def mark(self) -> str:
+        """Says that there is more."""
+        return "…" if self.fine else "~"
+
     @cached_property
     def console(self) -> Console:
         """rich's console with exactly these properties, whatever the environment says."""
@@ -116,9 +121,7 @@ class Screen:
     def inner(self) -> "Screen":
         """The part of the screen that is left inside a section."""
         width = None if self.width is None else max(1, self.width - 2)
-        return Screen(
-            colour=self.colour, width=width, height=self.height, header=self.header, fine=self.fine
-        )
+        return Screen(colour=self.colour, width=width, height=self.height, header=self.header, fine=self.fine)
 
     def finish(self, lines: Iterable[str]) -> Iterator[Drawn]:
         """Lines as they go to the terminal: what was not drawn here is text."""
@@ -210,7 +213,8 @@ class Screen:
             cell = value if isinstance(value, Cell) else Cell(value)
             text = visible(cell.text if name in raw else named(cell.text))
             grid.add_row(
-                Text().append(visible(name), self._style("bold")), Text().append(text, self._style(cell.colour))
+                Text().append(visible(name), self._style("bold")),
+                Text().append(text, self._style(cell.colour)),
             )
         return self.draw(grid)
 
@@ -240,12 +244,11 @@ class Screen:
         """The text, or what fits of it with a mark that there is more."""
         if cell_len(text) <= width:
             return text
-        mark = "…" if self.fine else "~"
         if width < 2:
-            return mark
+            return self.mark
         right = (width - 1) // 2 if middle else 0
         left = set_cell_size(text, width - 1 - right)
-        return left + mark + (set_cell_size(text[::-1], right)[::-1] if right else "")
+        return left + self.mark + (set_cell_size(text[::-1], right)[::-1] if right else "")
 
 
 def _narrow(widths: list[int], floors: Sequence[int], able: Sequence[int], room: int) -> None:

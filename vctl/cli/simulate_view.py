@@ -1,33 +1,37 @@
 """The picture of ``vctl simulate``: one line for each policy, each figure with its change to the first."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vctl.cli.page import Cell, Column, Page
+from vctl.cli.columns import WIDER
+from vctl.cli.table import Cell, Column, key
 from vctl.spec.quantities import format_duration
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 Data = Mapping[str, Any]
 Show = Callable[[float], str]
 
 
-def draw(page: Page, data: Data) -> Iterator[str]:
+def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """The comparison, then what never started and what was left out."""
     runs = data["items"]
     sizes = {(run["nodes"], str(run["resources"])) for run in runs}
     where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""
     jobs = f"job{'' if data['jobs'] == 1 else 's'}"
-    yield f"{page.paint(str(data['jobs']), 'bold')} {jobs} of {data['workload']}{where}"
+    yield from screen.text((str(data["jobs"]), "bold"), f" {jobs} of {data['workload']}{where}")
     yield ""
-    yield from page.table(_COLUMNS, runs)
+    yield from screen.table(_COLUMNS, runs)
     if any(run["never"] for run in runs):
         yield ""
     for run in runs:
         for one in run["never"]:
             count = f"{one['jobs']} job{'' if one['jobs'] == 1 else 's'}"
-            told = page.paint(f"{count} never started", "yellow")
-            yield f"{run['policy']}: {told} ({one['reason']}): {one['message']}"
+            told = (f"{count} never started", "yellow")
+            yield from screen.text(f"{run['policy']}: ", told, f" ({one['reason']}): {one['message']}")
     for note in data["notes"]:
-        yield page.paint(f"left out: {note}", "dim")
+        yield from screen.text((f"left out: {note}", "dim"))
 
 
 def _time(seconds: float) -> str:
@@ -66,17 +70,17 @@ def _started(run: Data) -> str:
 
 
 _COLUMNS = [
-    Column("POLICY", "policy"),
+    key("POLICY", "policy"),
     Column("STARTED", _started, right=True),
     Column("WAIT MEAN", _cell(_time, "wait", "mean"), right=True),
-    Column("MEDIAN", _cell(_time, "wait", "median"), right=True, spare=True),
-    Column("P95", _cell(_time, "wait", "p95"), right=True, spare=True),
-    Column("MAX", _cell(_time, "wait", "max"), right=True, spare=True),
+    Column("MEDIAN", _cell(_time, "wait", "median"), right=True, at=WIDER),
+    Column("P95", _cell(_time, "wait", "p95"), right=True, at=WIDER),
+    Column("MAX", _cell(_time, "wait", "max"), right=True, at=WIDER),
     Column("SLOWDOWN", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "mean"), right=True),
-    Column("P95", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "p95"), right=True, spare=True),
+    Column("P95", _cell(lambda value: f"{value:.1f}", "bounded_slowdown", "p95"), right=True, at=WIDER),
     Column(
         "USED", _cell(lambda value: f"{value:.1%}", "utilisation_until_last_arrival", less_is_better=False), right=True
     ),
-    Column("JAIN", _cell(lambda value: f"{value:.2f}", "users", "jain", less_is_better=False), right=True, spare=True),
-    Column("MAKESPAN", _cell(_time, "makespan"), right=True, spare=True),
+    Column("JAIN", _cell(lambda value: f"{value:.2f}", "users", "jain", less_is_better=False), right=True, at=WIDER),
+    Column("MAKESPAN", _cell(_time, "makespan"), right=True, at=WIDER),
 ]  # fmt: skip

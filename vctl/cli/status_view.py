@@ -1,83 +1,149 @@
-"""The picture of ``vctl status``: nodes, resources, the tree, the head of the queue, what failed lately."""
+"""The picture of ``vctl status``: nodes, resources, the tree, what runs, the head of the queue, what failed lately."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli import tree, words
-from vctl.cli.page import Cell, Column, Page
+from vctl.cli.columns import WIDE, cluster, state
+from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
+from vctl.spec.quantities import format_duration
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 Data = Mapping[str, Any]
+MOST_CLUSTERS = 20
+LEAST_LINES = 3
+"""Heading and rows of a section that a low screen leaves at least."""
 
 
-def draw(page: Page, data: Data) -> Iterator[str]:
-    """All sections; those with nothing to say are one line or left out."""
-    yield from _head(page, data)
-    yield from _section(page, "Resources", _resources(page, data["resources"]))
-    yield from _section(page, "Virtual clusters", tree.draw(_inner(page), data["clusters"]))
-    yield from _section(page, _queue_title(data["queue"]), _queue(page, data["queue"]["head"]))
-    yield from _section(page, "Recent failures", _failures(page, data["recent_failures"]))
+class Section:
+    """A heading, the lines below it, and what says how many rows are not shown."""
+
+    def __init__(self, title: str, lines: Iterable[str], hidden: int = 0, hint: str = "") -> None:
+        self.title = title
+        self.lines = list(lines)
+        self.hidden = hidden
+        self.hint = hint
+
+    @property
+    def height(self) -> int:
+        """With the empty line above it."""
+        return 2 + len(self.lines) + (self.hidden > 0)
 
 
-def _head(page: Page, data: Data) -> Iterator[str]:
-    counts = [
-        f"{count} {page.paint(state, words.state(state).colour)}"
-        for state, count in data["nodes"].items()
-        if count
-    ]
-    total = sum(data["nodes"].values())
+def draw(screen: "Screen", data: Data) -> Iterator[str]:
+    """All sections; those without rows are left out. Where the height counts, long ones are cut and say so."""
+    head = list(_head(screen, data))
+    sections = [one for one in _sections(screen.inner, data) if one.lines or one.title.startswith("Queue")]
+    if screen.height is not None:
+        _fit(sections, screen.height - len(head))
+    yield from head
+    airy = screen.height is None or _height(sections) + len(head) <= screen.height
+    for one in sections:
+        if one.hidden:
+            one.lines += screen.inner.text((f"{screen.mark} {one.hidden} more{one.hint}", "dim"))
+        yield from list(screen.section(one.title, one.lines))[0 if airy else 1 :]
+
+
+def _height(sections: list[Section]) -> int:
+    return sum(one.height for one in sections)
+
+
+def _fit(sections: list[Section], room: int) -> None:
+    """Take rows from the longest section until all of them fit; the empty lines between them go last."""
+    while _height(sections) > room:
+        longest = max(sections, key=lambda one: len(one.lines))
+        if len(longest.lines) <= LEAST_LINES:
+            return
+        longest.lines.pop()
+        longest.hidden += 1
+
+
+def _head(screen: "Screen", data: Data) -> Iterator[str]:
+    counts = [(f"{number} ", words.state(word)) for word, number in data["nodes"].items() if number]
+    parts: list[Any] = [("Nodes", "bold"), f"      {sum(data['nodes'].values())}"]
+    for index, (number, cell) in enumerate(counts):
+        parts += [", " if index else ": ", number, (cell.text, cell.colour)]
+    yield from screen.text(*parts)
     scheduler = data["scheduler"]
-    yield f"{page.paint('Nodes', 'bold')}      {total}{': ' + ', '.join(counts) if counts else ''}"
+    told = ("not running", "yellow")
     if scheduler["running"]:
         last = scheduler.get("last_round_ms")
-        text = "running" + (f", last round {last:.3g} ms" if last is not None else "")
-        yield f"{page.paint('Scheduler', 'bold')}  {page.paint(text, 'green')}"
-    else:
-        yield f"{page.paint('Scheduler', 'bold')}  {page.paint('not running', 'yellow')}"
+        told = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
+    yield from screen.text(("Scheduler", "bold"), "  ", told)
 
 
-def _section(page: Page, title: str, lines: Iterable[str]) -> Iterator[str]:
-    lines = list(lines)
-    if lines or title.startswith("Queue"):
-        yield ""
-        yield page.paint(title, "bold")
-        yield from ("  " + line for line in lines)
+def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
+    resources = [{"name": name, **amounts} for name, amounts in data["resources"].items()]
+    yield Section("Resources", screen.table(_RESOURCES, resources) if resources else ())
+    branches = data["clusters"]
+    hidden = max(0, len(branches) - MOST_CLUSTERS)
+    yield Section(
+        "Virtual clusters",
+        tree.draw(screen, branches[:MOST_CLUSTERS]) if branches else (),
+        hidden,
+        "; `vctl vc tree` shows all",
+    )
+    queue, running = data["queue"], data["running_jobs"]
+    yield Section(
+        "Running",
+        screen.table(_RUNNING, running) if running else (),
+        queue["running"] - len(running),
+        "; `vctl job list` shows all",
+    )
+    head = queue["head"]
+    yield Section(
+        f"Queue: {queue['pending']} waiting, {queue['running']} running",
+        screen.table(_QUEUE, head) if head else (),
+        queue["pending"] - len(head),
+        "; `vctl job list` shows all",
+    )
+    failures = data["recent_failures"]
+    yield Section("Failed within a day", screen.table(_FAILURES, failures) if failures else ())
 
 
-def _inner(page: Page) -> Page:
-    """The page inside a section, which is indented by two."""
-    width = None if page.width is None else page.width - 2
-    return Page(colour=page.colour, width=width, header=page.header, fine=page.fine)
+def _figure(kind: str) -> Any:
+    return lambda row: words.amount(row["name"], row[kind])
 
 
-def _resources(page: Page, resources: Mapping[str, Data]) -> Iterator[str]:
-    width = max((len(name) for name in resources), default=0)
-    for name, amount in resources.items():
-        used, total = amount["used"], amount["total"]
-        text = f"{words.amount(name, used)} of {words.amount(name, total)} used"
-        yield f"{name.ljust(width)}  {page.bar(used, total, 24)}  {text}"
+def _left(job: Data) -> Cell:
+    left = job["time_left_s"]
+    return Cell("-") if left is None else Cell(format_duration(int(left)), "yellow" if left < 60 else "")
 
 
-def _queue_title(queue: Data) -> str:
-    return f"Queue: {queue['pending']} waiting, {queue['running']} running"
-
-
-def _queue(page: Page, head: list[Data]) -> Iterator[str]:
-    columns = [
-        Column("JOB", "submission_id"),
-        Column("POS", "queue_position", right=True),
-        Column("PRIO", lambda job: job["priority"] or "", right=True, optional=True),
-        Column("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
-        Column("WHY", "message", optional=True, give=True),
-    ]
-    return _inner(page).table(columns, head) if head else iter(())
-
-
-def _failures(page: Page, jobs: list[Data]) -> Iterator[str]:
-    columns = [
-        Column("JOB", "submission_id"),
-        Column("REASON", lambda job: Cell(job.get("state_reason") or "", "red")),
-        Column("EXIT", "exit_code", right=True, optional=True),
-        Column("AGO", lambda job: words.lasted(job.get("ended_at")), right=True),
-        Column("MESSAGE", "message", optional=True, give=True),
-    ]
-    return _inner(page).table(columns, jobs) if jobs else iter(())
+_RESOURCES = [
+    Column("RESOURCE", "name"),
+    Column("TOTAL", _figure("total"), right=True),
+    Column("RESERVED", _figure("reserved"), right=True),
+    Column("USED", _figure("used"), right=True),
+    Column("USE", lambda row: Bar(row["used"], row["total"]), whole=True),
+]
+_RUNNING = [
+    key("JOB", "submission_id"),
+    Column("USER", "user"),
+    cluster("CLUSTER", "parent_cluster_id"),
+    Column("NODES", lambda job: words.few(job["node_ids"]), middle=True),
+    Column("CPU", lambda job: words.amount("CPU", job["resources"].get("CPU", 0)), right=True),
+    Column("GPU", lambda job: words.amount("GPU", job["resources"].get("GPU", 0)), right=True),
+    Column("TIME", lambda job: format_duration(int(job["run_s"])), right=True),
+    Column("LEFT", _left, right=True),
+    Column("COMMAND", "entrypoint", rank=GIVES, raw=True, at=WIDE),
+]
+_QUEUE = [
+    key("JOB", "submission_id"),
+    Column("USER", "user", at=WIDE),
+    cluster("CLUSTER", "parent_cluster_id"),
+    Column("POS", "queue_position", right=True),
+    Column("PRIO", "priority", right=True),
+    state("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
+    matters("WHY", "message"),
+]
+_FAILURES = [
+    key("JOB", "submission_id"),
+    Column("USER", "user", at=WIDE),
+    state("REASON", lambda job: Cell(job.get("state_reason") or "", "red")),
+    Column("EXIT", "exit_code", right=True),
+    Column("AGO", lambda job: words.lasted(job.get("ended_at")), right=True),
+    matters("MESSAGE", "message"),
+]

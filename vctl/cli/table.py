@@ -72,8 +72,6 @@ def key(heading: str, show: str | Callable[[Mapping[str, Any]], Any]) -> Column:
     return Column(heading, show, middle=True, rank=KEY)
 
 
-def matters(
-    heading: str, show: str | Callable[[Mapping[str, Any]], Any], *, raw: bool = False
-) -> Column:
+def matters(heading: str, show: str | Callable[[Mapping[str, Any]], Any], *, raw: bool = False) -> Column:
     """The column for which people read the table: cut last."""
     return Column(heading, show, rank=MATTERS, raw=raw)

@@ -23,7 +23,7 @@ def flatten(cluster: Branch, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def draw(screen: "Screen", branches: Sequence[Branch]) -> Iterator[str]:
-    """One line for each cluster: its place in the tree, a bar for the scarcest resource, what jobs use of what it has."""
+    """One line for each cluster: its place in the tree, a bar for the scarcest resource, what jobs use of its total."""
     places = screen.branches(
         [branch["cluster_id"] for branch in branches], [branch["depth"] for branch in branches]
     )
@@ -49,7 +49,11 @@ def _amount(name: str) -> Any:
 
 
 def _others(branch: Branch) -> str:
-    others = [name for name in branch["total"] if branch["total"][name] and name not in (*FIRST, "object_store_memory")]
+    others = [
+        name
+        for name in branch["total"]
+        if branch["total"][name] and name not in (*FIRST, "object_store_memory")
+    ]
     return ", ".join(f"{name} {_amount(name)(branch)}" for name in others)
 
 

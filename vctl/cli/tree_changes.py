@@ -1,31 +1,35 @@
 """The difference between the clusters and a tree file, for people."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
-from vctl.cli.page import Page
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 MARKS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
 IDENTITY = ("id", "parent")
 
 
-def draw(page: Page, diff: Mapping[str, Any], next_command: str | None = None) -> Iterator[str]:
+def draw(screen: "Screen", diff: Mapping[str, Any], next_command: str | None = None) -> Iterator[str]:
     """Each change with its fields, what blocks it, a summary, and the command that comes next."""
     for change in diff["changes"]:
         mark, colour = MARKS[change["action"]]
-        where = f" in {words.cluster_name(change['parent_id'])}"
-        yield page.paint(f"{mark} {change['action']} {change['cluster_id']}", colour) + where
-        yield from (f"    {line}" for line in _fields(page, change))
-        yield from (page.paint(f"    blocked: {blocker}", "red") for blocker in change["blockers"])
+        what = f"{mark} {change['action']} {change['cluster_id']}"
+        yield from screen.text((what, colour), f" in {change['parent_id']}")
+        yield from (f"    {line}" for line in _fields(screen, change))
+        for blocker in change["blockers"]:
+            yield from screen.text((f"    blocked: {blocker}", "red"))
     yield _summary(diff["summary"], planned=next_command is not None)
     if next_command and diff["changes"] and not diff["summary"]["blocked"]:
-        yield page.paint(f"Apply exactly this: {next_command}", "dim")
+        yield from screen.text(("Apply exactly this:", "dim"))
+        yield from screen.command(next_command)
 
 
-def _fields(page: Page, change: Mapping[str, Any]) -> Iterator[str]:
+def _fields(screen: "Screen", change: Mapping[str, Any]) -> Iterator[str]:
     before, after = change["before"] or {}, change["after"] or {}
-    arrow = "→" if page.fine else "->"
+    arrow = "→" if screen.fine else "->"
     for name in dict.fromkeys([*before, *after]):
         if name in IDENTITY or before.get(name) == after.get(name):
             continue

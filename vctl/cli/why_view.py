@@ -1,11 +1,14 @@
 """The picture of ``vctl why`` and of ``job submit --dry-run``: the reason in one line, then what stands behind it."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
-from vctl.cli.page import Cell, Column, Page
+from vctl.cli.table import GIVES, Cell, Column, key, matters
 from vctl.spec.quantities import format_duration
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 Data = Mapping[str, Any]
 MOST_AHEAD = 5
@@ -15,34 +18,36 @@ MOST_HOLDERS = 3
 VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", "available": "green"}
 
 
-def draw(page: Page, data: Data) -> Iterator[str]:
+def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """Why a job waits; for one that does not, one line."""
     name, reason = data["submission_id"], data["state_reason"]
     if data["status"] != "PENDING":
         told = f" ({reason})" if reason else ""
-        yield f"{page.paint(name, 'bold')} is {data['status']}{told}, it does not wait; {data['message']}"
+        yield from screen.text(
+            (name, "bold"), f" is {data['status']}{told}, it does not wait; {data['message']}"
+        )
         return
-    yield f"{page.paint(name, 'bold')} waits ({page.paint(reason, 'yellow')}): {data['message']}"
-    yield from _ahead(page, data)
-    yield from _nodes(page, data["nodes"])
-    yield from _victims(page, data)
-    yield from _changes(page, data)
+    yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
+    yield from _ahead(screen, data)
+    yield from _nodes(screen, data["nodes"])
+    yield from _victims(screen, data)
+    yield from _changes(screen, data)
 
 
-def draw_dry_run(page: Page, data: Data) -> Iterator[str]:
+def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
     """What a submit would lead to."""
-    where = words.cluster_name(data["parent_cluster_id"])
+    where = data["parent_cluster_id"]
     if data["verdict"] == "starts now":
-        yield f"it {page.paint('would start now', 'green')} in {where}"
-        yield from _section(page, "Pieces", page.table(_PIECES, data["pieces"]))
+        yield from screen.text("it ", ("would start now", "green"), f" in {where}")
+        yield from screen.section("Pieces", screen.inner.table(_PIECES, data["pieces"]))
         if data["borrowed"]:
-            yield from _section(page, "Borrowed", page.table(_BORROWED, data["borrowed"]))
+            yield from screen.section("Borrowed", screen.inner.table(_BORROWED, data["borrowed"]))
         return
-    reason = page.paint(data["state_reason"], "yellow")
-    yield f"it {page.paint('would wait', 'yellow')} in {where} ({reason}): {data['message']}"
-    yield from _ahead(page, data)
-    yield from _nodes(page, data["nodes"])
-    yield from _victims(page, data)
+    reason = (data["state_reason"], "yellow")
+    yield from screen.text("it ", ("would wait", "yellow"), f" in {where} (", reason, f"): {data['message']}")
+    yield from _ahead(screen, data)
+    yield from _nodes(screen, data["nodes"])
+    yield from _victims(screen, data)
 
 
 _PIECES = [
@@ -50,55 +55,48 @@ _PIECES = [
     Column("NODE", "node_id"),
     Column("KIND", "kind"),
     Column("RESOURCES", lambda piece: words.amounts(piece["resources"])),
-    Column("COMMAND", lambda piece: "here" if piece["runs_entrypoint"] else "", optional=True),
+    Column("COMMAND", lambda piece: "here" if piece["runs_entrypoint"] else ""),
 ]
 _BORROWED = [
-    Column("BORROWER", lambda loan: words.cluster_name(loan["borrower_id"])),
-    Column("LENDER", lambda loan: words.cluster_name(loan["lender_id"])),
+    Column("BORROWER", "borrower_id", middle=True),
+    Column("LENDER", "lender_id", middle=True),
     Column("NODE", "node_id"),
     Column("RESOURCES", lambda loan: words.amounts(loan["resources"])),
 ]
 _AHEAD = [
-    Column("JOB", "submission_id"),
+    key("JOB", "submission_id"),
     Column("USER", "user"),
     Column("PRIO", "priority", right=True),
     Column("RESOURCES", lambda job: words.amounts(job["resources"])),
 ]
 _VICTIMS = [
-    Column("JOB", "submission_id"),
+    key("JOB", "submission_id"),
     Column("PRIO", "priority", right=True),
     Column("RAN FOR", lambda one: format_duration(int(one["lost_s"])), right=True),
 ]
 _NODES = [
-    Column("NODES", "nodes"),
+    key("NODES", "nodes"),
     Column("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
-    Column("NEEDS", lambda one: words.amounts(one["need"])),
-    Column("FREE", lambda one: words.amounts(one["have"]) or "nothing"),
-    Column("HELD BY", lambda one: _holders(one["holders"]), optional=True, give=True),
-    Column("NOTE", "note", optional=True, give=True),
+    Column("NEEDS", lambda one: words.amounts(one["need"]), rank=GIVES),
+    Column("FREE", lambda one: words.amounts(one["have"]) or "nothing", rank=GIVES),
+    matters("HELD BY", lambda one: _holders(one["holders"]) or one.get("note")),
 ]
 
 
-def _section(page: Page, title: str, lines: Iterable[str]) -> Iterator[str]:
-    yield ""
-    yield page.paint(title, "bold")
-    yield from ("  " + line for line in lines)
-
-
-def _ahead(page: Page, data: Data) -> Iterator[str]:
+def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
     ahead, shown = data["ahead"], data["ahead"][:MOST_AHEAD]
     if not ahead:
         return
     number = max(len(ahead), data["queue_position"] - 1) if len(ahead) >= MOST_LISTED else len(ahead)
-    lines = [*page.table(_AHEAD, shown)]
+    lines: list[str] = [*screen.inner.table(_AHEAD, shown)]
     if number > len(shown):
         lines.append(f"and {number - len(shown)} more")
-    yield from _section(page, f"Ahead of it in the queue: {number}", lines)
+    yield from screen.section(f"Ahead of it in the queue: {number}", lines)
 
 
-def _nodes(page: Page, nodes: list[Data]) -> Iterator[str]:
+def _nodes(screen: "Screen", nodes: list[Data]) -> Iterator[str]:
     if nodes:
-        yield from _section(page, "Nodes", page.table(_NODES, _alike(nodes)))
+        yield from screen.section("Nodes", screen.inner.table(_NODES, _alike(nodes)))
 
 
 def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
@@ -124,25 +122,25 @@ def _names(group: list[Data]) -> str:
 
 def _holders(holders: list[Data]) -> str:
     parts = [
-        f"{words.cluster_name(one.get('submission_id') or one.get('cluster_id'))} ({words.amounts(one['resources'])})"
+        f"{one.get('submission_id') or one.get('cluster_id')} ({words.amounts(one['resources'])})"
         for one in holders[:MOST_HOLDERS]
     ]
     more = len(holders) - len(parts)
     return ", ".join(parts) + (f" and {more} more" if more else "")
 
 
-def _victims(page: Page, data: Data) -> Iterator[str]:
+def _victims(screen: "Screen", data: Data) -> Iterator[str]:
     if data["preempts"]:
-        yield from _section(page, "Ends for it", page.table(_VICTIMS, data["preempts"]))
+        yield from screen.section("Ends for it", screen.inner.table(_VICTIMS, data["preempts"]))
 
 
-def _changes(page: Page, data: Data) -> Iterator[str]:
+def _changes(screen: "Screen", data: Data) -> Iterator[str]:
     lines: list[str] = []
     for one in data["changes"]:
-        lines.append(f"- {one['change']}")
+        lines += screen.inner.text(f"- {one['change']}")
         if one["command"]:
-            lines.append("    " + page.paint(one["command"], "cyan"))
+            lines += screen.command(one["command"], indent=4)
     if lines:
-        yield from _section(page, "Any one of these would start it now", lines)
+        yield from screen.section("Any one of these would start it now", lines)
     if data["cut"]:
         yield from ("", data["cut"])

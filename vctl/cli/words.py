@@ -1,7 +1,7 @@
 """JSON values as people say them: amounts, ages, states."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,6 +59,11 @@ def named(text: str) -> str:
 def moment(stamp: str | None) -> str:
     """A timestamp as the clock on the wall shows it: ``2026-11-21 14:03:05``."""
     return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names of many."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:

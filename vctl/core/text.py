@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+
 def visible(text: str) -> str:
     """The text on one line, with everything that a terminal would act on or hide shown as an escape.
 

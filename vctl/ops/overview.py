@@ -54,9 +54,7 @@ def status(store: Store, cluster_id: str | None = None) -> forms.Form:
             "queue": {**counts, "head": _head(store, jobs, within)},
             "recent_failures": [
                 _failure(row)
-                for row in job_views.recent_failures(
-                    store, FAILURES, store.clock() - FAILURES_NS, within
-                )
+                for row in job_views.recent_failures(store, FAILURES, store.clock() - FAILURES_NS, within)
             ],
             "scheduler": scheduler(store),
         }
@@ -82,9 +80,9 @@ def _lines(
     store: Store, top: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """The cluster and the logical ones below it, in the order of a tree; jobs are counted where they were sent."""
-    below: dict[str, list[Row]] = {}
-    for row in clusters.logical_rows(store):
-        below.setdefault(row["parent_id"], []).append(row)
+    below: dict[str, list[Row | None]] = {}
+    for child in clusters.logical_rows(store):
+        below.setdefault(child["parent_id"], []).append(child)
     first = None if top == PRIMARY else cluster_row(store, top)
     lines: list[dict[str, Any]] = []
     stack: list[tuple[Row | None, int]] = [(first, 0)]
@@ -102,7 +100,7 @@ def _lines(
                 "jobs": {"pending": 0, "running": 0, **jobs.get(cluster_id, {})},
             }
         )
-        stack += [(child, depth + 1) for child in reversed(below.get(cluster_id, []))]
+        stack += [(one, depth + 1) for one in reversed(below.get(cluster_id, []))]
     return lines
 
 

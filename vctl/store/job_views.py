@@ -71,9 +71,7 @@ def running(store: Store, limit: int, within: Sequence[str] | None = None) -> li
     )
 
 
-def recent_failures(
-    store: Store, limit: int, since: int, within: Sequence[str] | None = None
-) -> list[Row]:
+def recent_failures(store: Store, limit: int, since: int, within: Sequence[str] | None = None) -> list[Row]:
     """The last jobs that failed after a moment; of some clusters, or sent to them, when asked."""
     where, values = _within(within)
     return store.rows(

@@ -33,7 +33,7 @@ def plan(call: Call, file: File, prune: Prune = False) -> Answer:
 
     data = tree_files.plan(call.store, _clusters(call, file), prune=prune)
     guarded = tree_changes.command(file, data["revision"], prune=prune)
-    answer = single(data, "plan", lambda page: tree_changes.draw(page, data, next_command=guarded))
+    answer = single(data, "plan", lambda screen: tree_changes.draw(screen, data, next_command=guarded))
     answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
     return answer
 
@@ -58,7 +58,7 @@ def apply(
     from vctl.ops import tree_files
 
     data = tree_files.apply(call.store, _clusters(call, file), prune=prune, expect_revision=expect_revision)
-    answer = single(data, "apply", lambda page: tree_changes.draw(page, data))
+    answer = single(data, "apply", lambda screen: tree_changes.draw(screen, data))
     answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
     return answer
 

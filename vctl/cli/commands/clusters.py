@@ -279,6 +279,6 @@ def tree(
 
     data = cluster_views.tree(call.store, cluster_id)
     branches = drawing.flatten(data)
-    answer = single(data, data["cluster_id"], lambda page: drawing.draw(page, branches))
+    answer = single(data, data["cluster_id"], lambda screen: drawing.draw(screen, branches))
     answer.names = [branch["cluster_id"] for branch in branches]
     return answer

@@ -7,7 +7,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import READS
 from vctl.cli.declare import Opt, command
 from vctl.cli.output import Answer, Data, listing, single
-from vctl.cli.page import Column
+from vctl.cli.table import Column, matters
 
 
 @command("config show", "vctl config show --origin", "vctl config show -o json", common=READS)
@@ -25,10 +25,10 @@ def show(
         }
         for setting, value, where in call.config.rows()
     ]
-    columns = [Column("SETTING", "name"), Column("VALUE", _text)]
+    columns = [Column("SETTING", "name"), matters("VALUE", _text)]
     if origin:
         columns.append(Column("ORIGIN", "origin"))
-    columns.append(Column("VARIABLE", "env", give=True))
+    columns.append(Column("VARIABLE", "env"))
     return listing("SettingList", items, len(items), "name", columns, "")
 
 
@@ -53,5 +53,5 @@ def path(call: Call) -> Answer:
         "user_file": os.path.join(base, USER_FILE),
     }
     return single(
-        data, call.home, lambda page: page.pairs([(name, str(value)) for name, value in data.items()])
+        data, call.home, lambda screen: screen.pairs([(name, str(value)) for name, value in data.items()])
     )

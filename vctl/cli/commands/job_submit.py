@@ -206,7 +206,7 @@ def _dry_run(call: Call, request: "JobRequest") -> Answer:
     from vctl.ops import why
 
     data = why.dry_run(call.store, request)
-    return single(data, data["verdict"], lambda page: draw_dry_run(page, data))
+    return single(data, data["verdict"], lambda screen: draw_dry_run(screen, data))
 
 
 def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answer | int:

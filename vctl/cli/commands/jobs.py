@@ -1,12 +1,14 @@
 """``vctl job``: watch and stop jobs."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
+from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, READS, Grace
 from vctl.cli.declare import Arg, Opt, command
-from vctl.cli.output import Answer, done, listing, single
+from vctl.cli.output import Answer, Data, listing, single
 
 JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
 JobRefs = Annotated[
@@ -114,13 +116,9 @@ def delete(
     return each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
-def each(items: list[dict[str, Any]], sentence: Any) -> Answer:
+def each(items: list[dict[str, Any]], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
     """One job: itself. Several: a list."""
-    if len(items) == 1:
-        return done(items[0], items[0]["submission_id"], sentence(items[0]))
-    answer = listing("JobList", items, len(items), "submission_id", [], "")
-    answer.draw = lambda _: [sentence(item) for item in items]
-    return answer
+    return output.each("JobList", "submission_id", items, sentence, code=code)
 
 
 @command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
@@ -140,8 +138,5 @@ def wait(
     code = waiting.wait_for_jobs(call.store, call.config, jobs_, timeout_s=timeout_s)
     if call.asked_output is None:
         return code
-    answer = each(
-        [jobs.get_job(call.store, ref) for ref in jobs_], lambda job: f"{job['submission_id']} {_now(job)}"
-    )
-    answer.code = code
-    return answer
+    over = [jobs.get_job(call.store, ref) for ref in jobs_]
+    return each(over, lambda job: f"{job['submission_id']} {_now(job)}", code=code)

@@ -59,7 +59,7 @@ def add(
     answer = listing("NodeList", made, len(made), "node_id", NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
     counted = "node" if len(made) == 1 else f"{len(made)} nodes"
-    answer.draw = lambda _: [f"{counted} {made[0]['node_id']}{last} added"]
+    answer.draw, answer.sentences = None, [f"{counted} {made[0]['node_id']}{last} added"]
     return answer
 
 

@@ -217,7 +217,7 @@ def list_(
 ) -> Answer:
     """List objects of one kind."""
     from vctl.cli import columns
-    from vctl.cli.page import Column
+    from vctl.cli.table import Column
 
     kind = KINDS[res]
     items, total = kind.many(call, _place(call, cluster))
@@ -271,6 +271,6 @@ def summary(call: Call, res: Resource, cluster: Cluster = None) -> Answer:
         counts[word] = counts.get(word, 0) + 1
     data = {"kind": res, "by": kind.counted, "counts": counts, "total": len(items)}
     rows = [(word, str(count)) for word, count in sorted(counts.items())]
-    answer = single(data, res, lambda page: page.pairs([*rows, ("total", str(len(items)))]))
+    answer = single(data, res, lambda screen: screen.pairs([*rows, ("total", str(len(items)))]))
     answer.rows = [{kind.counted: word, "count": count} for word, count in counts.items()]
     return answer

@@ -261,5 +261,5 @@ def _answer(data: dict[str, object]) -> Answer:
     assert isinstance(runs, list)
     envelope = {"api_version": API_VERSION, "kind": "SimulationRunList", **data, "total": len(runs)}
     return Answer(
-        envelope, rows=runs, names=[run["policy"] for run in runs], draw=lambda page: draw(page, data)
+        envelope, rows=runs, names=[run["policy"] for run in runs], draw=lambda screen: draw(screen, data)
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS
 from vctl.cli.declare import Arg, Opt, command
-from vctl.cli.output import Answer, done, listing, single
+from vctl.cli.output import Answer, done, each, listing, single
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
@@ -201,7 +201,7 @@ def cancel(
     cancelled = [tasks.cancel(call.store, task_id, grace_s=grace_s) for task_id in ids]
     if any(task["state"] == "RUNNING" for task in cancelled):
         call.warn_if_nothing_schedules()
-    return _each(cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
+    return each("TaskList", "task_id", cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
 
 
 def _now(task: dict[str, Any]) -> str:
@@ -225,17 +225,5 @@ def wait(
     code = waiting.wait_for_tasks(call.store, call.config, tasks_, timeout_s=timeout_s)
     if call.asked_output is None:
         return code
-    answer = _each(
-        [tasks.get_task(call.store, ref) for ref in tasks_], lambda task: f"{task['task_id']} {task['state']}"
-    )
-    answer.code = code
-    return answer
-
-
-def _each(items: list[dict[str, Any]], sentence: Any) -> Answer:
-    """One task: itself. Several: a list."""
-    if len(items) == 1:
-        return done(items[0], items[0]["task_id"], sentence(items[0]))
-    answer = listing("TaskList", items, len(items), "task_id", [], "")
-    answer.draw = lambda _: [sentence(item) for item in items]
-    return answer
+    over = [tasks.get_task(call.store, ref) for ref in tasks_]
+    return each("TaskList", "task_id", over, lambda task: f"{task['task_id']} {task['state']}", code=code)

@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, single
-from vctl.cli.page import Page
+
+if TYPE_CHECKING:
+    from vctl.cli.screen import Screen
 
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
 
@@ -40,10 +42,13 @@ def replay(
 
     data = ops.replay(call.store, dry_run=dry_run)
 
-    def draw(page: Page) -> Iterator[str]:
+    def draw(screen: "Screen") -> Iterator[str]:
         for step in data["steps"]:
-            yield f"{page.paint(str(step['step']), 'bold')} {step['title']}"
-            yield from (f"    {action}" for action in step["actions"] or [page.paint("nothing to do", "dim")])
+            yield from screen.text((str(step["step"]), "bold"), f" {step['title']}")
+            for action in step["actions"]:
+                yield from screen.text(f"    {action}")
+            if not step["actions"]:
+                yield from screen.text(("    nothing to do", "dim"))
 
     return single(data, "replay", draw)
 
@@ -59,13 +64,14 @@ def doctor(
 
     data = health.doctor(call.store, prove=prove, repair=repair)
 
-    def draw(page: Page) -> Iterator[str]:
-        yield from (f"{page.paint('repaired', 'green')}  {action}" for action in data["repaired"])
+    def draw(screen: "Screen") -> Iterator[str]:
+        for action in data["repaired"]:
+            yield from screen.text(("repaired", "green"), f"  {action}")
         for finding in data["findings"]:
-            yield f"{page.paint('finding', 'red')}   {finding}"
+            yield from screen.text(("finding", "red"), f"   {finding}")
         for note in data["notes"]:
-            yield f"{page.paint('note', 'dim')}      {note}"
-        yield page.paint("ok", "green") if data["ok"] else page.paint("something is wrong", "strong red")
+            yield from screen.text(("note", "dim"), f"      {note}")
+        yield from screen.text(("ok", "green") if data["ok"] else ("something is wrong", "strong red"))
 
     return single(data, "ok" if data["ok"] else "findings", draw, code=0 if data["ok"] else 1)
 

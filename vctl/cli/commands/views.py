@@ -25,15 +25,20 @@ Cluster = Annotated[
     "vctl status",
     "vctl status --watch",
     "vctl status -o json",
+    "vctl status -c team-a",
     common=READS,
 )
-def status(call: Call) -> Answer:
-    """What runs, what waits and what is free."""
-    from vctl.cli.status_view import draw
-    from vctl.ops import views
+def status(call: Call, cluster: Cluster = None) -> Answer:
+    """What runs, what waits and what is free.
 
-    data = views.status(call.store)
-    answer = single(data, "status", lambda page: draw(page, data))
+    Per resource: the physical total, what is reserved (what clusters below hold) and what jobs use. Inside a job:
+    of its cluster only; -c primary shows everything.
+    """
+    from vctl.cli.status_view import draw
+    from vctl.ops import overview
+
+    data = overview.status(call.store, call.cluster(cluster))
+    answer = single(data, "status", lambda screen: draw(screen, data))
     answer.names = [cluster["cluster_id"] for cluster in data["clusters"]]
     return answer
 

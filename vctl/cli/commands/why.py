@@ -22,4 +22,4 @@ def why(
     from vctl.ops import why as ops
 
     data = ops.why(call.store, job)
-    return single(data, data["submission_id"], lambda page: draw(page, data))
+    return single(data, data["submission_id"], lambda screen: draw(screen, data))

@@ -1,0 +1,199 @@
+"""Tables, bars, the tree and the picture of ``vctl status`` as rich draws them: at 80 columns and without an edge (spec 13)."""
+
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from vctl.cli import status_view, tree
+from vctl.cli.screen import Drawn, Screen
+from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
+
+GIB = 2**30
+COLUMNS = [Column("A", "a"), Column("B", "b", right=True), matters("C", "c")]
+
+
+def table(screen: Screen, columns: list[Column], *items: dict[str, Any]) -> list[str]:
+    return list(screen.table(columns, items))
+
+
+def branch(
+    cluster_id: str, depth: int, kind: str, used: float, total: float, running: int = 0
+) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster_id, "parent_id": None, "kind": kind, "depth": depth,
+        "jobs": {"running": running, "pending": 0},
+        "used": {"CPU": used}, "total": {"CPU": total, "memory": 16 * GIB},
+    }  # fmt: skip
+
+
+BRANCHES = [
+    branch("kPrimaryClusterID", 0, "primary", 9, 32, 2),
+    branch("team-a", 1, "logical", 8, 8, 1),
+    branch("team-a##train", 2, "job", 8, 8),
+    branch("team-b", 1, "logical", 0, 4),
+]
+STATUS: dict[str, Any] = {
+    "nodes": {"ALIVE": 3, "DRAINING": 1, "DEAD": 0},
+    "resources": {
+        "CPU": {"used": 9, "reserved": 12, "total": 32.0},
+        "memory": {"used": 3.5 * GIB, "reserved": 4 * GIB, "total": 64 * GIB},
+    },
+    "clusters": BRANCHES,
+    "running_jobs": [
+        {"submission_id": "train", "user": "ana", "parent_cluster_id": "kPrimaryClusterID", "node_ids": ["n1", "n2"],
+         "resources": {"CPU": 8.0}, "run_s": 3661.0, "time_left_s": 59.0, "entrypoint": "python train.py"},
+    ],
+    "queue": {
+        "pending": 3,
+        "running": 2,
+        "head": [
+            {"submission_id": "big", "user": "bob", "parent_cluster_id": "kPrimaryClusterID", "priority": 5,
+             "state_reason": "InsufficientResources", "queue_position": 1,
+             "message": "needs 40 CPU, 23 of 32 free, held by kPrimaryClusterID##train and many others"},
+        ],
+    },
+    "recent_failures": [
+        {"submission_id": "bad", "user": "ana", "state_reason": "NonZeroExit", "exit_code": 2,
+         "message": "exit code 2", "ended_at": "2025-11-20T12:00:00.000000Z"},
+    ],
+    "scheduler": {"running": True, "last_beat": None, "last_round_ms": 3.2, "rounds": 8},
+}  # fmt: skip
+
+
+def test_a_table_aligns_and_keeps_its_columns_whatever_is_in_them() -> None:
+    assert table(Screen(), COLUMNS, {"a": "x", "b": 10}, {"a": "long", "b": None, "c": ""}) == [
+        "A      B  C", "x     10  -", "long   -  -",
+    ]  # fmt: skip
+
+
+def test_wide_letters_count_twice() -> None:
+    lines = table(Screen(), COLUMNS[:2], {"a": "日本", "b": 1}, {"a": "abcd", "b": 2})
+    assert lines == ["A     B", "日本  1", "abcd  2"]
+
+
+def test_a_table_fits_and_cuts_the_column_that_matters_last() -> None:
+    item = {"k": "k" * 40, "n": 1234567, "free": "f" * 60, "c": "c" * 30}
+    columns = [
+        key("KEY", "k"),
+        Column("N", "n", right=True),
+        Column("FREE", "free", rank=GIVES),
+        matters("REASON", "c"),
+    ]
+    for width in range(1, 160):
+        lines = table(Screen(width=width), columns, item)
+        assert all(cell_len(line) <= width for line in lines), width
+    row = table(Screen(width=80), columns, item)[1]
+    assert "c" * 30 in row
+    assert "1234567" in row
+    assert "fffffff…" in row
+    assert f"{'k' * 14}…{'k' * 14}" in row  # an id is shortened in the middle
+    narrow = table(Screen(width=57), columns, item)[1]
+    assert narrow.split() == ["kkkkkk…kkkkkk", "1234567", "fffffff…", "c" * 22 + "…"]
+
+
+def test_columns_depend_on_the_width_and_not_on_what_is_in_them() -> None:
+    columns = [key("KEY", "k"), Column("MORE", "more", at=100), Column("LAST", "last")]
+    for items in ({"k": "a"}, {"k": "a", "more": "x", "last": "y"}):
+        assert table(Screen(width=80), columns, items)[0].split() == ["KEY", "LAST"]
+        assert table(Screen(width=100), columns, items)[0].split() == ["KEY", "MORE", "LAST"]
+        assert table(Screen(), columns, items)[0].split() == ["KEY", "MORE", "LAST"]
+
+
+def test_text_of_others_is_shown_and_does_nothing() -> None:
+    evil = "a\x1b[31m\x9b2J\x7f\u202eb\u200b\n\udcff\ud800"
+    shown = r"a\x1b[31m\x9b2J\x7f\u202eb\u200b\n\xff\ud800"
+    colour = Screen(colour=True)
+    for screen in (Screen(), Screen(width=80), colour):
+        assert shown in "".join(screen.finish([evil]))
+        assert shown in "".join(table(screen, [Column("A", "a")], {"a": evil}))
+        assert shown in "".join(screen.pairs([("a", evil)]))
+        assert shown in "".join(screen.text((evil, "red")))
+        assert shown in "".join(screen.command(evil))
+    assert "[bold]x[/bold] :smile:" in "".join(colour.text("[bold]x[/bold] :smile:"))  # no markup either
+
+
+def test_the_primary_has_one_name_and_commands_are_left_alone() -> None:
+    columns = [Column("CLUSTER", "c"), Column("COMMAND", "command", raw=True)]
+    row = {"c": "kPrimaryClusterID##x", "command": "echo kPrimaryClusterID"}
+    assert table(Screen(), columns, row)[1] == "primary##x  echo kPrimaryClusterID"
+
+
+def test_colour_only_where_wanted() -> None:
+    columns = [Column("A", lambda item: Cell(item["a"], "red"))]
+    assert table(Screen(colour=True, header=False), columns, {"a": "x"}) == ["\x1b[31mx\x1b[0m"]
+    assert table(Screen(header=False), columns, {"a": "x"}) == ["x"]
+
+
+def test_sentences_break_between_words_and_commands_do_not_break() -> None:
+    screen = Screen(width=20)
+    assert list(screen.text("one two three four five six")) == ["one two three four", "five six"]
+    long = "vctl job stop " + "x" * 60
+    assert list(screen.command(long, indent=4)) == ["    " + long]
+    assert list(screen.section("Title", screen.command(long))) == ["", "Title", "  " + long]
+
+
+@pytest.mark.parametrize(("used", "ink"), [(0, 0), (0.01, 1), (16, 6), (32, 12)])
+def test_bars(used: float, ink: int) -> None:
+    (line,) = table(Screen(header=False), [Column("USE", lambda item: Bar(used, 32))], {})
+    assert len(line) == ink
+
+
+def test_letters_beyond_ascii_only_where_they_can_be_shown() -> None:
+    long = [*BRANCHES, branch("kPrimaryClusterID##" + "n" * 60, 1, "job", 1, 1)]
+    lines = list(status_view.draw(Screen(width=80, fine=False), {**STATUS, "clusters": long}))
+    assert all(line.isascii() for line in lines)
+    assert any("~" in line for line in lines)
+
+
+def test_the_tree_shows_who_is_in_whom() -> None:
+    lines = list(tree.draw(Screen(), BRANCHES))
+    assert [line.rpartition(kind)[0].rstrip() for line, kind in zip(
+        lines[1:], ("primary", "logical", "job", "logical"), strict=True
+    )] == ["primary", "├── team-a", "│   └── team-a##train", "└── team-b"]  # fmt: skip
+    assert lines[0].split() == ["CLUSTER", "KIND", "USE", "CPU", "GPU", "MEM", "OTHERS", "RUN", "WAIT"]
+    assert "9/32" in lines[1]
+
+
+def test_a_nested_cluster_becomes_branches() -> None:
+    found = tree.flatten({"cluster_id": "a", "tree": [{"cluster_id": "b", "tree": []}]})
+    assert [(one["cluster_id"], one["depth"]) for one in found] == [("a", 0), ("b", 1)]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_status_fits_every_width(width: int) -> None:
+    long = [*BRANCHES, branch("kPrimaryClusterID##" + "n" * 60, 1, "job", 1, 1)]
+    lines = list(status_view.draw(Screen(width=width), {**STATUS, "clusters": long}))
+    assert max(cell_len(line) for line in lines) <= width
+    assert all(isinstance(line, Drawn) for line in lines)
+
+
+def test_status_on_a_low_screen_says_what_it_leaves_out() -> None:
+    """spec 13: --watch stays inside the height of the terminal."""
+    many = [BRANCHES[0], *(branch(f"team-{n}", 1, "logical", 0, 4) for n in range(40))]
+    lines = list(status_view.draw(Screen(width=80, height=23), {**STATUS, "clusters": many}))
+    assert len(lines) <= 23
+    assert "more; `vctl vc tree` shows all" in "\n".join(lines)
+    for words in ("Running", "Queue: 3 waiting", "Failed within a day"):
+        assert any(words in line for line in lines)
+
+
+def test_status_says_everything_when_piped() -> None:
+    text = "\n".join(status_view.draw(Screen(), STATUS))
+    for words in (
+        "4: 3 ALIVE, 1 DRAINING", "running, last round 3.2 ms", "RESOURCE  TOTAL  RESERVED", "3.5GiB",
+        "1h1m", "59s", "n1, n2", "Queue: 3 waiting, 2 running", "InsufficientResources",
+        "held by primary##train and many", "NonZeroExit",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "\x1b" not in text
+
+
+def test_status_of_nothing() -> None:
+    empty: dict[str, Any] = {
+        "nodes": {}, "resources": {}, "clusters": [], "running_jobs": [],
+        "queue": {"pending": 0, "running": 0, "head": []}, "recent_failures": [], "scheduler": {"running": False},
+    }  # fmt: skip
+    assert list(status_view.draw(Screen(), empty)) == [
+        "Nodes      0", "Scheduler  not running", "", "Queue: 0 waiting, 0 running",
+    ]  # fmt: skip

@@ -1,0 +1,56 @@
+"""``--watch`` on a terminal: one answer after the other in the same place, never higher than the terminal is."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from vctl.cli.screen import Drawn, Screen
+
+if TYPE_CHECKING:
+    from vctl.cli.output import Answer
+
+
+class LiveView:
+    """The whole terminal, given back as it was when the watching ends."""
+
+    def __init__(self, command: str, every_s: float, *, color: str) -> None:
+        self._title = f"vctl {command}, every {every_s:g} s"
+        self._color = color
+        console = Console(file=sys.stdout, force_terminal=True, _environ={"TERM": os.environ.get("TERM", "")})
+        self._live = Live(
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live.start()
+
+    def show(self, answer: "Answer", notice: str | None, *, header: bool) -> None:
+        """Draw an answer as the terminal is now; says how many rows it leaves out."""
+        screen = Screen.on(sys.stdout, color=self._color, header=header)
+        assert screen.height is not None
+        assert answer.draw is not None
+        top = list(screen.text((f"{self._title}, {time.strftime('%H:%M:%S')}; Ctrl-C ends it", "dim")))
+        bottom = list(screen.text((notice, "yellow"))) if notice else []
+        room = max(2, screen.height - len(top) - len(bottom))
+        screen.height = room
+        body = list(screen.finish(answer.draw(screen)))
+        hidden = answer.more
+        if len(body) + (hidden > 0) > room:
+            hidden += len(body) - room + 1
+            body = body[: room - 1]
+        if hidden:
+            body += screen.text((f"… {hidden} more rows do not fit on this screen", "dim"))
+        self._live.update(_page([*top, *body, *bottom]), refresh=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+def _page(lines: list[Drawn]) -> Text:
+    text = Text.from_ansi("\n".join(lines))
+    text.no_wrap, text.overflow = True, "crop"
+    return text
