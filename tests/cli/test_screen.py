@@ -1,4 +1,4 @@
-"""Tables, bars, the tree and the picture of ``vctl status`` as rich draws them: at 80 columns and without an edge (spec 13)."""
+"""Tables, bars, the tree and the picture of ``vctl status`` as rich draws them, with and without an edge (spec 13)."""
 
 from typing import Any
 

@@ -78,7 +78,7 @@ def test_status_is_what_bare_vctl_shows(divided: Cli) -> None:
     divided("job", "submit", "--no-wait", "--submission-id", "x", "--", "true")
     bare = divided("status")
     assert "Queue: 1 waiting, 0 running" in bare.out
-    assert "└─ team-a" in bare.out
+    assert "└── team-a" in bare.out
     assert "No scheduler is running" in bare.err
     data = divided("-o", "json").json
     assert set(data) >= {"nodes", "resources", "clusters", "queue", "recent_failures", "scheduler"}

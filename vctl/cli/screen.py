@@ -90,10 +90,10 @@ class Screen:
             _environ={},
         )
 
-    def draw(self, thing: RenderableType) -> Iterator[Drawn]:
+    def draw(self, thing: RenderableType, *, wrap: bool = True) -> Iterator[Drawn]:
         """The lines of anything that rich can draw."""
         with self.console.capture() as capture:
-            self.console.print(thing, crop=False)
+            self.console.print(thing, crop=False, no_wrap=not wrap, overflow="fold" if wrap else "ignore")
         for line in capture.get().split("\n")[:-1]:
             yield Drawn(line.rstrip())
 
@@ -103,8 +103,8 @@ class Screen:
 
     def command(self, text: str, indent: int = 0) -> Iterator[Drawn]:
         """A command to copy: never cut, never broken."""
-        line = Text(" " * indent, no_wrap=True, overflow="ignore")
-        return self.draw(line.append(visible(text), self._style("cyan")))
+        line = Text(" " * indent)
+        return self.draw(line.append(visible(text), self._style("cyan")), wrap=False)
 
     def title(self, text: str) -> Iterator[Drawn]:
         """A heading after an empty line."""
@@ -231,7 +231,7 @@ class Screen:
         return [str(line) for line in plain.draw(root)]
 
     def _assemble(self, parts: Sequence[Part], *, raw: bool) -> Text:
-        text = Text(overflow="fold")
+        text = Text()
         for part in parts:
             words, colour = (part, "") if isinstance(part, str) else part
             text.append(visible(words if raw else named(words)), self._style(colour))
