@@ -81,7 +81,7 @@ _vctl_options() {
         "lease list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "config show") echo "--origin --output --no-header --watch --color --home --help" ;;
         "config path") echo "--output --no-header --watch --color --home --help" ;;
-        "status") echo "--output --no-header --watch --color --home --help" ;;
+        "status") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "cluster-resources") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "available-resources") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "nodes") echo "--cluster --limit --output --no-header --watch --color --home --help" ;;

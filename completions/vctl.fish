@@ -454,6 +454,7 @@ complete -c vctl -n '__vctl_at config path' -l no-header -d 'Leave out the headi
 complete -c vctl -n '__vctl_at config path' -s w -l watch -d 'Show it again every SEC seconds (2).'
 complete -c vctl -n '__vctl_at config path' -l color -x -a 'auto always never' -d 'Colours in tables (NO_COLOR is kept).'
 complete -c vctl -n '__vctl_at config path' -l home -x -a '(__fish_complete_directories)' -d 'State directory, instead of VCTL_HOME.'
+complete -c vctl -n '__vctl_at status' -s c -l cluster -x -a '(vctl __complete clusters 2>/dev/null)' -d 'Default: the one this runs in, else the primary.'
 complete -c vctl -n '__vctl_at status' -s o -l output -x -a 'table json jsonl yaml csv name' -d 'How results are written to stdout.'
 complete -c vctl -n '__vctl_at status' -l no-header -d 'Leave out the heading of tables and CSV.'
 complete -c vctl -n '__vctl_at status' -s w -l watch -d 'Show it again every SEC seconds (2).'
