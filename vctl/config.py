@@ -22,6 +22,7 @@ USER_FILE = "vctl/config.toml"
 
 OUTPUTS = ("table", "json", "jsonl", "yaml", "csv", "name")
 COLORS = ("auto", "always", "never")
+JOB_SCOPES = ("own", "all")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -48,6 +49,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "unit_resources", "names", "VCTL_UNIT_RESOURCES", "Resources of numbered instances.", DEFAULT_UNITS
+    ),
+    Setting(
+        "job_scope",
+        "job_scope",
+        "VCTL_JOB_SCOPE",
+        "What jobs that are submitted with it may change: own (their cluster and what they submit) or all.",
+        "own",
     ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting("maintenance_interval", "interval", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps.", 30),
@@ -259,5 +267,6 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "size": parse_size,
     "output": _one_of(OUTPUTS),
     "color": _one_of(COLORS),
+    "job_scope": _one_of(JOB_SCOPES),
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -49,6 +49,25 @@ def test_a_remote_submit_hands_on_every_variable_that_is_text(remote: Running) -
     assert (ran.returncode, ran.stdout) == (0, value), ran.stderr
 
 
+def test_a_client_inside_a_job_changes_nothing_outside_of_it(remote: Running) -> None:
+    """spec 11: command line, HTTP and Python agree."""
+    for name in ("outsider", "me"):
+        assert remote.vctl("run", "-d", "--submission-id", name, "--", "sleep", "60").returncode == 0
+    number = json.loads(remote.vctl("job", "status", "me", "-o", "json").stdout)["job_id"]
+    here = {
+        "VCTL_JOB_ID": str(number),
+        "VCTL_SUBMISSION_ID": "me",
+        "VCTL_CLUSTER_ID": "kPrimaryClusterID##me",
+    }
+    assert remote.vctl("run", "-d", "--submission-id", "child", "--", "sleep", "60", **here).returncode == 0
+    assert remote.vctl("ps", "-o", "name", **here).stdout.split() == ["child", "me"]
+    refused = remote.vctl("stop", "outsider", **here)
+    assert (refused.returncode, refused.stdout) == (8, ""), refused.stderr
+    assert remote.vctl("node", "drain", "t-00", **here).returncode == 8
+    assert remote.vctl("stop", "--no-wait", "child", **here).returncode == 0
+    assert remote.vctl("stop", "--no-wait", "outsider").returncode == 0
+
+
 READING = """
 status; cluster-resources; available-resources; nodes; current-cluster; current-node team/0
 vc list; vc list --limit 1 -o name; vc tree; vc get team; vc get nope; vc export

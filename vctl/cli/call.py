@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vctl.cli.declare import Command
 from vctl.config import Config, load
+from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
 from vctl.errors import BadSpec
@@ -78,6 +79,7 @@ class Call:
             from vctl.store.store import Store
 
             self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
+            self._store.caller = Caller.of(os.environ)
             self._store.local_node = bool(self.config.get("local_node"))
         return self._store
 
@@ -109,7 +111,21 @@ class Call:
         """The cluster to look at: as given, else the one this process runs in, else the primary."""
         from vctl.spec.ids import resolve_cluster_id
 
-        return resolve_cluster_id(given or os.environ.get("VCTL_CLUSTER_ID") or PRIMARY, "--cluster")
+        here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
+        return resolve_cluster_id(given or here or PRIMARY, "--cluster")
+
+    @property
+    def job_here(self) -> str | None:
+        """The submission id of the job that this process belongs to."""
+        return os.environ.get("VCTL_SUBMISSION_ID") or None if self._job_is_known() else None
+
+    def _job_is_known(self) -> bool:
+        """Whether the job of this environment is one of this state directory; a server is taken to be the right one."""
+        if self._give_back is not None or not os.environ.get("VCTL_SUBMISSION_ID"):
+            return True
+        from vctl.ops.rights import calling_job
+
+        return calling_job(self.store) is not None
 
     def note(self, text: str | None) -> None:
         """Tell people something that is not a result."""

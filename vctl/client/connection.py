@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from vctl.core.caller import Caller
 from vctl.errors import (
     BadSpec,
     Conflict,
@@ -145,6 +146,9 @@ class Connection:
         headers = {"Accept": "*/*", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+        if (caller := Caller.of(os.environ)) is not None:
+            headers["X-Vctl-Job-Id"] = str(caller.job_id)
+            headers["X-Vctl-Submission-Id"] = caller.submission_id
         if method != "GET":
             self.close()  # on an old connection nobody knows whether a lost request was carried out
         reused = self._open is not None

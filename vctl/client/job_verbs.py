@@ -85,7 +85,7 @@ class Jobs:
         kill_grace = self._place.config.get("kill_grace")
         request = JobRequest(
             argv=words_of(entrypoint),
-            cluster=cluster or self._place.config.get("cluster"),
+            cluster=cluster or (None if inside.submission_id() else self._place.config.get("cluster")),
             spec=spec_of(virtual_cluster, units) if given else short,
             entry=entry_request(
                 entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
@@ -109,6 +109,7 @@ class Jobs:
             array=None if array is None else parse_array(array, "array"),
             begin_at=begin_at,
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
+            job_scope=self._place.config.get("job_scope"),
         )
         form = self._place.ask(submitting.submit, request, environment=inside.environment())
         return Job(self._place, str(form["submission_id"]))

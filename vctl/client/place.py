@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
+from vctl.core.caller import Caller
 from vctl.errors import NotPermitted
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Local:
         from vctl.store.store import Store
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
+            store.caller = Caller.of(os.environ)
             store.local_node = bool(self.config.get("local_node"))
             return function(store, *args, **kwargs)
 

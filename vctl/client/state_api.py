@@ -122,10 +122,9 @@ class State:
         """The history of the cluster and of those below it, oldest first; with a limit the newest of it."""
         from vctl.ops import views
 
-        below = self._scope()
-        found = cast(list[forms.EventForm], self._place.ask(views.events, since=since))
-        own = [one for one in found if below(one["cluster_id"] or PRIMARY) or below(one["object_id"])]
-        chosen = _chosen(own, filters, None)
+        within = None if self.cluster_id == PRIMARY else self.cluster_id
+        found = cast(list[forms.EventForm], self._place.ask(views.events, since=since, cluster=within))
+        chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
     def list_demand(

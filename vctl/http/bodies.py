@@ -214,3 +214,4 @@ class Job(Body):
     signal: Id | None = None
     after: list[Id] = []
     array: Id | None = None
+    job_scope: Literal["own", "all"] = "own"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fastapi import Request
 
 from vctl.config import Config
+from vctl.core.caller import Caller
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.store import Store
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from vctl.http.keeper import Keeper
 
 T = TypeVar("T")
+CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
+"""A client inside a job says so; what that job may change is the same as on the machine itself."""
 
 
 class Changes:
@@ -118,4 +121,5 @@ def server_of(request: Request) -> Server:
 def state(request: Request) -> Iterator[Store]:
     """The state, for one request."""
     with server_of(request).store() as store:
+        store.caller = Caller.of(request.headers, *CALLER_HEADERS)
         yield store

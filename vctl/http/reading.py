@@ -82,6 +82,7 @@ def job_request(server: Server, body: bodies.Job) -> JobRequest:
         signal=None if body.signal is None else options.parse_warning_signal(body.signal, "signal"),
         after=tuple(options.parse_dependency(text, "after") for text in body.after),
         array=None if body.array is None else options.parse_array(body.array, "array"),
+        job_scope=body.job_scope,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import forms
+from vctl.ops import forms, rights
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
 from vctl.store import rows, settings
 from vctl.store.store import Store
@@ -51,6 +51,7 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
             f"{cluster_id} is a {row['kind']} cluster and admits no jobs from outside",
             fix="`vctl job stop` ends its job",
         )
+    rights.check_cluster(store, cluster_id)
     cluster = rows.cluster(row)
     if cluster.state not in (ACTIVE, STOPPED):
         raise Conflict(f"cluster {cluster_id} is being removed", fix="it goes when it is empty")

@@ -125,11 +125,13 @@ def form(store: Store, array: Row) -> forms.Form:
     }  # fmt: skip
 
 
-def list_(store: Store, *, all: bool, cluster: str | None) -> list[forms.Form]:  # noqa: A002  # the option's name
-    """Arrays, newest first; without ``all`` only those of which a member is not over."""
-    found = [row for row in table.all_rows(store) if all or table.is_unfinished(store, row)]
-    made = [form(store, row) for row in found]
-    return [one for one in made if cluster is None or cluster == one["parent_cluster_id"]]
+def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[forms.Form]:  # noqa: A002  # the option's name
+    """Arrays, newest first; without ``all`` only those of which a member is not over.
+
+    ``within``: an SQL condition on their jobs ``j`` and its values.
+    """
+    found = table.matching(store, *within)
+    return [form(store, row) for row in found if all or table.is_unfinished(store, row)]
 
 
 def progress(array: Mapping[str, Any]) -> str:

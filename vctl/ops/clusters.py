@@ -9,7 +9,7 @@ from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, SUB, Cluste
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms, nodes
+from vctl.ops import forms, nodes, rights
 from vctl.ops.blockers import blockers_of, in_use, unfinished_jobs
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
@@ -57,6 +57,7 @@ def create(
     _check_counts(cluster_id, replica_sets)
     parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
         made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
@@ -84,6 +85,7 @@ def update(
     _check_changed_id(cluster_id, "created or updated")
     _check_counts(cluster_id, replica_sets)
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    rights.check_cluster(store, cluster_id)
     nodes.join(store)
     with store.transaction():
         changes.update(store, cluster_id, wanted, revision=revision)
@@ -94,6 +96,7 @@ def update(
 def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> forms.Form:
     """Change how a queue is served and nothing else: also the primary's, and without a new revision."""
     cluster_id = resolve(cluster_id)
+    rights.check_cluster(store, cluster_id)
     with store.transaction():
         if cluster_id != PRIMARY:
             _check_changed_id(cluster_id, "created or updated")
@@ -128,6 +131,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = removable_row(store, cluster_id)
+        rights.check_cluster(store, cluster_id)
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:

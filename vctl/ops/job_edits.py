@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import arrays, forms, gates
+from vctl.ops import arrays, forms, gates, rights
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import arrays as arrays_table
 from vctl.store import gating
@@ -79,9 +79,11 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
     """The job that a word names, or the array and its members."""
     array = arrays.named(store, ref)
     if array is not None:
+        rights.check_array(store, array)
         return array, arrays_table.members(store, array)
     row = table.get(store, resolve(store, ref))
     assert row is not None
+    rights.check_job(store, row)
     return None, [row]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, forms, logs
+from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import parse_filters
 from vctl.ops.positions import position, positions
 from vctl.store import feed, job_views, tasks
@@ -84,19 +84,17 @@ def list_jobs(
     Without ``members`` each array is one entry.
     """
     wanted = parse_filters(filters, FILTER_KEYS)
-    where, values = ["1"], []
+    within, values = scope.of_jobs(store, cluster)
+    where = [within]
     if not all:
         where.append("j.status IN ('PENDING', 'RUNNING')")
-    if cluster is not None:
-        where.append("(j.parent_cluster_id = ? OR j.cluster_id = ?)")
-        values += [cluster, cluster]
     together = []
     if not members:
         where.append("j.array_id IS NULL")
     condition = " AND ".join(where)
     with store.snapshot():
         if not members:
-            together = arrays.list_(store, all=all, cluster=cluster)
+            together = arrays.list_(store, all=all, within=(within, values))
         found = job_views.matching(store, condition, values, None if wanted else limit)
         places = positions(store, found)
         forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
@@ -137,11 +135,13 @@ def stop(
     """
     with store.transaction():
         if (array := arrays.named(store, ref)) is not None:
+            rights.check_array(store, array)
             arrays.stop(store, array, grace_s=grace_s, message=message)
             return arrays.form(store, array)
         job_id = resolve(store, ref)
         row = table.get(store, job_id)
         assert row is not None
+        rights.check_job(store, row)
         if row["status"] == jb.PENDING:
             table.mark_ended(
                 store, job_id, row["submission_id"], status=jb.STOPPED, reason=jb.STOPPED_BY_USER,
@@ -165,6 +165,7 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
         deleted = [get_job(store, ref) for ref in refs]
         gone: list[str] = []
         for form in deleted:
+            rights.check_number(store, form["job_id"])
             if form["status"] not in jb.FINAL:
                 raise Conflict(
                     f"job {form['submission_id']} is {form['status']}",
@@ -197,6 +198,7 @@ def _refuse_while_used(store: Store, form: forms.Form) -> None:
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:
     """Forget jobs that ended longer ago, with their logs, and history of that age."""
+    rights.check_service(store, "the history of all jobs")
     before = store.clock() - int(older_than_s * 1e9)
     with store.transaction():
         old = table.ended_before(store, before)

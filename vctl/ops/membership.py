@@ -8,7 +8,7 @@ from typing import Any
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.nodes import DEAD
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import forms
+from vctl.ops import forms, rights
 from vctl.ops.cluster_changes import of_whole_nodes
 from vctl.ops.cluster_views import cluster_row, get_cluster, logical_row, resolve
 from vctl.store import clusters as table
@@ -55,6 +55,7 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> form
     wanted = list(dict.fromkeys(node_ids))
     with store.transaction():
         row = logical_row(store, cluster_id)
+        rights.check_cluster(store, cluster_id)
         cluster = rows.cluster(row)
         if not of_whole_nodes(cluster.spec):
             raise Conflict(

@@ -17,7 +17,7 @@ from vctl.core import resources as rs
 from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import forms
+from vctl.ops import forms, rights
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, provider, rows, upkeep
@@ -125,6 +125,7 @@ def add(
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> list[forms.Form]:
     """Declare one or many equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
+    rights.check_service(store, "the nodes")
     if source != nd.SIMULATED:
         raise BadSpec(
             "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
@@ -228,6 +229,7 @@ def _row(store: Store, node_id: str) -> Row:
 
 
 def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.Form:
+    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         allowed = nd.TRANSITIONS[row["state"]]
@@ -288,6 +290,7 @@ def update(
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> forms.Form:
     """Change a node's totals or labels at run time. Totals named replace the old ones, others stay."""
+    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         node = rows.node(row)
@@ -308,6 +311,7 @@ def update(
 
 def remove(store: Store, node_id: str) -> forms.Form:
     """Forget a node on which nothing lies."""
+    rights.check_service(store, f"node {node_id}")
     form = get_node(store, node_id)
     with store.transaction():
         row = _row(store, node_id)
@@ -343,6 +347,7 @@ def release(store: Store, node_id: str, template: str) -> None:
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> forms.Form:
     """A sign of life; with a timeout the node opts into the lease and dies when it falls silent that long."""
+    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:

@@ -15,7 +15,7 @@ from vctl.core import tasks as tk
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PendingTask
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import forms, object_views
+from vctl.ops import forms, object_views, rights
 from vctl.ops import jobs as job_ops
 from vctl.runtime import objects as files
 from vctl.store import clusters, jobs, nodes, rows
@@ -174,6 +174,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
     with store.transaction():
         job = jobs.get(store, job_ops.resolve(store, submission_id))
         assert job is not None
+        rights.check_job(store, job)
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
         place = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))

@@ -17,7 +17,7 @@ from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import Lease, PendingTask
 from vctl.errors import Conflict
-from vctl.ops import forms
+from vctl.ops import forms, rights
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
 from vctl.scheduler.earmarks import Earmark
@@ -82,6 +82,7 @@ def replay(store: Store, *, dry_run: bool = False) -> forms.Form:
     """``vctl replay``: run the six steps and tell what they did, or with ``dry_run`` what they would do."""
     if dry_run:
         return _dry(store).form()
+    rights.check_service(store, "the state as a whole")
     lock = SchedulerLock(store.home)
     if not lock.acquire():
         raise Conflict(

@@ -1,12 +1,17 @@
-"""What belongs to a cluster: itself, what is below it, and what once was. Pure."""
+"""What belongs to a cluster: itself, what is below it, and what once was; and the jobs that its job submitted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.spec.ids import JOB_MARK
+from vctl.store import clusters, jobs
+from vctl.store.store import Store
+
+_AFTER_MARK = JOB_MARK[:-1] + chr(ord(JOB_MARK[-1]) + 1)
+"""The end of the range of ids that begin with the mark."""
 
 
 def below(top: str, clusters: Iterable[Mapping[str, Any]]) -> Callable[[str], bool]:
@@ -19,3 +24,53 @@ def below(top: str, clusters: Iterable[Mapping[str, Any]]) -> Callable[[str], bo
             known.add(one["cluster_id"])
     # those of jobs carry the id of what they are in, also when they are gone
     return lambda cluster_id: any(cluster_id == one or cluster_id.startswith(one + JOB_MARK) for one in known)
+
+
+def existing(store: Store, cluster_id: str | None) -> str:
+    """A cluster that is, or was that of a job which is still known. Raises NotFound."""
+    from vctl.ops.cluster_views import cluster_row, resolve
+
+    wanted = resolve(cluster_id)
+    if wanted != PRIMARY and job_of(store, wanted) is None:
+        cluster_row(store, wanted)
+    return wanted
+
+
+def job_of(store: Store, cluster_id: str) -> int | None:
+    """The number of the job whose cluster this is, or is the one it lies in; None for logical clusters."""
+    _, mark, rest = cluster_id.partition(JOB_MARK)
+    return jobs.number_of(store, rest.partition(JOB_MARK)[0]) if mark else None
+
+
+def of_jobs(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
+    """The SQL condition on ``jobs j``: those sent to a cluster or below it, its own job, and what that submitted."""
+    top = existing(store, cluster_id)
+    if top == PRIMARY:
+        return "1", []
+    if (job_id := job_of(store, top)) is not None:
+        return f"j.job_id IN {jobs.SUBMITTED_BY}", [job_id]
+    tops = _logical(store, top)
+    return f"j.parent_cluster_id IN ({', '.join('?' * len(tops))})", [*tops]
+
+
+def of_events(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
+    """The SQL condition on events of a cluster, of those below it and of their jobs."""
+    top = existing(store, cluster_id)
+    if top == PRIMARY:
+        return "1", []
+    parts: list[str] = []
+    values: list[object] = []
+    for one in _logical(store, top):
+        for column in ("cluster_id", "object_id"):
+            parts.append(f"{column} = ? OR {column} >= ? AND {column} < ?")
+            values += [one, one + JOB_MARK, one + _AFTER_MARK]
+    if (job_id := job_of(store, top)) is not None:
+        parts.append(f"job_id IN {jobs.SUBMITTED_BY}")
+        values.append(job_id)
+    return f"({' OR '.join(parts)})", values
+
+
+def _logical(store: Store, top: str) -> list[str]:
+    """A cluster and the logical ones below it."""
+    kinds = {row["cluster_id"]: row["kind"] for row in clusters.logical_rows(store)}
+    return [top, *(one for one in clusters.subtree(store, top) if kinds.get(one) == LOGICAL)]

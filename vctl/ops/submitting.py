@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, forms, gates, nodes
+from vctl.ops import arrays, dependencies, forms, gates, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import clusters, rows, shapes
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 3.0
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
-               "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID")  # fmt: skip
+               "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
+               "VCTL_TASK_ID")  # fmt: skip
 """What the environment of a job says about that job: never handed on to a job it submits."""
 
 
@@ -46,6 +47,7 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     from vctl.spec.shape import shape_key
 
     parent_id, shares_parent = _target(store, request, around)
+    rights.check_target(store, parent_id)
     _check_per_node(request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
@@ -88,7 +90,8 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
         "time_limit_s": request.time_limit_s,
         "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         "resources": rows.dumps(asked(spec, wanted.entry)),
-        "rules": rows.dumps(_rules(request)),
+        "rules": rows.dumps(_rules(store, request)),
+        "submitted_by": None if (caller := rights.calling_job(store)) is None else caller["job_id"],
         "per_node": request.per_node,
     }
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
@@ -151,9 +154,11 @@ def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool)
         )
 
 
-def _rules(request: JobRequest) -> dict[str, object]:
-    """What happens to a job besides its start; only what was asked for."""
+def _rules(store: Store, request: JobRequest) -> dict[str, object]:
+    """What happens to a job besides its start, and what it may change; only what was asked for."""
     rules: dict[str, object] = {}
+    if (scope := rights.granted_scope(store, request.job_scope)) != rights.OWN:
+        rules["job_scope"] = scope
     if request.signal is not None:
         signal = request.signal
         rules["signal"] = {"name": signal.name, "number": signal.number, "before_s": signal.before_s}
@@ -216,7 +221,9 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
 
 
 def _inherited(store: Store, around: Mapping[str, str]) -> str:
-    """The target when none is named: VCTL_CLUSTER, else the parent of the job we are in, else the primary."""
+    """The target when none is named: the parent of the job we are in, else VCTL_CLUSTER, else the primary."""
+    if (job := rights.calling_job(store)) is not None:
+        return str(job["parent_cluster_id"])
     if default := around.get("VCTL_CLUSTER"):
         return default
     inside = around.get("VCTL_CLUSTER_ID")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.errors import Conflict, NotFound
-from vctl.ops import forms, logs
+from vctl.ops import forms, logs, rights
 from vctl.ops import jobs as job_ops
 from vctl.ops.filters import parse_filters
 from vctl.store import clusters, jobs, rows
@@ -50,6 +50,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
         job_id = job_ops.resolve(store, ref)
         job = jobs.get(store, job_id)
         assert job is not None
+        rights.check_job(store, job)
         if job["status"] != jb.RUNNING or job["outcome"] is not None:
             raise Conflict(
                 f"job {job['submission_id']} is {job['status']} and takes no tasks",
@@ -172,6 +173,7 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.For
     """End a task: at once when it waits; a running one is asked for, and a scheduler carries it out."""
     with store.transaction():
         row = _row(store, ref)
+        rights.check_number(store, row["job_id"])
         if row["state"] == tk.RUNNING:
             table.request_cancel(store, row["task_id"], grace_s)
         elif row["state"] not in tk.FINAL:

@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms, nodes
+from vctl.ops import forms, nodes, rights
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import resolve
 from vctl.ops.tree_diff import (
@@ -58,6 +58,7 @@ def apply(
     store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
 ) -> forms.Form:
     """Make the tree what the file wants, in one transaction: all of it or nothing."""
+    rights.check_service(store, "the tree of logical clusters")
     nodes.join(store)
     with store.transaction():
         diff = diff_of(store, wanted, prune=prune)

@@ -7,7 +7,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
-from vctl.ops import forms
+from vctl.ops import forms, scope
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
 from vctl.ops.totals import Slot, slots_of, totals_of
 from vctl.store import clusters, feed
@@ -151,8 +151,9 @@ def events(
         where.append("job_id = ?")
         values.append(resolve_job(store, job))
     if cluster is not None:
-        where.append("(cluster_id = ? OR (object = 'cluster' AND object_id = ?))")
-        values += [cluster, cluster]
+        within, more = scope.of_events(store, cluster)
+        where.append(within)
+        values += more
     return [
         forms.event(row)
         for row in feed.matching(store, " AND ".join(where), values, -1 if limit is None else limit)

@@ -38,7 +38,7 @@ class JobRequest:
 
     ``max_retries`` counts tries after the first, for the causes in ``retry_on``; the wait before the n-th
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
-    gets only ``env``.
+    gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or ``all``.
     """
 
     argv: tuple[str, ...]
@@ -64,6 +64,7 @@ class JobRequest:
     signal: WarningSignal | None = None
     after: tuple[Dependency, ...] = ()
     array: ArrayRange | None = None
+    job_scope: str = "own"
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)

@@ -57,6 +57,15 @@ def strangers_like(store: Store, prefix: str, array_id: str) -> bool:
     )  # fmt: skip
 
 
+def matching(store: Store, where: str, values: Iterable[object]) -> list[Row]:
+    """Arrays whose first job ``j`` matches, newest first."""
+    return store.rows(
+        f"SELECT arrays.* FROM arrays JOIN jobs j ON j.job_id = arrays.first_job_id WHERE {where}"
+        " ORDER BY arrays.first_job_id DESC",
+        *values,
+    )
+
+
 def all_rows(store: Store) -> list[Row]:
     """Every array, newest first."""
     return store.rows("SELECT * FROM arrays ORDER BY first_job_id DESC")

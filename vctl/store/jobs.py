@@ -9,6 +9,17 @@ from vctl.core import jobs as jb
 from vctl.store import rows
 from vctl.store.store import Store
 
+SUBMITTED_BY = (
+    "(WITH RECURSIVE own(id) AS (SELECT ? UNION SELECT s.job_id FROM jobs s JOIN own ON s.submitted_by = own.id)"
+    " SELECT id FROM own)"
+)
+"""A job and all that it submitted, directly or through jobs of its own."""
+
+
+def is_own(store: Store, job_id: int, owner_id: int) -> bool:
+    """Whether a job is another one, or was submitted by it, directly or through jobs of its own."""
+    return store.row(f"SELECT 1 WHERE ? IN {SUBMITTED_BY}", job_id, owner_id) is not None
+
 
 def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, object]) -> int:
     """Queue a job; returns its number."""

@@ -244,6 +244,13 @@ WHEN new.status = 'PENDING' AND (old.status <> 'PENDING' OR old.parent_cluster_i
 END;
 """,
     ),
+    (
+        "0005_submitters",
+        """
+ALTER TABLE jobs ADD COLUMN submitted_by INTEGER;
+CREATE INDEX jobs_submitted_by ON jobs (submitted_by) WHERE submitted_by IS NOT NULL;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

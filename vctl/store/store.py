@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vctl.core.caller import Caller
 from vctl.errors import Unreachable, VctlError
 from vctl.store import database
 from vctl.store.rows import dumps
@@ -37,6 +38,8 @@ class Store:
         self.clock = clock
         self.epoch: int | None = None
         self.lock_timeout_s = database.BUSY_TIMEOUT_S
+        self.caller: Caller | None = None
+        """The job that uses this connection; what it may change is decided by ``vctl.ops.rights``."""
         self.local_node = False
         """Whether this machine may become a node when a command submits through this connection."""
         self._beat_fd: int | None = None

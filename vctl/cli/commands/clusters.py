@@ -1,6 +1,5 @@
 """``vctl vc``: create, change and show virtual clusters."""
 
-import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS
 from vctl.cli.declare import Arg, Given, Opt, Together, command
 from vctl.cli.output import Answer, done, listing, single
+from vctl.cli.scoping import InCluster, below, place
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
@@ -71,7 +71,7 @@ def create(
         cluster_id,
         divisible=divisible,
         **_contents(call, cluster_id, contents or {}),
-        parent_id=parent or os.environ.get("VCTL_CLUSTER_ID"),
+        parent_id=call.cluster(parent),
         **_limits(call, limits or {}),
         queue=queue_options.queue_of(queue),
     )
@@ -242,12 +242,13 @@ def remove_nodes(
     "vctl vc list --filter kind=logical -o json",
     common=LISTS,
 )
-def list_(call: Call) -> Answer:
-    """List virtual clusters of every kind."""
+def list_(call: Call, cluster: InCluster = None) -> Answer:
+    """List virtual clusters of every kind: inside a job its own and those below it."""
     from vctl.cli.columns import CLUSTERS
     from vctl.ops import cluster_views
 
     items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
+    items = below(call, place(call, cluster), items, "cluster_id")
     return listing(
         "ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters"
     )
@@ -270,14 +271,19 @@ def get(call: Call, cluster_id: Id) -> Answer:
 def tree(
     call: Call,
     cluster_id: Annotated[
-        str | None, Arg("ID", help="Where the tree begins (primary).", complete="clusters")
+        str | None,
+        Arg(
+            "ID",
+            help="Where the tree begins (inside a job its cluster, else the primary).",
+            complete="clusters",
+        ),
     ] = None,
 ) -> Answer:
     """Show virtual clusters as a tree with what is used of each."""
     from vctl.cli import tree as drawing
     from vctl.ops import cluster_views
 
-    data = cluster_views.tree(call.store, cluster_id)
+    data = cluster_views.tree(call.store, call.cluster(cluster_id))
     branches = drawing.flatten(data)
     answer = single(data, data["cluster_id"], lambda screen: drawing.draw(screen, branches))
     answer.names = [branch["cluster_id"] for branch in branches]

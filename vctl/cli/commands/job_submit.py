@@ -165,7 +165,7 @@ def submit(
     variables, directory = submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
     request = JobRequest(
         argv=tuple(words),
-        cluster=cluster or call.config.get("cluster"),
+        cluster=cluster or (None if call.job_here else call.config.get("cluster")),
         spec=submission.reservation(virtual_cluster, num_cpus, num_gpus, memory, nodes, units),
         entry=entry_request(
             entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
@@ -190,6 +190,7 @@ def submit(
         max_retries=max_retries,
         retry_on=submission.causes(retry_on),
         backoff_s=parse_duration(backoff, "--backoff"),
+        job_scope=call.config.get("job_scope"),
     )
     if dry_run:
         return _dry_run(call, request)

@@ -35,7 +35,7 @@ def list_(
     from vctl.ops import jobs
 
     over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
-    within = call.cluster(cluster) if cluster else None
+    within = call.cluster(cluster)
     items, total = jobs.list_jobs(
         call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
         members=members or bool(call.filters) or call.output != "table",

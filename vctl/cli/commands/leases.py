@@ -4,27 +4,30 @@ from vctl.cli.call import Call
 from vctl.cli.common import LISTS
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, listing
+from vctl.cli.scoping import InCluster, below, place
 
 
 @command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
-def list_(call: Call) -> Answer:
+def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List what clusters have borrowed above their minimum, oldest first."""
     from vctl.cli.columns import LEASES
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
     items = choose(leases.list_leases(call.store), call.filters, "leases")
+    items = below(call, place(call, cluster), items, "borrower_id", "lender_id")
     return listing(
         "LeaseList", call.first(items), len(items), "lease_id", LEASES, "nothing has been borrowed"
     )
 
 
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
-def demand(call: Call) -> Answer:
+def demand(call: Call, cluster: InCluster = None) -> Answer:
     """What waits for resources: the requests of jobs and tasks, equal ones together."""
     from vctl.cli.columns import DEMAND
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
     items = choose(leases.demand(call.store), call.filters, "demand")
+    items = below(call, place(call, cluster), items, "cluster_id")
     return listing("DemandList", call.first(items), len(items), "cluster_id", DEMAND, "nothing waits")

@@ -3,7 +3,6 @@
 A list shows what is in one cluster and below it: the one that is named or that the command runs in, else everything.
 """
 
-import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import LISTS, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
+from vctl.cli.scoping import InCluster, below, place
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
 
@@ -35,32 +35,11 @@ class Kind:
         self.one = one
 
 
-def _place(call: Call, given: str | None) -> str:
-    """The cluster to look at; one that is named must be there."""
-    cluster = call.cluster(given)
-    if given is not None:
-        from vctl.ops import cluster_views
-
-        cluster_views.get_cluster(call.store, cluster)
-    return cluster
-
-
-def _below(call: Call, top: str, items: list[Data], *names: str) -> list[Data]:
-    """Items of which a named field is the cluster or one below it."""
-    from vctl.ops import cluster_views
-    from vctl.ops.scope import below
-
-    if top == PRIMARY:
-        return items
-    is_in = below(top, cluster_views.list_clusters(call.store, all_kinds=True))
-    return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]
-
-
 def _clusters(call: Call, cluster: str) -> Items:
     from vctl.ops import cluster_views
 
     items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
-    return _cut(call, _below(call, cluster, items, "cluster_id"))
+    return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _cluster(call: Call, ref: str) -> Data:
@@ -74,7 +53,7 @@ def _vnodes(call: Call, cluster: str) -> Items:
     from vctl.ops.filters import choose
 
     return _cut(
-        call, choose(_below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters, "vnodes")
+        call, choose(below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters, "vnodes")
     )
 
 
@@ -116,11 +95,11 @@ def _job(call: Call, ref: str) -> Data:
 def _tasks(call: Call, cluster: str) -> Items:
     from vctl.ops import tasks
 
-    here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
+    here = call.job_here  # a job sees its own
     if cluster == PRIMARY:
         return tasks.list_tasks(call.store, all=True, filters=call.filters, limit=call.limit, job=here)
     items, _ = tasks.list_tasks(call.store, all=True, filters=call.filters, job=here)
-    return _cut(call, _below(call, cluster, items, "cluster_id"))
+    return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _task(call: Call, ref: str) -> Data:
@@ -132,22 +111,22 @@ def _task(call: Call, ref: str) -> Data:
 def _objects(call: Call, cluster: str) -> Items:
     from vctl.ops import object_views
 
-    here = os.environ.get("VCTL_SUBMISSION_ID")  # a job sees its own
+    here = call.job_here  # a job sees its own
     items, _ = object_views.list_objects(call.store, filters=call.filters, job=here)
-    return _cut(call, _below(call, cluster, items, "cluster_id"))
+    return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _object(call: Call, ref: str) -> Data:
     from vctl.ops import object_views
 
-    return object_views.get_object(call.store, ref, job=os.environ.get("VCTL_SUBMISSION_ID"))
+    return object_views.get_object(call.store, ref, job=call.job_here)
 
 
 def _leases(call: Call, cluster: str) -> Items:
     from vctl.ops import leases
     from vctl.ops.filters import choose
 
-    items = _below(call, cluster, leases.list_leases(call.store), "borrower_id", "lender_id")
+    items = below(call, cluster, leases.list_leases(call.store), "borrower_id", "lender_id")
     return _cut(call, choose(items, call.filters, "leases"))
 
 
@@ -165,9 +144,8 @@ def _events(call: Call, cluster: str) -> Items:
     from vctl.ops import views
     from vctl.ops.filters import choose
 
-    items = choose(
-        _below(call, cluster, views.events(call.store), "cluster_id", "object_id"), call.filters, "events"
-    )
+    within = None if cluster == PRIMARY else cluster
+    items = choose(views.events(call.store, cluster=within), call.filters, "events")
     return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
 
 
@@ -186,16 +164,6 @@ KINDS = {
     "events": Kind("EventList", "seq", "kind", _events, None),
 }
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
-Cluster = Annotated[
-    str | None,
-    Opt(
-        "-c",
-        "--cluster",
-        metavar="ID",
-        complete="clusters",
-        help="What is in it and below it (default: the one this runs in, else the primary).",
-    ),
-]
 Single = Annotated[
     str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")
 ]
@@ -212,7 +180,7 @@ Single = Annotated[
 def list_(
     call: Call,
     res: Resource,
-    cluster: Cluster = None,
+    cluster: InCluster = None,
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
     """List objects of one kind."""
@@ -220,7 +188,7 @@ def list_(
     from vctl.cli.table import Column
 
     kind = KINDS[res]
-    items, total = kind.many(call, _place(call, cluster))
+    items, total = kind.many(call, place(call, cluster))
     shown = getattr(columns, res.upper())
     if detail and items:
         shown = [Column(name.upper(), _field(name)) for name in items[0]]
@@ -260,12 +228,12 @@ def get(
     "vctl summary nodes -o json",
     common=READS,
 )
-def summary(call: Call, res: Resource, cluster: Cluster = None) -> Answer:
+def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]
     counts: dict[str, int] = {}
     call.unlimited()
-    items, _ = kind.many(call, _place(call, cluster))
+    items, _ = kind.many(call, place(call, cluster))
     for item in items:
         word = str(item[kind.counted])
         counts[word] = counts.get(word, 0) + 1

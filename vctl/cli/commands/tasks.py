@@ -1,6 +1,5 @@
 """``vctl task``: start commands inside a running job, watch and cancel them."""
 
-import os
 import sys
 from typing import Annotated, Any
 
@@ -147,7 +146,7 @@ def list_(
         all=over_too,
         filters=call.filters,
         limit=call.limit,
-        job=job or os.environ.get("VCTL_SUBMISSION_ID"),
+        job=job or call.job_here,
     )
     none = "no tasks" if over_too else "no tasks are waiting or running; -a shows those that are over"
     return listing("TaskList", items, total, "task_id", TASKS, none)

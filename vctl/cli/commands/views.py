@@ -136,7 +136,7 @@ def events(
     from vctl.cli.columns import EVENTS
     from vctl.ops import views
 
-    within = call.cluster(cluster) if cluster else None
+    within = call.cluster(cluster)
     items = views.events(call.store, since=since, job=job, cluster=within)
     total = len(items)
     if call.limit is not None:  # who gives a number reads on from there; who does not wants the latest

@@ -1,0 +1,197 @@
+"""spec 11: inside a job every command looks at its cluster and changes nothing outside of it, however it is spelled."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+ME = "kPrimaryClusterID##me"
+
+
+def submit(cli: Cli, name: str, *words: str) -> int:
+    ran = cli("run", "--no-wait", "--submission-id", name, *words, "-o", "json", "--", "sleep", "9")
+    assert ran.code == 0, ran.err
+    number: int = ran.json["job_id"]
+    return number
+
+
+def enter(monkeypatch: pytest.MonkeyPatch, number: int, name: str = "me", cluster: str = ME) -> None:
+    """This process is one of a job from now on."""
+    monkeypatch.setenv("VCTL_JOB_ID", str(number))
+    monkeypatch.setenv("VCTL_SUBMISSION_ID", name)
+    monkeypatch.setenv("VCTL_CLUSTER_ID", cluster)
+
+
+@pytest.fixture
+def inside(nodes: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A shell inside the job ``me``, which has submitted ``child``; ``outsider`` and ``team`` are nothing of it."""
+    monkeypatch.setenv("VCTL_AUTOSTART", "0")
+    assert nodes("vc", "create", "team", "--spec", '{"flexible_resource_min": {"CPU": 1}}').code == 0
+    submit(nodes, "outsider")
+    number = submit(nodes, "me")
+    enter(monkeypatch, number)
+    submit(nodes, "child")
+    return nodes
+
+
+SPELLINGS = ["ps", "job list", "job list -a", "list jobs", "ps -a", "list jobs --detail"]
+
+
+@pytest.mark.parametrize("line", SPELLINGS)
+def test_every_list_of_jobs_shows_its_own(inside: Cli, line: str) -> None:
+    assert [job["submission_id"] for job in inside(line + " -o json").json["items"]] == ["child", "me"]
+
+
+@pytest.mark.parametrize("line", SPELLINGS)
+def test_another_cluster_is_shown_when_it_is_named(inside: Cli, line: str) -> None:
+    found = [job["submission_id"] for job in inside(line + " -c primary -o json").json["items"]]
+    assert found == ["child", "me", "outsider"]
+    assert inside(line + " -c team -o json").json["items"] == []
+
+
+def test_counts_and_history_have_the_same_scope(inside: Cli) -> None:
+    assert inside("summary jobs -o json").json["total"] == 2
+    for line in ("events", "list events"):
+        items = inside(line + " -o json").json["items"]
+        assert {item["object_id"] for item in items} == {"me", "child"}, line
+    assert inside("vc list -o json").json["items"] == inside("list clusters -o json").json["items"] == []
+    assert inside("demand -o json").json["items"] == inside("lease list -o json").json["items"] == []
+
+
+@pytest.mark.parametrize(
+    "line", ["ps", "events", "list jobs", "vc list", "lease list", "demand", "list leases", "summary jobs"]
+)
+def test_an_unknown_cluster_is_not_found(nodes: Cli, line: str) -> None:
+    """spec 13: exit code 4."""
+    ran = nodes(line + " -c nosuch")
+    assert (ran.code, ran.out) == (4, ""), ran.err
+    assert "nosuch" in ran.err
+
+
+CHANGES = {
+    "stop": "stop outsider",
+    "hold": "job hold outsider",
+    "release": "job release outsider",
+    "edit": "job edit outsider --priority 3",
+    "delete": "job delete outsider",
+    "task": "task run --job outsider -- true",
+    "submit elsewhere": "run -c team --no-wait -- true",
+    "dry run elsewhere": "run -c team --dry-run -- true",
+    "cluster": 'vc create x --parent primary --spec {"flexible_resource_min":{"CPU":1}}',
+    "update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
+    "queue": "vc update primary --queue-order fair",
+    "remove": "vc delete team",
+    "admission": "vc stop team",
+    "resume": "vc resume team",
+    "apply": "vc apply -f tree.yaml",
+    "drain": "node drain 4c8g-00",
+    "kill": "node kill 4c8g-00",
+    "add": 'node add --simulated --resources {"CPU":1}',
+    "node": 'node update 4c8g-00 --resources {"CPU":1}',
+    "node remove": "node remove 4c8g-00",
+    "heartbeat": "node heartbeat 4c8g-00",
+    "prune": "prune --older-than 1d",
+    "replay": "replay",
+    "repair": "doctor --repair",
+}
+
+
+@pytest.mark.parametrize("line", CHANGES.values(), ids=list(CHANGES))
+def test_what_is_outside_is_not_changed(inside: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("tree.yaml").write_text("clusters: []\n")
+    everything = [
+        "ps -a -c primary -o json",
+        "vc get team -o json",
+        "vc get primary -o json",
+        "node list -o json",
+    ]
+    monkeypatch.delenv("VCTL_OUTPUT", raising=False)
+    before = [inside(one).json for one in everything]
+    ran = inside(line)
+    assert (ran.code, ran.out) == (8, ""), ran.err
+    assert "job_scope = all" in ran.err
+    after = [inside(one).json for one in everything]
+    for one in (*before, *after):  # times pass
+        json.dumps(one)
+    assert str(after).count("outsider") == str(before).count("outsider")
+    assert after[1]["revision"] == before[1]["revision"]
+    assert inside("job status outsider -o json").json["status"] == "PENDING"
+
+
+def test_what_it_submitted_is_its_own(inside: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec 11: to see and to stop; and what that submitted, too."""
+    child = inside("job status child -o json").json["job_id"]
+    enter(monkeypatch, child, "child", "kPrimaryClusterID##child")
+    submit(inside, "grandchild")
+    me = inside("job status me -o json").json["job_id"]
+    assert inside("stop me").code == 8
+    enter(monkeypatch, me)
+    assert [job["submission_id"] for job in inside("ps -o json").json["items"]] == [
+        "grandchild",
+        "child",
+        "me",
+    ]
+    assert (
+        inside("job hold child").code
+        == inside("stop grandchild").code
+        == inside("job delete grandchild").code
+        == 0
+    )
+
+
+def test_arrays_are_judged_as_wholes(inside: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(inside, "mine", "--array", "0-2")
+    for name in ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_CLUSTER_ID"):
+        monkeypatch.delenv(name)
+    assert inside("run --no-wait --submission-id theirs --array 0-2 -- true").code == 0
+    me = inside("job status me -o json").json["job_id"]
+    enter(monkeypatch, me)
+    assert inside("stop theirs").code == inside("stop theirs_1").code == 8
+    assert [row.split()[0] for row in inside("ps --no-header").out.splitlines()] == ["mine", "child", "me"]
+    assert inside("stop mine").code == 0
+
+
+def test_the_setting_of_the_submitter_opens_it(nodes: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(nodes, "outsider")
+    closed = submit(nodes, "closed")
+    monkeypatch.setenv("VCTL_JOB_SCOPE", "all")
+    number = submit(nodes, "me")
+    enter(monkeypatch, closed, "closed", "kPrimaryClusterID##closed")
+    assert nodes("stop outsider").code == 8, "a job cannot set it for itself"
+    secret = submit(nodes, "secret")
+    enter(monkeypatch, secret, "secret", "kPrimaryClusterID##secret")
+    assert nodes("stop outsider").code == 8, "nor for what it submits"
+    enter(monkeypatch, number)
+    assert nodes("stop outsider").code == 0
+    assert nodes("ps -o name").out.split() == ["me"], "it still looks at its own cluster first"
+
+
+def test_the_environment_of_another_state_directory_means_nothing(
+    nodes: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(nodes, "here")
+    enter(monkeypatch, 77, "elsewhere", "kPrimaryClusterID##elsewhere")
+    assert nodes("ps -o name").out.split() == ["here"]
+    assert nodes("cluster-resources").code == nodes("stop here").code == 0
+
+
+def test_python_has_the_same_scope(inside: Cli) -> None:
+    program = """
+import vctl, json
+from vctl.errors import NotPermitted
+found = [job["submission_id"] for job in vctl.list_jobs()]
+try:
+    vctl.connect().jobs.get("outsider").stop(wait=False)
+except NotPermitted as error:
+    found.append(error.exit_code)
+vctl.connect().jobs.get("child").stop(wait=False)
+print(json.dumps(found))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(ran.stdout) == ["child", "me", 8]

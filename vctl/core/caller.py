@@ -1,0 +1,24 @@
+"""Who uses a state directory: somebody outside of all jobs, or a process of a job, as its environment says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+JOB_ID, SUBMISSION_ID = "VCTL_JOB_ID", "VCTL_SUBMISSION_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A process of a job: the number and the submission id of that job."""
+
+    job_id: int
+    submission_id: str
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, str], job_id: str = JOB_ID, submission_id: str = SUBMISSION_ID
+    ) -> Caller | None:
+        """The job that an environment (or the headers of a request) names; None outside of jobs."""
+        number, name = values.get(job_id, ""), values.get(submission_id, "")
+        return cls(int(number), name) if name and number.isascii() and number.isdigit() else None
