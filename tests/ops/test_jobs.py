@@ -176,7 +176,8 @@ def test_lists_and_filters(ground: Ground) -> None:
     assert ids(filters=["priority!=1"], all=True) == ["j4", "j2", "j0"]
     assert ids(filters=["status=stopped"], all=True) == ["j0"]
     assert ids(filters=["name=n2"], limit=1) == ["j2"]
-    assert ids(cluster="nobody") == []
+    with pytest.raises(NotFound, match="nobody"):  # spec 13: exit code 4
+        ids(cluster="nobody")
 
 
 def test_stop_and_delete_are_for_all_or_none(ground: Ground) -> None:

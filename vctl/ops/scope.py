@@ -47,8 +47,8 @@ def of_jobs(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
     top = existing(store, cluster_id)
     if top == PRIMARY:
         return "1", []
-    if (job_id := job_of(store, top)) is not None:
-        return f"j.job_id IN {jobs.SUBMITTED_BY}", [job_id]
+    if JOB_MARK in top:
+        return ("0", []) if _is_sub(top) else (f"j.job_id IN {jobs.SUBMITTED_BY}", [job_of(store, top)])
     tops = _logical(store, top)
     return f"j.parent_cluster_id IN ({', '.join('?' * len(tops))})", [*tops]
 
@@ -64,10 +64,15 @@ def of_events(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
         for column in ("cluster_id", "object_id"):
             parts.append(f"{column} = ? OR {column} >= ? AND {column} < ?")
             values += [one, one + JOB_MARK, one + _AFTER_MARK]
-    if (job_id := job_of(store, top)) is not None:
+    if JOB_MARK in top and not _is_sub(top) and (job_id := job_of(store, top)) is not None:
         parts.append(f"job_id IN {jobs.SUBMITTED_BY}")
         values.append(job_id)
     return f"({' OR '.join(parts)})", values
+
+
+def _is_sub(cluster_id: str) -> bool:
+    """Whether a cluster lies inside the cluster of a job: no job was sent to it."""
+    return cluster_id.count(JOB_MARK) > 1
 
 
 def _logical(store: Store, top: str) -> list[str]:
