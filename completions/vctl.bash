@@ -56,7 +56,7 @@ _vctl_options() {
         "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
         "vc remove-nodes") echo "--output --color --home --help" ;;
-        "vc list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "vc list") echo "--cluster --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "vc get") echo "--output --no-header --watch --color --home --help" ;;
         "vc tree") echo "--output --no-header --watch --color --home --help" ;;
         "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
@@ -78,7 +78,7 @@ _vctl_options() {
         "node remove") echo "--output --color --home --help" ;;
         "node kill") echo "--reason --output --color --home --help" ;;
         "node heartbeat") echo "--timeout --output --color --home --help" ;;
-        "lease list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "lease list") echo "--cluster --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "config show") echo "--origin --output --no-header --watch --color --home --help" ;;
         "config path") echo "--output --no-header --watch --color --home --help" ;;
         "status") echo "--cluster --output --no-header --watch --color --home --help" ;;
@@ -92,7 +92,7 @@ _vctl_options() {
         "summary") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "simulate") echo "--trace --model --since --until --cluster --policy --nodes --template --node-resources --limit-factor --jobs --seed --load --write --output --no-header --color --home --help" ;;
         "why") echo "--output --no-header --watch --color --home --help" ;;
-        "demand") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "demand") echo "--cluster --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
         "daemon") echo "--no-local-node --output --color --home --help" ;;
         "serve") echo "--host --port --uds --token-file --no-token --no-local-node --output --color --home --help" ;;
