@@ -68,3 +68,9 @@ class NotPermitted(VctlError):
     """The caller may not do this."""
 
     code, exit_code, http_status = "NotPermitted", 8, 403
+
+
+def not_text(error: UnicodeEncodeError) -> BadSpec:
+    """What could not be stored or sent because it is no Unicode text: the last line behind the checks of each field."""
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error.object)[:60])
+    return BadSpec(f"{text!r} is not valid UTF-8 text", fix="write it in UTF-8")

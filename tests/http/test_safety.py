@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -209,3 +210,68 @@ def test_a_signal_right_behind_the_announcement_ends_the_server(tmp_path: Path) 
         server.terminate()
         _, said = server.communicate(timeout=30)
         assert (server.returncode, said) == (0, "")
+
+
+def test_text_that_is_none_is_refused_with_its_field(server: Running):
+    """spec 14: also what JSON lets pass. Arguments are bytes to the kernel and pass."""
+    server.nodes(1)
+    job = {"entrypoint": ["true"], "environment": {}, "cwd": "/"}
+    for body, field in (
+        ({**job, "metadata": {"a": "\ud800"}}, "metadata.a"),
+        ({**job, "metadata": {"\udcff": "a"}}, "metadata"),
+        ({**job, "name": "a\udcff"}, "name"),
+        ({**job, "entrypoint": ["a", "\ud800"]}, "entrypoint[1]"),
+        ({**job, "metadata": {"a": "\0"}}, "metadata.a"),
+    ):
+        answer = server.http.post("/api/v1/jobs", content=json.dumps(body).encode())
+        assert answer.status_code == 400, body
+        assert answer.json()["error"]["details"]["path"] == field
+        assert answer.json()["error"]["hint"]
+    for raw in (
+        b'{"entrypoint": ["true"], "metadata": {"a": "\xff"}}',
+        b'{"entrypoint": ["true"], "metadata": {"a": "\xed\xa0\x80"}}',
+        json.dumps({**job, "metadata": {"a": "\ud800"}}).encode("utf-16"),
+        json.dumps({**job, "metadata": {"a": "\ud800"}}).encode("utf-16-le"),
+    ):
+        assert server.http.post("/api/v1/jobs", content=raw).status_code == 400, raw
+    for path in ("/virtual_clusters", "/virtual_clusters/remove_nodes"):
+        sent = json.dumps({"virtualClusterId": "a\ud800", "replicaSets": {}, "nodesToRemove": []}).encode()
+        refused = server.http.post(path, content=sent)
+        assert refused.status_code == 400
+        assert set(refused.json()) == {"result", "msg", "data"}
+    kept = {**job, "entrypoint": ["echo", "\udcff"], "env": {"A": "\udcfe"}, "cwd": "/d\udcfd"}
+    made = server.http.post("/api/v1/jobs", content=json.dumps(kept).encode())
+    assert made.status_code == 200, made.text
+    assert made.json()["entrypoint"] == "echo '\\xff'"
+    for query in ("filter=name%3D%ff", "filter=name%3D%ed%a0%80", "cluster=%ff", "cluster=%00"):
+        assert server.http.get(f"/api/v1/jobs?{query}").status_code in (200, 400, 404), query
+    for path in ("/api/v1/events/stream?job=%ff", "/api/v1/events?job=%ff", "/api/v1/jobs/%ed%a0%80"):
+        assert server.http.get(path).status_code in (400, 404), path
+
+
+def test_what_is_already_stored_never_breaks_an_answer(server: Running):
+    """spec 14: a list answers whatever an older vctl has taken."""
+    import sqlite3
+
+    server.nodes(1)
+    assert server.http.post(
+        "/api/v1/jobs", json={"entrypoint": ["true"], "environment": {}, "cwd": "/"}
+    ).is_success
+    with sqlite3.connect(server.home / "cluster.db") as db:
+        db.execute("UPDATE jobs SET metadata = ?", ('{"a": "x\\udcff", "b": "\\ud800"}',))
+    for path in ("/api/v1/jobs", "/api/v1/jobs/last", "/api/v1/status", "/api/v1/events", "/metrics"):
+        answer = server.http.get(path)
+        assert answer.status_code == 200
+        answer.content.decode()
+    shown = server.http.get("/api/v1/jobs").json()["items"][0]["metadata"]
+    assert shown == {"a": "x\\xff", "b": "\\ud800"}
+
+
+def test_bytes_travel_to_a_server(server: Running):
+    """spec 14: the command line works remotely with the same commands."""
+    server.nodes(1)
+    ran = subprocess.run(
+        [sys.executable, "-m", "vctl", "job", "submit", "--num-cpus", "1", "--", "printf", b"%s", b"\xff"],
+        env={**server.env, "VCTL_ADDRESS": server.address}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, b"\xff"), ran

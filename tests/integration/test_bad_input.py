@@ -170,6 +170,28 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "an unknown node": (["node", "drain", "no-such"], 4, "no-such"),
     "undrain what is alive": (["node", "undrain", "box"], 5, "vctl node drain"),
     "a node that is in use": (["node", "remove", "4c8g-00"], 5, "4c8g-00"),
+    # text that is none, numbers that cannot be stored (spec 13)
+    "metadata that is no text": (submit("--metadata", "a=\udcff"), 2, "--metadata"),
+    "half a character in JSON": (submit("--metadata-json", '{"a": "\\ud800"}'), 2, "--metadata-json.a"),
+    "an id that is no text": (submit("--submission-id", "a\udcff"), 2, "--submission-id"),
+    "a name that is no text": (submit("--name", "a\udcff"), 2, "--name"),
+    "a label that is no text": (
+        ["node", "add", "--simulated", "--resources", '{"CPU": 1}', "--label", "a=\udcff"], 2, "--label"),
+    "a template that is no text": (
+        ["node", "add", "--simulated", "--resources", '{"CPU": 1}', "--template", "\udcff"], 2, "--template"),
+    "a template with an escape": (
+        ["node", "add", "x", "--simulated", "--resources", '{"CPU": 1}', "--template", "\x1b[31m"], 2, "--template"),
+    "a cluster that is no text": (["vc", "create", "a\udcff"], 2, "ID"),
+    "a reason that is no text": (["node", "drain", "box", "--reason", "\udcff"], 2, "--reason"),
+    "a reference that is no text": (["job", "status", "\udcff"], 2, "JOB"),
+    "a filter that is no text": (["list", "jobs", "--filter", "name=\udcff"], 2, "--filter"),
+    "a limit without end": (["list", "jobs", "--limit", "9" * 20], 2, "--limit"),
+    "a limit far below 0": (["list", "jobs", "--limit", "-" + "9" * 20], 2, "--limit"),
+    "a start without end": (["events", "--since", "9" * 20], 2, "--since"),
+    "a priority without end": (submit("--priority", "9" * 20), 2, "priority"),
+    "a count without end": (
+        ["node", "add", "--simulated", "--resources", '{"CPU": 1}', "--count", "9" * 20], 2, "--count"),
+    "a tail without end": (["job", "logs", "target", "--tail", "9" * 20], 2, "--tail"),
     # the rest
     "an unknown command": (["submit", "--", "true"], 2, "vctl job submit"),
     "an unknown command of a group": (["job", "sumbit"], 2, "vctl job submit"),

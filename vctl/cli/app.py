@@ -12,9 +12,9 @@ from typing import Any
 from vctl.cli import catalog, quick
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
-from vctl.cli.declare import Command
+from vctl.cli.declare import Command, Param
 from vctl.core.text import visible
-from vctl.errors import BadSpec, VctlError
+from vctl.errors import BadSpec, VctlError, not_text
 
 
 def run(words: Sequence[str]) -> int:
@@ -36,6 +36,8 @@ def run(words: Sequence[str]) -> int:
         return 141
     except KeyboardInterrupt:
         return INTERRUPTED
+    except UnicodeEncodeError as error:
+        return _report(not_text(error), as_json=wants_json(words))
     except Exception as error:
         if os.environ.get("VCTL_DEBUG") == "1":
             raise
@@ -111,7 +113,21 @@ def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
         values = bridge.read(command, words)
     if values is not None:
         _check_choices(command, values)
+        for param in command.params:
+            given = values[param.name]
+            for value in given if param.many and given else [given]:
+                _check_value(param, value)
     return values
+
+
+def _check_value(param: Param, value: Any) -> None:
+    """Words are Unicode; paths, arguments and variables may be any bytes; numbers are such as can be stored."""
+    if isinstance(value, str) and not (value.isascii() or param.to_kernel or value.startswith("@")):
+        from vctl.spec.text import check_words
+
+        check_words(value, param.spelled)
+    elif isinstance(value, (int, float)) and not -(2**63) <= value < 2**63:  # also what is no number
+        raise BadSpec(f"{param.spelled}: {value} is out of range", fix="write a smaller number")
 
 
 def _spell_out(command: Command, words: list[str]) -> list[str]:

@@ -75,6 +75,8 @@ class Param:
         self.many = get_origin(kind) is list
         self.type: type = get_args(kind)[0] if self.many else kind
         self.is_flag = self.type is bool
+        self.to_kernel = self.info.complete in ("file", "dir", "command") or "--env" in self.info.names
+        """Whether the value is bytes to the kernel (a path, an argument, a variable), not words to people."""
 
     @property
     def metavar(self) -> str:

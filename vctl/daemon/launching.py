@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from vctl.core import resources as rs
@@ -65,7 +66,7 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         run_id=run.run_id,
         argv=tuple(loads(launch["argv"])),
         env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
-        cwd=launch["cwd"],
+        cwd=os.fsdecode(launch["cwd"]),
         log_path=str(log_of(Path(store.home), run.task_id or job["submission_id"])),
         cpu_ids=sees.cores if pinned else None,
         grace_s=job["grace_s"],

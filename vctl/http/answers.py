@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse as _JSONResponse
 
-from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError
+from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, not_text
 
 MANAGEMENT = "/virtual_clusters"
 CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
@@ -21,6 +22,28 @@ _ALWAYS: dict[str, tuple[str, Any]] = {
     REMOVE_NODES: ("nodesWithFailure", []),
 }
 """What ``data`` of a failure has even when there is nothing to say."""
+
+
+class JSONResponse(_JSONResponse):
+    """JSON in UTF-8 whatever is in it: what was stored and is no text is shown escaped."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "vctl.escaped")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """A surrogate inside a JSON string as the text of its escape, which every reader of JSON takes."""
+    assert isinstance(error, UnicodeEncodeError)
+    found = "".join(
+        f"\\\\x{ord(char) - 0xDC00:02x}" if "\udc80" <= char <= "\udcff" else f"\\\\u{ord(char):04x}"
+        for char in error.object[error.start : error.end]
+    )
+    return found, error.end
+
+
+codecs.register_error("vctl.escaped", _escaped)
 
 
 class Unauthorized(NotPermitted):
@@ -110,6 +133,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
         return answer(request, _of_framework(request, error), error.headers)
+
+    @app.exception_handler(UnicodeEncodeError)
+    async def no_text(request: Request, error: UnicodeEncodeError) -> JSONResponse:
+        return answer(request, not_text(error))
 
     @app.exception_handler(Exception)
     async def crashed(request: Request, error: Exception) -> JSONResponse:

@@ -38,7 +38,7 @@ def create_app(server: Server) -> FastAPI:
     """Everything that one server answers."""
     app = FastAPI(
         title="vctl", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None,
-        openapi_url=None, redirect_slashes=False,
+        openapi_url=None, redirect_slashes=False, default_response_class=answers.JSONResponse,
     )  # fmt: skip
     app.state.server = server
     app.add_middleware(Guard, server=server)

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 
 from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY
 
 Document = dict[str, Any]
 Text = Annotated[StrictStr, Field(max_length=100_000)]
+LONGEST = 100_000
+
+
+def _kernel_text(value: object) -> str:
+    """pydantic takes only Unicode for a string; arguments, paths and variables are any bytes."""
+    if not isinstance(value, str):
+        raise ValueError("Input should be a valid string")  # pydantic's way to refuse
+    if len(value) > LONGEST:
+        raise ValueError(f"String should have at most {LONGEST} characters")
+    return value
+
+
+KernelText = Annotated[
+    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string"})
+]
 Id = Annotated[StrictStr, Field(max_length=1024)]
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Revision = StrictInt | Annotated[str, Field(pattern=r"^[0-9]{1,30}$")]
@@ -157,7 +181,7 @@ class Tree(Body):
 class Task(Body):
     """A command inside a running job; the fields mean what the options of ``vctl task run`` mean."""
 
-    entrypoint: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    entrypoint: Annotated[list[KernelText], Field(min_length=1, max_length=10_000)]
     job: Id | None = None
     resources: Document | None = None
     label_selector: dict[str, Any] | None = None
@@ -165,9 +189,9 @@ class Task(Body):
     name: Text = ""
     max_retries: Annotated[StrictInt, Field(ge=-1, le=10**9)] = 0
     detach: StrictBool = False
-    env: dict[str, str] = {}
-    environment: dict[str, str] | None = None
-    cwd: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    env: dict[KernelText, KernelText] = {}
+    environment: dict[KernelText, KernelText] | None = None
+    cwd: KernelText | None = None
     grace_s: Seconds | None = None
     inputs: Annotated[list[Id], Field(max_length=1000)] = []
     outputs: Annotated[list[Id], Field(max_length=1000)] = []
@@ -186,7 +210,7 @@ class Job(Body):
     ``environment`` is the submitter's own, ``env`` is set on top of it.
     """
 
-    entrypoint: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    entrypoint: Annotated[list[KernelText], Field(min_length=1, max_length=10_000)]
     cluster: Id | None = None
     virtual_cluster: Document | None = None
     num_cpus: float | None = None
@@ -198,10 +222,10 @@ class Job(Body):
     time_limit_s: Seconds | None = None
     name: Text = ""
     submission_id: Id | None = None
-    env: dict[str, str] = {}
-    environment: dict[str, str] | None = None
+    env: dict[KernelText, KernelText] = {}
+    environment: dict[KernelText, KernelText] | None = None
     clean_env: StrictBool = False
-    cwd: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    cwd: KernelText | None = None
     metadata: dict[str, str] = {}
     labels: dict[str, str] = {}
     grace_s: Seconds | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse
 
 from vctl.http import bodies, documents, reading, streams
+from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 from vctl.http.jobs import MOST_SECONDS, Filters

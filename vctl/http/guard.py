@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
+from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MOST_BYTES = 8 << 20
 LONGEST_PATH = 4096
@@ -77,10 +78,14 @@ class Guard:
 
 def _as_json(scope: Scope) -> Scope:
     """Every body is JSON here, also when curl calls it a form."""
-    if not (scope["path"] + "/").startswith((MANAGEMENT + "/", "/api/v1/")):
+    if not _is_json(scope):
         return scope
     kept = [pair for pair in scope["headers"] if pair[0].lower() != b"content-type"]
     return {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+
+
+def _is_json(scope: Scope) -> bool:
+    return bool((scope["path"] + "/").startswith((MANAGEMENT + "/", "/api/v1/")))
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -141,7 +146,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
         if not message.get("more_body"):
             break
     body = b"".join(parts)
-    if b"\\ud" in body.lower():
+    if _is_json(scope):
         _check_text(body)
     return body
 
@@ -151,15 +156,26 @@ def _too_large() -> TooLarge:
 
 
 def _check_text(body: bytes) -> None:
-    """Half a surrogate pair is valid JSON, and nothing that could be stored or shown."""
+    """JSON is UTF-8 without NUL. Half a surrogate pair is valid JSON, and nothing that could be stored or shown."""
     try:
-        json.dumps(json.loads(body), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
+        body.decode()
+    except UnicodeDecodeError as error:
         raise BadSpec(
-            "Invalid request, half a surrogate pair is not a character", fix="send Unicode text"
+            f"Invalid request, the body is not valid UTF-8 (byte {error.start})", fix="send UTF-8"
         ) from None
+    if b"\0" in body:
+        raise BadSpec("Invalid request, the body contains a NUL byte", fix="send JSON in UTF-8")
+    lowered = body.lower()
+    if b"\\ud" not in lowered and b"\\u0000" not in lowered:
+        return
+    try:
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return  # whoever reads it says what is wrong
+    try:
+        check_document(document, kernel=KERNEL_FIELDS)
+    except BadSpec as error:
+        raise BadSpec(f"Invalid request, {error.problem}", fix=error.fix, details=error.details) from None
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

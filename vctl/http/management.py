@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse
 
 from vctl.core.clusters import LOGICAL
 from vctl.errors import Conflict, NotFound, VctlError
-from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, envelope, failure
+from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResponse, envelope, failure
 from vctl.http.bodies import NodesToRemove, VirtualCluster
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good

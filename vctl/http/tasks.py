@@ -6,9 +6,10 @@ import os
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
 from vctl.http import bodies, documents, reading, streams
+from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, good, listing
 from vctl.http.jobs import BYTES, MOST_SECONDS, Filters, Limit

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
 from vctl.http import bodies, documents, streams
+from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
 from vctl.http.jobs import Limit

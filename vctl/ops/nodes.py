@@ -132,6 +132,8 @@ def add(
         )
     if not 1 <= count <= MOST_AT_ONCE:
         raise BadSpec(f"--count: {count} is out of range", fix=f"write a number from 1 to {MOST_AT_ONCE}")
+    from vctl.spec.text import check_line
+
     if not any(resources.values()):
         raise BadSpec(
             "--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\''
@@ -139,7 +141,7 @@ def add(
     for key, value in (labels or {}).items():
         if problem := lb.key_problem(key) or lb.value_problem(value):
             raise BadSpec(f"--labels.{key}: {problem}", fix="follow the rules of Kubernetes labels")
-    name = template or template_of(resources)
+    name = check_line(template, "--template") if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
         ids = [node_id or _next_id(store, name)] if count == 1 else _numbered(store, node_id or name, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Amounts
+from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row
 
@@ -36,8 +38,8 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
         words += ["--name", row["name"]]
     for key, value in loads(row["metadata"]).items():
         words += ["--metadata", f"{key}={value}"]
-    words += ["--working-dir", launch["cwd"], "--no-wait", "--", *loads(launch["argv"])]
-    return f"vctl job stop {shlex.quote(row['submission_id'])} && {shlex.join(words)}"
+    words += ["--working-dir", os.fsdecode(launch["cwd"]), "--no-wait", "--", *loads(launch["argv"])]
+    return f"vctl job stop {shlex.quote(row['submission_id'])} && {shown(shlex.join(words))}"
 
 
 def _rule_words(rules: Mapping[str, Any]) -> list[str]:

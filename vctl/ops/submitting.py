@@ -65,6 +65,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     no row is left then.
     """
     from vctl.spec.ids import check_submission_id
+    from vctl.spec.text import stored_path
 
     around = os.environ if environment is None else environment
     nodes.join(store)
@@ -98,7 +99,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     launch = {
         "argv": rows.dumps(list(request.argv)),
         "env": rows.dumps(_environment(request, around)),
-        "cwd": request.cwd or _directory(),
+        "cwd": stored_path(request.cwd or _directory()),
         "options": rows.dumps(options),
     }
     if request.array is not None:
@@ -174,7 +175,9 @@ def _rules(store: Store, request: JobRequest) -> dict[str, object]:
 def _shown(argv: Sequence[str]) -> str:
     from shlex import join
 
-    return join(argv)
+    from vctl.spec.text import shown
+
+    return shown(join(argv))
 
 
 def _user() -> str:

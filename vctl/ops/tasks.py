@@ -43,6 +43,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
     that makes one) of the name of an output. Size never refuses it; inputs that can no longer come make it FAILED.
     """
     from vctl.spec.task_request import job_of
+    from vctl.spec.text import stored_path
 
     around = os.environ if environment is None else environment
     ref = job_of(request, around)
@@ -80,7 +81,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
         launch = {
             "argv": rows.dumps(list(request.argv)),
             "env": rows.dumps({name: value for name, value in captured.items() if name not in _OF_THE_RUN}),
-            "cwd": request.cwd or os.getcwd(),
+            "cwd": stored_path(request.cwd or os.getcwd()),
         }
         table.insert(store, columns, launch)
         if request.inputs or request.outputs:

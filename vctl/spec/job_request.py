@@ -23,6 +23,7 @@ from vctl.spec.launch import (
 from vctl.spec.options import ArrayRange, Dependency, WarningSignal
 from vctl.spec.quantities import check_unit_amount, parse_amount, parse_memory, parse_resources
 from vctl.spec.source import read_document
+from vctl.spec.text import check_document
 
 LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
@@ -86,6 +87,7 @@ class JobRequest:
             if cause not in CAUSES:
                 raise refuse("retry_on", f"unknown cause {show(cause)}", f"causes: {', '.join(CAUSES)}")
         check_environment(self.env)
+        check_document(self.metadata, "metadata")
 
 
 def entry_amounts(request: JobRequest) -> Amounts:

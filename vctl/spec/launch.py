@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vctl.spec.fields import child, refuse, show
-from vctl.spec.options import check_env_value
 from vctl.spec.quantities import LONGEST_S
+from vctl.spec.text import check_kernel_text
 
 MAX_RETRIES = 1000
 LONGEST_NAME = 256
@@ -18,9 +18,9 @@ def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
         raise refuse(
             "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
         )
-    if any("\0" in word for word in argv):
-        raise refuse("entrypoint", "the command contains a NUL byte", "remove it")
-    if cwd is not None and (not cwd.startswith("/") or "\0" in cwd):
+    for word in argv:
+        check_kernel_text(word, "entrypoint")
+    if cwd is not None and not check_kernel_text(cwd, "cwd").startswith("/"):
         raise refuse("cwd", f"{show(cwd)} is not an absolute path", "start it with /")
 
 
@@ -35,9 +35,9 @@ def check_name(name: str) -> None:
 def check_environment(env: Mapping[str, str]) -> None:
     """Laxer than for ``--env``: a captured environment may hold names that nobody would write."""
     for key, value in env.items():
-        if not key or "=" in key or "\0" in key:
+        if not key or "=" in check_kernel_text(key, "env"):
             raise refuse("env", f"{show(key)} is not a variable name", "write NAME=value")
-        check_env_value(key, value, child("env", key))
+        check_kernel_text(value, child("env", key))
 
 
 def check_range(value: int, path: str, least: int, most: int) -> None:

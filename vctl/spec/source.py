@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from vctl.errors import BadSpec
 from vctl.spec.fields import refuse, show
+from vctl.spec.text import check_document
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 100
@@ -91,6 +92,8 @@ def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: b
         raise refuse(path, "a number has too many digits", "write a smaller number") from None
     if yaml or text.count("{") + text.count("[") > MAX_DEPTH:
         _check_extent(document, path)
+    if "\\" in text or not text.isascii():
+        check_document(document, path)
     return document
 
 

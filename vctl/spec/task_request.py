@@ -24,6 +24,7 @@ from vctl.spec.launch import (
     check_seconds,
 )
 from vctl.spec.source import read_document
+from vctl.spec.text import check_line
 
 DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 SOFT = "soft"
@@ -67,6 +68,8 @@ class TaskRequest:
         check_objects(self.inputs, self.outputs)
         if self.job is not None and not self.job:
             raise refuse("--job", "the job id is empty", "leave it out inside a job, or name a job")
+        if self.job is not None:
+            check_line(self.job, "--job")
 
 
 def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
@@ -110,7 +113,7 @@ def job_of(request: TaskRequest, environment: Mapping[str, str]) -> str:
 
 def check_strategy(strategy: str) -> str:
     """One of the strategies, the one that names a node with a node."""
-    word, colon, rest = strategy.partition(":")
+    word, colon, rest = check_line(strategy, "--strategy").partition(":")
     if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
         raise refuse("--strategy", "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
     if word not in STRATEGIES:

@@ -12,7 +12,7 @@ from vctl.store.store import Row, Store
 # ---- tasks ----
 
 
-def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, str]) -> int:
+def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, object]) -> int:
     """Queue a task; returns its number. Its id is made from it when none is given."""
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     cursor = store.db.execute(f"INSERT INTO tasks ({names}) VALUES ({marks})", tuple(columns.values()))

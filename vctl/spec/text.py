@@ -1,0 +1,94 @@
+"""Text from outside: words are valid Unicode; what goes to the kernel (arguments, paths, variables) is any bytes.
+
+Python keeps a byte that is not UTF-8 as a surrogate from U+DC80 to U+DCFF. Such text can be neither stored nor sent
+as text, so it is refused here, for every way in, with the field that has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+
+from vctl.spec.fields import child, refuse, show
+
+KERNEL_FIELDS = frozenset({"entrypoint", "env", "environment", "cwd"})
+"""Fields of requests whose text goes to the kernel."""
+MOST, LEAST = 2**63 - 1, -(2**63)
+"""Numbers that can be stored."""
+
+
+def is_words(text: str) -> bool:
+    """Whether a text is valid Unicode without NUL."""
+    if text.isascii():
+        return "\0" not in text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def check_words(text: str, path: str) -> str:
+    """Text for people: valid Unicode."""
+    if not is_words(text):
+        raise refuse(path, f"{show(text)} is not valid UTF-8 text", "write it in UTF-8, without NUL bytes")
+    return text
+
+
+def check_line(text: str, path: str) -> str:
+    """Text for people on one line: no control characters."""
+    check_words(text, path)
+    if not text.isprintable():
+        raise refuse(
+            path, f"{show(text)} has characters that cannot be printed", "write one line of plain text"
+        )
+    return text
+
+
+def check_kernel_text(text: str, path: str) -> str:
+    """Text that the kernel takes: any bytes but NUL."""
+    try:
+        if not text.isascii():
+            text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise refuse(path, f"{show(text)} has half a surrogate pair", "write a whole character") from None
+    if "\0" in text:
+        raise refuse(path, f"{show(text)} contains a NUL byte", "remove it")
+    return text
+
+
+def check_document(value: object, path: str = "", kernel: Collection[str] = ()) -> None:
+    """All texts of a document, its keys too. Below the fields of ``kernel`` text may be any bytes."""
+    stack = [(value, path, False)]
+    while stack:
+        value, here, to_kernel = stack.pop()
+        match value:
+            case str():
+                check_kernel_text(value, here) if to_kernel else check_words(value, here)
+            case Mapping():
+                for key, inner in value.items():
+                    name = str(key)
+                    check_kernel_text(name, here) if to_kernel else check_words(name, here)
+                    below = child(here, name)
+                    stack.append((inner, below, to_kernel or (here == path and name in kernel)))
+            case list() | tuple():
+                stack += [(inner, f"{here}[{number}]", to_kernel) for number, inner in enumerate(value)]
+
+
+def check_number(value: float | Decimal, path: str) -> None:
+    """A number that can be stored."""
+    if not LEAST <= value <= MOST:  # also what is no number
+        raise refuse(path, f"{show(value)} is out of range", "write a smaller number")
+
+
+def stored_path(path: str) -> str | bytes:
+    """A path as a column value: text, or its bytes where they are no text."""
+    return path if is_words(path) else os.fsencode(path)
+
+
+def shown(text: str) -> str:
+    """Text that may have any bytes as valid Unicode: a byte that is not UTF-8 reads ``\\xff``."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
