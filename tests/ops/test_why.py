@@ -61,7 +61,7 @@ def test_a_full_node(world: World):
     answer = why.why(world.store, "late")
     assert dump(world) == before
     assert (answer["status"], answer["state_reason"]) == ("PENDING", "InsufficientResources")
-    assert "needs 3 CPU on one node, the most free on one node is 2 CPU" in answer["message"]
+    assert answer["message"].startswith("needs 3 CPU on one node; free: t-00 2")  # spec 11: true when shown
     assert answer["queue_position"] == 3
     assert [(one["submission_id"], one["priority"], one["resources"]) for one in answer["ahead"]] == [
         ("ahead", 3, {"CPU": 4.0}), ("first", 2, {"CPU": 3.0}),
@@ -115,7 +115,7 @@ def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
     assert why.why(world.store, "one")["message"] == why.STARTS_NOW
     answer = why.why(world.store, "two")
     assert answer["state_reason"] == "InsufficientResources"
-    assert answer["message"].endswith("; 1 other job would start first")
+    assert answer["message"] == "needs 4 CPU on one node; free: t-00 4; 1 job ahead of it would start first"
     assert [change["kind"] for change in answer["changes"]] == ["priority", "node"]
 
 
@@ -287,7 +287,7 @@ def test_whom_it_would_end(world: World):
     before = dump(world)
     asked = why.dry_run(world.store, request(gang(1, CPU=2), priority=5), environment={"PATH": "/bin"})
     assert asked["verdict"] == "waits"
-    assert asked["message"].endswith("; for it would end: low")
+    assert asked["message"].endswith("; would preempt: low")
     assert asked["preempts"] == [
         {"submission_id": "low", "priority": 1, "lost_s": 90.0, "lost_share_s": 67.5}
     ]

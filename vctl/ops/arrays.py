@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core import jobs as jb
 from vctl.errors import Conflict
 from vctl.ops import dependencies, forms, gates
+from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
 from vctl.store.store import Row, Store
@@ -94,7 +95,7 @@ def named(store: Store, ref: str | int) -> Row | None:
     return None
 
 
-def form(store: Store, array: Row) -> forms.Form:
+def form(store: Store, array: Row, *, submitted: bool = False) -> forms.Form:
     """An array as one object: the fields of a job for all of them together, and how many are in each state."""
     counts = table.counts(store, array)
     example = next(
@@ -106,8 +107,9 @@ def form(store: Store, array: Row) -> forms.Form:
     assert row is not None
     over = not (counts.get(jb.PENDING) or counts.get(jb.RUNNING))
     span = table.span(store, array)
+    reasons = Reasons(store)
     return {
-        **forms.job(row, None),
+        **forms.job(row, None, reasons.fresh(row) if submitted else reasons.of(row)),
         "job_id": array["first_job_id"],
         "submission_id": array["array_id"],
         "status": _status(counts),

@@ -9,6 +9,7 @@ from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
+from vctl.core.wording import cluster_text
 from vctl.errors import Infeasible
 from vctl.ops import forms
 from vctl.store import clusters, nodes, rows
@@ -41,9 +42,8 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
         ledger = clusters.load_ledger(store)
     never = ever(ledger, judge, spec, entry)
     if never is not None and not never.exhausted:
-        where = "the cluster" if parent_id == PRIMARY else f"cluster {parent_id}"
         raise Infeasible(
-            f"the job can never run in {where}, not even when it is empty: {never.message}",
+            f"the job can never run: it exceeds the capacity of {cluster_text(judge)}: {never.capacity}",
             fix="ask for less, or add a node with `vctl node add`",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
@@ -73,8 +73,8 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
                 most = fixed.get(name, 0) + limit.get(name, amount)
                 if amount > most:
                     raise Infeasible(
-                        f"{what} in cluster {parent_id}: it needs {forms.amount_text(name, amount)},"
-                        f" the cluster's maximum is {forms.amount_text(name, most)}",
+                        f"{what}: it exceeds the maximum of {parent_id}: {forms.amount_text(name, amount)} asked,"
+                        f" at most {forms.amount_text(name, most)} allowed",
                         fix="ask for less, or raise the maximum with `vctl vc update`",
                         details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
                     )

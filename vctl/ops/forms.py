@@ -41,15 +41,15 @@ def amount_text(name: str, amount: int) -> str:
     return f"{whole if not part else amount / SCALE:g} {name}"
 
 
-def job(row: Row, position: int | None) -> Form:
-    """A job."""
+def job(row: Row, position: int | None, told: tuple[str | None, str | None]) -> Form:
+    """A job; ``told`` are its reason token and the message."""
     return {
         "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "status": row["status"],
-        "state_reason": row["reason"],
-        "message": row["words"],
+        "state_reason": told[0],
+        "message": told[1],
         "exit_code": row["exit_code"],
         "cluster_id": row["cluster_id"],
         "parent_cluster_id": row["parent_cluster_id"],

@@ -10,6 +10,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import parse_filters
 from vctl.ops.positions import position, positions
+from vctl.ops.reasons import Reasons
 from vctl.store import feed, job_views, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -55,14 +56,15 @@ def _no_job(ref: str) -> NotFound:
     return NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
 
 
-def get_job(store: Store, ref: str | int) -> forms.Form:
-    """One job, or an array of them."""
+def get_job(store: Store, ref: str | int, *, submitted: bool = False) -> forms.Form:
+    """One job, or an array of them. ``submitted``: just now, so no scheduler has looked and nothing is counted."""
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
-            return arrays.form(store, array)
+            return arrays.form(store, array, submitted=submitted)
         row = job_views.get(store, resolve(store, ref))
         assert row is not None
-        return forms.job(row, position(store, row))
+        reasons = Reasons(store)
+        return forms.job(row, position(store, row), reasons.fresh(row) if submitted else reasons.of(row))
 
 
 def is_array(store: Store, submission_id: str) -> bool:
@@ -97,7 +99,8 @@ def list_jobs(
             together = arrays.list_(store, all=all, within=(within, values))
         found = job_views.matching(store, condition, values, None if wanted else limit)
         places = positions(store, found)
-        forms_ = [forms.job(row, places.get(row["job_id"])) for row in found]
+        reasons = Reasons(store)
+        forms_ = [forms.job(row, places.get(row["job_id"]), reasons.of(row)) for row in found]
         if values:
             total = job_views.count(store, condition, values)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.ops import forms
+from vctl.ops.reasons import Reasons
 from vctl.store import job_views, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
@@ -37,9 +38,10 @@ def demand(store: Store) -> list[forms.Form]:
     """Request shapes that wait, with how many of each, by cluster: jobs as a whole gang, tasks one by one."""
     found: dict[_Key, forms.Form] = {}
     with store.snapshot():
+        reasons = Reasons(store)
         for row in reversed(job_views.matching(store, "j.status = 'PENDING'")):
             key: _Key = ("job", str(row["parent_cluster_id"]), row["shape"])
-            _count(found, key, rows.loads(row["resources"]), row["reason"], row["submission_id"])
+            _count(found, key, rows.loads(row["resources"]), reasons.of(row)[0], row["submission_id"])
         for row in table.views(store, "ended_at IS NULL AND state = ?", [tk.PENDING_NODE]):
             amounts = rows.loads(row["request"])
             key = ("task", str(row["cluster_id"]), (rs.shape_of(amounts), row["selector"]))

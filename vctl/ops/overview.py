@@ -14,6 +14,7 @@ from vctl.ops import forms
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, resolve
 from vctl.ops.positions import is_plain, position
+from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
 from vctl.store import clusters, job_views
 from vctl.store import nodes as node_table
@@ -134,6 +135,7 @@ def _head(
             plain = is_plain(queue_of(store, cluster_id))
             for place, row in enumerate(job_views.head(store, cluster_id, HEAD), 1):
                 first.append((row, place if plain else position(store, row)))
+    reasons = Reasons(store)
     first.sort(key=lambda one: (-one[0]["priority"], one[0]["job_id"]))
     return [
         {
@@ -142,11 +144,12 @@ def _head(
             "user": row["user"],
             "priority": row["priority"],
             "parent_cluster_id": row["parent_cluster_id"],
-            "state_reason": row["reason"],
-            "message": row["words"],
+            "state_reason": told[0],
+            "message": told[1],
             "queue_position": place,
         }
         for row, place in first[:HEAD]
+        for told in (reasons.of(row),)
     ]
 
 

@@ -17,7 +17,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
 from vctl.ops.totals import totals_of
 from vctl.scheduler.orders import order_key
-from vctl.store import queues, rows, settings
+from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store
 
 FEW = 500
@@ -54,6 +54,18 @@ def positions(store: Store, wanted: Sequence[Row]) -> dict[int, int]:
     for cluster_id, policy in special.items():
         found |= _places(store, cluster_id, policy)
     return found
+
+
+def ahead(store: Store, row: Row, limit: int) -> list[Row]:
+    """Rows of ``job_views`` of the first of those that are before a job in its queue, the next one first."""
+    parent_id = row["parent_cluster_id"]
+    policy = settings.queue_of(store, parent_id)
+    if is_plain(policy):
+        return job_views.queue_before(store, parent_id, row["priority"], row["job_id"], limit)
+    places = _places(store, parent_id, policy)
+    before = sorted((place, job_id) for job_id, place in places.items() if place < places[row["job_id"]])
+    found = (job_views.get(store, job_id) for _, job_id in before[:limit])
+    return [one for one in found if one is not None]
 
 
 def is_plain(policy: QueuePolicy) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, Node
 from vctl.core.resources import whole_node
 from vctl.ops.feasible import TEMPLATES
@@ -29,10 +30,8 @@ def load(store: Store) -> Situation:
         )
         for row in running_rows
     ]
-    ledger = clusters.load_ledger(store)
-    ledger.may_gain_nodes = bool(store.recall(TEMPLATES))
     return Situation(
-        ledger=ledger,
+        ledger=ledger(store),
         pending=[rows.pending(row) for row in queues.pending_rows(store)],
         running=running,
         tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
@@ -43,6 +42,13 @@ def load(store: Store) -> Situation:
         ],
         earmarks=preemptions.earmarks(store),
     )
+
+
+def ledger(store: Store) -> Ledger:
+    """The tree with what is free in it."""
+    found = clusters.load_ledger(store)
+    found.may_gain_nodes = bool(store.recall(TEMPLATES))
+    return found
 
 
 def kinds_of_nodes(situation: Situation) -> dict[str, Node]:

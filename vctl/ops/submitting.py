@@ -124,7 +124,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             gates.refresh(store, job_id)
         if not wanted.known:
             shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
-    return get_job(store, submission_id)
+    return get_job(store, submission_id, submitted=True)
 
 
 def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:

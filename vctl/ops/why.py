@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.wording import counted, listed
 from vctl.errors import Conflict
 from vctl.ops import arrays, feasible, forms, jobs, nodes, situations, submitting
 from vctl.ops.nodes import author
 from vctl.ops.obstacles import obstacles
+from vctl.ops.positions import ahead, position
+from vctl.ops.reasons import Reasons, Told
 from vctl.ops.remedies import remedy
 from vctl.scheduler.elasticity import apply_growth, revert_growth
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import holdings_of
+from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful
@@ -35,6 +39,7 @@ MOST_AHEAD = 100
 STARTS_NOW = "nothing stands in its way: a scheduler starts it in its next round"
 NAMED = 5
 """So many of those who would end are named in the message; the list has them all."""
+GATES = (jb.HELD, jb.DEPENDENCY, jb.BEGIN_TIME, jb.ARRAY_LIMIT, jb.BACKOFF)
 CUT = "not everything was tried: the search for changes ended at its budget"
 
 
@@ -43,8 +48,9 @@ def why(store: Store, ref: str | int) -> forms.Form:
     with store.snapshot():
         row = job_views.get(store, _number(store, ref))
         assert row is not None
-        form = forms.job(row, jobs.get_job(store, int(row["job_id"]))["queue_position"])
-        answer = _answer(form)
+        reasons = Reasons(store)
+        told = reasons.of(row)
+        answer = _answer(forms.job(row, position(store, row), told))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] += (
@@ -55,16 +61,17 @@ def why(store: Store, ref: str | int) -> forms.Form:
         launch = table.launch(store, row["job_id"])
         assert launch is not None
         situation, job = situations.load(store), rows.pending(row)
-        told = _told(store, situation, job.job_id)
-    answer["ahead"] = _place(situation, job)["ahead"]
-    gate = _gate(row)
+        ending = _leaving(store, situation, job.job_id)
+        short = reasons.shortage(row)
+        answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
+    gate = told[0] if told[0] in GATES else None
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
-    answer["preempts"] = _preempts(situation, outcome.preempts) or told
+    answer["preempts"] = _preempts(situation, outcome.preempts) or ending
     if gate is None:
-        answer |= _reason(outcome, row)
-    elif gate == jb.HELD and outcome.wait is not None:
-        answer["message"] += f"; once released it would still wait: {outcome.wait.message}"
+        answer |= _reason(situation, job, outcome, told, short)
+    elif gate == jb.HELD and outcome.start is None:
+        answer["message"] += f"; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
     answer["nodes"] = obstacles(situation, job)
     if gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
@@ -105,31 +112,48 @@ def _answer(form: forms.Form) -> forms.Form:
     }
 
 
-def _gate(row: Row) -> str | None:
-    """What keeps a pending job out of the queue: its own reason, not one that the scheduler gave."""
-    reason: str | None = row["state_reason"]
-    if row["held"]:
-        return jb.HELD
-    return None if reason in (jb.PREEMPTED, jb.WAITING_FOR_PREEMPTION) else reason
-
-
-def _reason(outcome: Outcome, row: Row) -> forms.Form:
-    """What the scheduler says of it now; what it said last may be about another state."""
+def _reason(
+    situation: Situation, job: PendingJob, outcome: Outcome, told: Told, short: Shortage
+) -> forms.Form:
+    """What keeps it waiting: what every other screen says, and what the scheduler would do before and for it."""
+    reason, message = told
     if outcome.start is not None:
-        return {"state_reason": row["reason"], "message": STARTS_NOW}
-    if outcome.wait is None or row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
-        return {"state_reason": row["reason"], "message": row["words"]}
-    said = outcome.wait.message + _after(outcome) + _ends(outcome)
-    if row["state_reason"] == jb.PREEMPTED:
-        return {"state_reason": jb.PREEMPTED, "message": f"{row['words']}; {said}"}
-    return {"state_reason": outcome.wait.reason, "message": said}
+        return {"state_reason": reason, "message": STARTS_NOW}
+    if reason == jb.WAITING_FOR_PREEMPTION:
+        return {"state_reason": reason, "message": message}
+    if reason == jb.PENDING_EVALUATION:
+        reason, message = _now(situation, job, outcome, short)
+        return {"state_reason": reason, "message": message}
+    return {"state_reason": reason, "message": f"{message}{_after(situation, job, outcome)}{_ends(outcome)}"}
+
+
+def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortage) -> tuple[str, str]:
+    """What a scheduler would say in its next round."""
+    wait = outcome.wait
+    if wait is None:
+        said = f"more jobs are ahead of it than start at once; {short.text}"
+        return jb.PENDING_EVALUATION, said
+    said = short.text if wait.reason == jb.INSUFFICIENT else wait.message
+    return wait.reason, f"{said}{_after(situation, job, outcome)}{_ends(outcome)}"
 
 
 def _ends(outcome: Outcome) -> str:
     """Whom the scheduler would end for it."""
-    names = ", ".join(one.job.submission_id for one in outcome.preempts[:NAMED])
-    more = len(outcome.preempts) - NAMED
-    return f"; for it would end: {names}" + (f" and {more} more" if more > 0 else "") if names else ""
+    names = [one.job.submission_id for one in outcome.preempts]
+    return f"; would preempt: {listed(names, NAMED)}" if names else ""
+
+
+def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
+    """The free amounts are those of this moment; others may start first, and take some of them."""
+    ahead_ids = {one.job_id for one in ahead_of(situation, job)}
+    before = len(ahead_ids.intersection(outcome.others))
+    rest = len(outcome.others) - before
+    texts = []
+    if before:
+        texts.append(f"{counted(before, 'job')} ahead of it would start first")
+    if rest:
+        texts.append(f"{counted(rest, 'other job')} would start first")
+    return "".join(f"; {text}" for text in texts)
 
 
 def _preempts(situation: Situation, victims: Sequence[Victim]) -> list[forms.Form]:
@@ -145,7 +169,7 @@ def _preempts(situation: Situation, victims: Sequence[Victim]) -> list[forms.For
     ]
 
 
-def _told(store: Store, situation: Situation, winner_id: int) -> list[forms.Form]:
+def _leaving(store: Store, situation: Situation, winner_id: int) -> list[forms.Form]:
     """The same of those who end for it already."""
     victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
     found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
@@ -162,11 +186,15 @@ def _told(store: Store, situation: Situation, winner_id: int) -> list[forms.Form
     )  # fmt: skip
 
 
-def _after(outcome: Outcome) -> str:
-    """What is said of a job is said of the state after those that a scheduler would start before it."""
-    if not outcome.others:
-        return ""
-    return f"; {outcome.others} other job{'s' * (outcome.others > 1)} would start first"
+def _queued(reasons: Reasons, row: Row) -> forms.Form:
+    """One of those who are ahead in the queue."""
+    return {
+        "submission_id": row["submission_id"],
+        "user": row["user"],
+        "priority": row["priority"],
+        "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
+        "state_reason": reasons.of(row)[0],
+    }
 
 
 def _place(situation: Situation, job: PendingJob) -> forms.Form:
@@ -240,7 +268,7 @@ def _gate_of(request: JobRequest, now_ns: int) -> tuple[str, str] | None:
 def _wait_of(outcome: Outcome) -> tuple[str, str]:
     if outcome.wait is None:
         return jb.PENDING_EVALUATION, "more jobs are ahead of it than start at once"
-    return outcome.wait.reason, outcome.wait.message + _after(outcome) + _ends(outcome)
+    return outcome.wait.reason, outcome.wait.message + _ends(outcome)
 
 
 def _node_ids(start: Start | None) -> list[str]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, SCALE, Amounts, Room, maximum
+from vctl.core.wording import amount_text
 from vctl.scheduler.placement_carve import carve, pieces_of
 from vctl.scheduler.placement_ground import Ground, ground_now
 from vctl.scheduler.placement_model import Bundle, Phase, Problem, Rule, holds
-from vctl.scheduler.placement_reasons import amount_text, no_room_for_entry, quick_reason, search_reason
+from vctl.scheduler.placement_reasons import no_room_for_entry, quick_reason, search_reason
 from vctl.scheduler.placement_result import Piece, Placed, Unplaced
 from vctl.scheduler.placement_search import search
 
@@ -115,7 +116,7 @@ def _a_place_to_be(ground: Ground, spec: ClusterSpec) -> Placed | Unplaced:
         return Placed((), 0, EMPTY, exact=False)
     slot_id = ground.first_slot()
     if slot_id is None:
-        return Unplaced("", SCALE, 0, "no node takes work now: 0 schedulable nodes")
+        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
     piece = Piece(FLEXIBLE, 0, -1, slot_id, ground.node_of(slot_id), EMPTY, {}, whole=False)
     return Placed((piece,), 0, EMPTY, exact=False)
 

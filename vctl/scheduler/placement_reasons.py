@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts, within
+from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.placement_model import Demand, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried
@@ -12,33 +13,11 @@ from vctl.scheduler.placement_search import Tried
 Shortage = tuple[str, int, int]
 """Resource, need and have, both in 1/10000."""
 
-_SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-
-
-def amount_text(name: str, amount: int) -> str:
-    """An amount as a user writes it, such as ``0.5 GPU`` or ``8GiB memory``."""
-    if name in (MEMORY, OBJECT_STORE_MEMORY):
-        for unit, size in _SIZES:
-            if amount >= size * SCALE:
-                return f"{_number(amount * 100 // size // 100)}{unit} {name}"
-    return f"{_number(amount)} {name}"
-
-
-def amounts_text(amounts: Amounts) -> str:
-    """Several amounts in one phrase."""
-    wanted = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]
-    return " and ".join(wanted) or "nothing"
-
-
-def _number(amount: int) -> str:
-    whole, fraction = divmod(amount, SCALE)
-    return f"{whole}.{fraction:04d}".rstrip("0") if fraction else str(whole)
-
 
 def quick_reason(problem: Problem) -> Unplaced | None:
     """The first simple condition that is not met; each one is necessary, so None proves nothing."""
     if not problem.terrain.counts:
-        return Unplaced("", SCALE, 0, "no node takes work now: 0 schedulable nodes")
+        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible)
     return next((reason for check in checks if (reason := check(problem))), None)
 
@@ -55,10 +34,12 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     if tried.exhausted:
         text = f"no placement found within the search budget after {tried.steps} steps ({numbers})"
         return Unplaced(name, need, have, text, exhausted=True)
-    text = (
-        f"does not fit as a whole: {tried.depth} of {items} fixed nodes fit together ({numbers}, in pieces)"
-    )
-    return Unplaced(name, need, have, text)
+    together = f"{tried.depth} of {counted(items, 'fixed node')} fit together"
+    exist = f"{amounts_text(wanted)} asked, {amounts_text({n: free.get(n, 0) for n in wanted})} exist"
+    return Unplaced(
+        name, need, have, f"does not fit as a whole: {together} ({numbers}, in pieces)",
+        beyond=f"only {together} ({exist}, in pieces)",
+    )  # fmt: skip
 
 
 def no_room_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
@@ -103,16 +84,25 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
         rooms = list(_matching(problem, demand))
         if not rooms:
             selector = ", ".join(f"{c.key}: {c}" for c in problem.selectors[demand.selector])
-            return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match")
+            none = f"a node with {selector} asked, none exists"
+            return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match", beyond=none)
         request = amounts_of(problem, demand.request)
         name, need, have = _closest(request, rooms)
         if have >= need:
             text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
+            beyond = f"{amounts_text(request)} asked on one node, no node has all of it"
         else:
-            most = amount_text(name, have)
-            text = f"needs {amount_text(name, need)} on one node, the most free on one node is {most}"
-        return Unplaced(name, need, have, text)
+            text, beyond = _on_one_node(name, need, have)
+        return Unplaced(name, need, have, text, beyond=beyond)
     return None
+
+
+def _on_one_node(name: str, need: int, have: int) -> tuple[str, str]:
+    wanted, most = amount_text(name, need), amount_text(name, have)
+    return (
+        f"needs {wanted} on one node, the most free on one node is {most}",
+        f"{wanted} asked on one node, the largest node has {number_text(name, have)}",
+    )
 
 
 def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | None:
@@ -121,13 +111,13 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
     if demand.with_entry and have == 0:
         plain = _untouched(problem, demand)
         if plain >= need:
-            text = (
-                f"the entrypoint does not fit on any of the {plain} whole nodes of template {demand.template}"
-            )
+            whole = f"{counted(plain, 'whole node')} of template {demand.template}"
+            text = f"the entrypoint does not fit on any of the {whole}"
             return Unplaced("", SCALE, 0, text)
         have = plain
-    text = f"needs {need} whole node{'s' * (need > 1)} of template {demand.template}, {have} untouched"
-    return Unplaced("", need * SCALE, have * SCALE, text)
+    whole = f"{counted(need, 'whole node')} of template {demand.template}"
+    text, beyond = f"needs {whole}, {have} untouched", f"{whole} asked, {have} exist"
+    return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
 
 
 def _untouched(problem: Problem, demand: Demand) -> int:
@@ -154,9 +144,11 @@ def _totals(problem: Problem) -> Unplaced | None:
         return None
     name = max(short)[1]
     need, have = wanted[name], free.get(name, 0)
+    asked = amount_text(name, need)
     return Unplaced(
-        name, need, have, f"needs {amount_text(name, need)} in total, {amount_text(name, have)} free"
-    )
+        name, need, have, f"needs {asked} in total, {amount_text(name, have)} free",
+        beyond=f"{asked} asked, {number_text(name, have)} exist",
+    )  # fmt: skip
 
 
 def _nodes_of_phase(problem: Problem) -> Unplaced | None:
@@ -171,7 +163,8 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
             )
             if have < need:
                 text = f"needs {need} distinct nodes ({phase.policy}), have {have}"
-                return Unplaced("", need * SCALE, have * SCALE, text)
+                beyond = f"{need} distinct nodes ({phase.policy}) asked, {have} exist"
+                return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])
@@ -180,7 +173,8 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
             if amount > free:
                 wanted, most = amount_text(name, amount), amount_text(name, free)
                 text = f"needs {wanted} on one node ({phase.policy}), the most free on one node is {most}"
-                return Unplaced(name, amount, free, text)
+                beyond = f"{wanted} asked on one node ({phase.policy}), the largest node has {number_text(name, free)}"
+                return Unplaced(name, amount, free, text, beyond=beyond)
     return None
 
 
@@ -194,12 +188,14 @@ def _copies(problem: Problem) -> Unplaced | None:
         request = amounts_of(problem, demand.request)
         if problem.phases[demand.phase].rule.distinct:
             text = f"needs {need} distinct nodes with {amounts_text(request)} free each, have {have}"
-            return Unplaced("", need * SCALE, have * SCALE, text)
+            beyond = f"{need} distinct nodes with {amounts_text(request)} each asked, {have} exist"
+            return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
         name = min(
             request, key=lambda n: sum(room.get(n, 0) for room in _matching(problem, demand)) // request[n]
         )
         text = f"needs {need} times {amounts_text(request)}, {have} fit"
-        return Unplaced(name, need * request[name], have * request[name], text)
+        beyond = f"{need} times {amounts_text(request)} asked, {have} fit"
+        return Unplaced(name, need * request[name], have * request[name], text, beyond=beyond)
     return None
 
 
@@ -213,8 +209,8 @@ def _flexible(problem: Problem) -> Unplaced | None:
         ]
         name, need, have = _closest(entry, rooms)
         if have < need:
-            text = f"the entrypoint needs {amount_text(name, need)} on one node, the most free on one node is"
-            return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
+            text, beyond = _on_one_node(name, need, have)
+            return Unplaced(name, need, have, f"the entrypoint {text}", beyond=f"{beyond} (for the command)")
     for r, want in enumerate(problem.want):
         if not want:
             continue
@@ -227,7 +223,8 @@ def _flexible(problem: Problem) -> Unplaced | None:
             text = (
                 f"the flexible minimum needs {amount_text(name, want)}, {amount_text(name, have)} can be had"
             )
-            return Unplaced(name, want, have, text)
+            beyond = f"{amount_text(name, want)} asked as the flexible minimum, {number_text(name, have)} can be had"
+            return Unplaced(name, want, have, text, beyond=beyond)
     return None
 
 

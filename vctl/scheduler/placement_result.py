@@ -53,3 +53,10 @@ class Unplaced:
     have: int
     message: str
     exhausted: bool = False
+    beyond: str = ""
+    """The same said of a cluster in which everything is free: what was asked, and how much of it exists."""
+
+    @property
+    def capacity(self) -> str:
+        """Why it does not even fit when everything is free."""
+        return self.beyond or self.message

@@ -13,6 +13,7 @@ from heapq import merge
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
+from vctl.core.wording import cluster_text
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.headcount import Headcount
@@ -149,7 +150,12 @@ class Queue:
             if len(self.never) >= MOST_JUDGED:
                 self.never.clear()
             never = ever(ledger, self.parent_id, job.spec, job.entry)
-            known = self.never[job.shape] = (capacity, None if never is None else never.message)
+            known = self.never[job.shape] = (
+                capacity,
+                None
+                if never is None
+                else f"exceeds the capacity of {cluster_text(self.parent_id)}: {never.capacity}",
+            )
         return known[1]
 
     def note_again(self, at_ns: int | None) -> None:

@@ -110,8 +110,8 @@ class Outcome:
 
     start: Start | None
     wait: Wait | None
-    others: int = 0
-    """How many other jobs would start, and be in its way."""
+    others: tuple[int, ...] = ()
+    """Other jobs that would start, and may be in its way."""
     preempts: tuple[Victim, ...] = ()
     """Running jobs that would be ended for it: it does not start now, but when they have gone."""
 
@@ -215,9 +215,9 @@ class _Trial:
             queue.kept.clear()
 
     @property
-    def begun(self) -> int:
-        """How many jobs have been started."""
-        return sum(isinstance(one, Start) for one in self.done)
+    def begun(self) -> tuple[int, ...]:
+        """The jobs that have been started."""
+        return tuple(one.job.job_id for one in self.done if isinstance(one, Start))
 
     def decide(self, *, preempts: bool) -> Plan:
         """One round."""

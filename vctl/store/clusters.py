@@ -157,16 +157,33 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
 def child_holdings(store: Store, cluster_id: str) -> list[Row]:
     """What lies in the virtual nodes of a cluster: rows of ``parent_vnode_id, amounts, whole, kind`` of children."""
     return store.rows(
-        "SELECT v.parent_vnode_id, v.amounts, v.whole, c.kind, c.cluster_id"
+        "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole, c.kind, c.cluster_id"
         " FROM clusters c JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?",
         cluster_id,
     )
 
 
 def run_holdings(store: Store, cluster_id: str) -> list[Row]:
-    """What processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts``."""
+    """What processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
     return store.rows(
-        "SELECT vnode_id, node_id, amounts FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id
+        "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
+        cluster_id,
+    )
+
+
+def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
+    """The virtual nodes of a cluster on nodes that take work, with the template of a whole one."""
+    if cluster_id == PRIMARY:
+        return store.rows(
+            "SELECT node_id AS slot_id, node_id, amounts, instances, labels, template_id, 'physical' AS kind"
+            " FROM nodes WHERE state = 'ALIVE' ORDER BY node_id"
+        )
+    return store.rows(
+        "SELECT v.vnode_id AS slot_id, v.node_id, v.amounts, v.instances, v.labels, v.kind,"
+        " CASE WHEN v.whole THEN n.template_id ELSE '' END AS template_id"
+        " FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND n.state = 'ALIVE'"
+        " ORDER BY v.node_id, v.vnode_id",
+        cluster_id,
     )
 
 

@@ -1,4 +1,4 @@
-"""SQL for those who look: jobs with their present reasons, the head of the queue, how many there are of what."""
+"""SQL for those who look: jobs with the scheduler's verdicts, the head of the queue, how many there are of what."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from vctl.core import jobs as jb
 from vctl.store.store import Row, Store
 
 VIEW = (
-    "SELECT j.*, coalesce(j.state_reason, CASE WHEN j.status = 'PENDING' THEN coalesce(u.reason, w.reason,"
-    " 'PendingEvaluation')"
-    " END) AS reason, coalesce(j.message, CASE WHEN j.status = 'PENDING' THEN coalesce(u.message, w.message,"
-    " 'waiting for the scheduler to look at it') END) AS words"
+    "SELECT j.*, coalesce(u.reason, w.reason) AS judged, coalesce(u.message, w.message) AS judged_words,"
+    " coalesce(u.since, w.since) AS judged_at"
     " FROM jobs j LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id"
     " AND w.shape = j.shape"
     " LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id"
     " AND u.shape = j.shape || ';user=' || j.user "
 )
-"""Why a job waits is kept by shape; by shape and user where users are limited."""
+"""The scheduler's last verdict on a waiting job is kept by shape; by shape and user where users are limited."""
 
 
 def get(store: Store, job_id: int) -> Row | None:
-    """One job with its present reason."""
+    """One job with the scheduler's last verdict."""
     return store.row(VIEW + "WHERE j.job_id = ?", job_id)
 
 
 def matching(
     store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
 ) -> list[Row]:
-    """Jobs with their present reasons, newest first."""
+    """Jobs with the scheduler's last verdicts, newest first."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
     return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
 
@@ -68,6 +66,26 @@ def running(store: Store, limit: int, within: Sequence[str] | None = None) -> li
     where, values = _within(within)
     return store.rows(
         f"SELECT * FROM jobs WHERE status = 'RUNNING'{where} ORDER BY job_id DESC LIMIT ?", *values, limit
+    )
+
+
+def queue_before(store: Store, parent_id: str, priority: int, job_id: int, limit: int) -> list[Row]:
+    """The first of those that are before a job where higher priorities go first, ties by arrival."""
+    return store.rows(
+        f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ?1"
+        " AND (j.priority > ?2 OR (j.priority = ?2 AND j.job_id < ?3)) ORDER BY j.priority DESC, j.job_id LIMIT ?4",
+        parent_id, priority, job_id, limit,
+    )  # fmt: skip
+
+
+def running_by_user(store: Store, parent_id: str) -> dict[str, int]:
+    """How many jobs run that were sent to a cluster, by user."""
+    return dict(
+        store.db.execute(
+            "SELECT user, count(*) FROM jobs INDEXED BY jobs_running WHERE status = 'RUNNING'"
+            " AND parent_cluster_id = ? GROUP BY 1",
+            (parent_id,),
+        ).fetchall()
     )
 
 

@@ -1,0 +1,51 @@
+"""Amounts, lists and counts in plain English: the same words wherever a reason is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
+
+_SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def number_text(name: str, amount: int) -> str:
+    """An amount without the name of its resource: ``0.5``, ``8GiB``."""
+    if name in (MEMORY, OBJECT_STORE_MEMORY):
+        for unit, size in _SIZES:
+            if amount >= size * SCALE:
+                return f"{_number(amount * 100 // size // 100)}{unit}"
+    return _number(amount)
+
+
+def amount_text(name: str, amount: int) -> str:
+    """An amount as a user writes it, such as ``0.5 GPU`` or ``8GiB memory``."""
+    return f"{number_text(name, amount)} {name}"
+
+
+def amounts_text(amounts: Amounts) -> str:
+    """Several amounts in one phrase."""
+    wanted = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]
+    return " and ".join(wanted) or "nothing"
+
+
+def _number(amount: int) -> str:
+    sign, amount = ("-" if amount < 0 else ""), abs(amount)
+    whole, fraction = divmod(amount, SCALE)
+    return sign + (f"{whole}.{fraction:04d}".rstrip("0") if fraction else str(whole))
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first few of many: ``a, b and 3 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def cluster_text(cluster_id: str) -> str:
+    """An id as people write it: the primary by its alias, also in front of ``##``."""
+    return cluster_id.replace("kPrimaryClusterID", "primary")

@@ -1,0 +1,160 @@
+"""What is free in a cluster now, virtual node by virtual node, from the tables: equal ones share one room.
+
+What is kept for jobs that preempt others counts as not free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from vctl.core import labels as lb
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
+from vctl.core.labels import Labels
+from vctl.core.resources import Holding, Room
+from vctl.core.wording import cluster_text
+from vctl.scheduler.shortage import Above, Slot
+from vctl.store import clusters, preemptions, rows
+from vctl.store.rows import loads
+from vctl.store.store import Row, Store
+
+_Held = tuple[str, str]
+"""The amounts and the instances of a holding, as their columns are written."""
+
+
+class FreeCapacity:
+    """Free amounts of clusters as of one snapshot; each cluster is read once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._slots: dict[tuple[str, int], list[Slot]] = {}
+        self._clusters: dict[str, Cluster | None] = {}
+        self._parsed: dict[_Held, Holding] = {}
+        self.earmarks = preemptions.earmarks(store)
+
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        """A cluster's row; None for the primary and for one that is gone."""
+        if cluster_id not in self._clusters:
+            row = None if cluster_id == PRIMARY else clusters.get(self.store, cluster_id)
+            self._clusters[cluster_id] = None if row is None else rows.cluster(row)
+        return self._clusters[cluster_id]
+
+    def slots(self, cluster_id: str, job_id: int = 0) -> list[Slot]:
+        """The virtual nodes of a cluster that take work; what is kept for that job counts as free."""
+        winner = job_id if any(one.job_id == job_id for one in self.earmarks) else 0
+        key = (cluster_id, winner)
+        if key not in self._slots:
+            self._slots[key] = list(self._read(cluster_id, winner))
+        return self._slots[key]
+
+    def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
+        """The clusters from which one can grow, nearest first, up to the first that cannot grow itself."""
+        found: list[Above] = []
+        cluster = self.cluster(cluster_id)
+        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
+            parent_id = cluster.parent_id
+            siblings = clusters.children(self.store, parent_id)
+            lends = any(
+                row["settings"] != "{}" and any(rows.cluster(row).lending_limit.values())
+                for row in siblings
+                if row["cluster_id"] != cluster.cluster_id and row["kind"] == LOGICAL
+            )
+            found.append(
+                Above(
+                    cluster_text(parent_id), self.slots(parent_id, job_id), cluster_text(cluster.cluster_id),
+                    self._left(cluster), lends,
+                )
+            )  # fmt: skip
+            cluster = self.cluster(parent_id)
+        return found
+
+    def kept_for(self, cluster_id: str, job_id: int) -> list[str]:
+        """Jobs for which something of a cluster is kept."""
+        reach = {cluster_id, *(one for one in self._upward(cluster_id))}
+        return [one.submission_id for one in self.earmarks if one.parent_id in reach and one.job_id != job_id]
+
+    def _upward(self, cluster_id: str) -> Iterator[str]:
+        cluster = self.cluster(cluster_id)
+        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
+            yield cluster.parent_id
+            cluster = self.cluster(cluster.parent_id)
+
+    def _left(self, cluster: Cluster) -> dict[str, int]:
+        """How much more its maximum and its borrow limit leave it take; a name missing is not limited."""
+        limits: list[dict[str, int]] = []
+        if cluster.spec.flexible_max is not None:
+            limits.append(dict(cluster.spec.flexible_max))
+        if cluster.borrow_limit is not None:
+            limits.append(
+                {n: cluster.spec.flexible_min.get(n, 0) + a for n, a in cluster.borrow_limit.items()}
+            )
+        if not limits:
+            return {}
+        has = rs.total(
+            loads(row["amounts"])
+            for row in clusters.vnode_rows(self.store, cluster.cluster_id)
+            if row["kind"] == FLEXIBLE
+        )
+        names = {name for limit in limits for name in limit}
+        return {
+            name: max(0, min(limit[name] for limit in limits if name in limit) - has.get(name, 0))
+            for name in names
+        }
+
+    def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
+        held: dict[str, list[_Held]] = {}
+        gone: set[str] = set()
+        for row in clusters.child_holdings(self.store, cluster_id):
+            if row["whole"] and row["kind"] == LOGICAL:
+                gone.add(row["parent_vnode_id"])
+            held.setdefault(row["parent_vnode_id"], []).append((row["amounts"], row["instances"]))
+        for row in clusters.run_holdings(self.store, cluster_id):
+            held.setdefault(row["vnode_id"], []).append((row["amounts"], row["instances"]))
+        kept: dict[str, list[Holding]] = {}
+        for one in self.earmarks:
+            for slot_id, holding in one.pieces if one.job_id != winner else ():
+                kept.setdefault(slot_id, []).append(holding)
+        rooms: dict[object, Room] = {}
+        for row in clusters.schedulable_slots(self.store, cluster_id):
+            slot_id = row["slot_id"]
+            if slot_id in gone:
+                continue
+            here = held.get(slot_id, [])
+            key = (row["amounts"], row["instances"], tuple(sorted(here)), slot_id if slot_id in kept else "")
+            room = rooms.get(key)
+            if room is None:
+                room = rooms[key] = self._room((row["amounts"], row["instances"]), here)
+                for holding in kept.get(slot_id, ()):
+                    room.take_most(Holding(holding.amounts, holding.instances))
+            yield Slot(
+                row["node_id"], room, _labels_of(row, cluster_id), row["template_id"], room.is_untouched()
+            )
+
+    def _room(self, total: _Held, held: list[_Held]) -> Room:
+        room = Room(self._holding(total))
+        for one in held:
+            room.take_beyond(self._holding(one))
+        return room
+
+    def _holding(self, text: _Held) -> Holding:
+        known = self._parsed.get(text)
+        if known is None:
+            instances: dict[str, Any] = loads(text[1]) if text[1] != "{}" else {}
+            known = self._parsed[text] = Holding(
+                loads(text[0]),
+                {name: {int(i): share for i, share in shares.items()} for name, shares in instances.items()},
+            )
+        return known
+
+
+def _labels_of(row: Row, cluster_id: str) -> Callable[[], Labels]:
+    return partial(_labels, row, physical=cluster_id == PRIMARY)
+
+
+def _labels(row: Row, *, physical: bool) -> Labels:
+    labels: dict[str, str] = loads(row["labels"])
+    if physical:
+        return {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY}
+    return labels

@@ -1,0 +1,227 @@
+"""Why a job waits, true at the moment of the look: derived from the state of one snapshot.
+
+The scheduler's last verdict gives the token (``waits``, one row for each shape), gates give theirs, and everything
+with a number is counted now: what the job needs, what is free for it node by node, how many run under a limit. A
+verdict that the numbers contradict is not repeated; then the job waits for the scheduler's next round. What cannot be
+derived (the order of a queue, reservations) is marked with its age. Jobs of one shape are judged once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vctl.core import jobs as jb
+from vctl.core.clusters import PRIMARY
+from vctl.core.ledger import Ledger
+from vctl.core.wording import cluster_text, counted, listed
+from vctl.ops import gates
+from vctl.ops.free_capacity import FreeCapacity
+from vctl.scheduler.shortage import Shortage, parts_of, shortage
+from vctl.store import job_views, rows, settings
+from vctl.store.store import Row, Store
+
+Told = tuple[str | None, str | None]
+"""The reason token and the message."""
+
+UNSEEN = "the scheduler has not looked at it yet"
+FITS_NOW = "it can start in the scheduler's next round"
+MOST_SEARCHES = 8
+"""So many shapes of one answer are searched a place for, where counting alone does not tell."""
+MOST_NAMED = 3
+
+
+class Reasons:
+    """Reasons of jobs as of the present snapshot."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.now = store.clock()
+        self._capacity: FreeCapacity | None = None
+        self._judged: dict[object, tuple[str, str]] = {}
+        self._shortages: dict[object, Shortage] = {}
+        self._running: dict[str, dict[str, int]] = {}
+        self._ledger: Ledger | None = None
+        self._searches = 0
+        self._round_at: int | None = None
+
+    @property
+    def capacity(self) -> FreeCapacity:
+        """What is free, read at the first question."""
+        if self._capacity is None:
+            self._capacity = FreeCapacity(self.store)
+        return self._capacity
+
+    def of(self, row: Row) -> Told:
+        """Token and message of a row of ``job_views``."""
+        if row["status"] != jb.PENDING:
+            return row["state_reason"], row["message"]
+        reason, message = gates.gate(self.store, row)
+        if reason not in (None, jb.PREEMPTED):
+            return reason, message
+        if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
+            return jb.WAITING_FOR_PREEMPTION, f"{row['message']}; {self.shortage(row).text}"
+        told = self._verdict(row)
+        if reason == jb.PREEMPTED:
+            return jb.PREEMPTED, f"{message}; {told[1]}"
+        return told
+
+    def fresh(self, row: Row) -> Told:
+        """The same at the moment of the submit, when no scheduler has looked yet. Counts nothing."""
+        if row["status"] != jb.PENDING:
+            return row["state_reason"], row["message"]
+        reason, message = gates.gate(self.store, row)
+        return (reason, message) if reason is not None else (jb.PENDING_EVALUATION, UNSEEN)
+
+    def shortage(self, row: Row) -> Shortage:
+        """What a job needs and what is free for it now."""
+        key = self._key(row)
+        if key not in self._shortages:
+            parent_id, winner = str(row["parent_cluster_id"]), int(row["job_id"])
+            parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
+            self._shortages[key] = shortage(
+                parts, self.capacity.slots(parent_id, winner), self.capacity.above(parent_id, winner)
+            )
+        return self._shortages[key]
+
+    def _key(self, row: Row) -> object:
+        winner = row["job_id"] if any(one.job_id == row["job_id"] for one in self.capacity.earmarks) else 0
+        return row["parent_cluster_id"], row["shape"], winner
+
+    def _verdict(self, row: Row) -> tuple[str, str]:
+        key = (
+            self._key(row),
+            row["judged"],
+            row["judged_words"],
+            row["user"] if row["judged"] == jb.USER_LIMIT else "",
+        )
+        if key not in self._judged:
+            self._judged[key] = self._judge(row)
+        return self._judged[key]
+
+    def _judge(self, row: Row) -> tuple[str, str]:
+        """The scheduler's verdict, if what is there now bears it out."""
+        parent_id, verdict = str(row["parent_cluster_id"]), row["judged"]
+        parent = self.capacity.cluster(parent_id)
+        name = cluster_text(parent_id)
+        if parent is not None and parent.state == "STOPPED":
+            return jb.CLUSTER_STOPPED, f"{name} admits no jobs until `vctl vc resume {parent_id}`"
+        short = self.shortage(row)
+        match verdict:
+            case None:
+                return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
+            case jb.HEAD_OF_LINE:
+                return jb.HEAD_OF_LINE, f"{row['judged_words']} ({self._age(row)}); {short.text}"
+            case jb.CAP_REACHED | jb.USER_LIMIT if (told := self._limit(row, parent_id)) is not None:
+                return told
+            case jb.INFEASIBLE if (never := self._why_never(row)) is not None:
+                return jb.INFEASIBLE, never
+        return self._insufficient(row, short) or (jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}")
+
+    def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
+        """None when everything is there by now."""
+        kept = self.capacity.kept_for(str(row["parent_cluster_id"]), int(row["job_id"]))
+        beside = f"; not counting what is kept for {listed(kept, MOST_NAMED)}" if kept else ""
+        if short.fits is None and self._has_place(row):
+            return None
+        if short.fits is None:
+            return jb.INSUFFICIENT, f"{short.text}{beside}; the parts do not all fit at the same time"
+        return None if short.fits else (jb.INSUFFICIENT, short.text + beside)
+
+    def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
+        """The limit of running jobs that is reached, if one is."""
+        policy = settings.queue_of(self.store, parent_id)
+        if parent_id not in self._running:
+            self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
+        running, name = self._running[parent_id], cluster_text(parent_id)
+        most, here = policy.max_running_jobs, sum(running.values())
+        if most is not None and here >= most:
+            return jb.CAP_REACHED, f"{_run(here, '')} in {name}, where at most {most} may run at a time"
+        most, here = policy.max_running_per_user, running.get(row["user"], 0)
+        if most is not None and here >= most:
+            user = f" of {row['user']}"
+            return (
+                jb.USER_LIMIT,
+                f"{_run(here, user)} in {name}, where at most {most} of each user may run at a time",
+            )
+        return None
+
+    def _age(self, row: Row) -> str:
+        """How old a verdict is that was not derived now: as old as the last round of a scheduler at least."""
+        if self._round_at is None:
+            beat = self.store.read_beat()
+            self._round_at = 0 if beat is None else int(beat["last_beat_ns"])
+        seconds = max(0, self.now - max(int(row["judged_at"]), min(self._round_at, self.now))) / 1e9
+        return f"judged {seconds:.0f} s ago"
+
+    # ---- where counting does not tell: the scheduler's own search, on a ledger of this snapshot ----
+
+    def _why_never(self, row: Row) -> str | None:
+        from vctl.scheduler.feasibility import ever
+
+        ledger, job = self._loaded(), rows.pending(row)
+        if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
+            return None
+        never = ever(ledger, job.parent_id, job.spec, job.entry)
+        return (
+            None
+            if never is None
+            else f"exceeds the capacity of {cluster_text(job.parent_id)}: {never.capacity}"
+        )
+
+    def _has_place(self, row: Row) -> bool:
+        from vctl.scheduler.elasticity import revert_growth
+        from vctl.scheduler.gang_growth import grow_for_gang
+        from vctl.scheduler.placement import Placed, place
+
+        self._searches += 1
+        if self._searches > MOST_SEARCHES:
+            return False
+        ledger, job = self._loaded(), rows.pending(row)
+        kept = [one for one in self.capacity.earmarks if one.job_id != job.job_id]
+        taken = [
+            (ledger.rooms[vnode_id], ledger.rooms[vnode_id].take_most(holding))
+            for one in kept
+            for vnode_id, holding in one.pieces
+            if vnode_id in ledger.rooms
+        ]
+        try:
+            if job.parent_id not in ledger.clusters:
+                return False
+            if isinstance(place(ledger, job.parent_id, job.spec, job.entry), Placed):
+                return True
+            if job.parent_id == PRIMARY or not ledger.clusters[job.parent_id].spec.flexible:
+                return False
+            grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry)
+            for step in reversed(grown[0] if grown else []):
+                revert_growth(ledger, step)
+            return grown is not None
+        finally:
+            for room, holding in reversed(taken):
+                room.give_back(holding)
+
+    def _loaded(self) -> Ledger:
+        if self._ledger is None:
+            from vctl.ops import situations
+
+            self._ledger = situations.ledger(self.store)
+        return self._ledger
+
+
+def _run(count: int, whose: str) -> str:
+    return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
+
+
+def clause(form: dict[str, Any]) -> str:
+    """The reason of a waiting job's form in a few words, for a line that is kept current."""
+    message = str(form["message"] or form["state_reason"])
+    head, _, rest = message.partition("; needs ")
+    if form["state_reason"] == jb.PENDING_EVALUATION and rest:
+        return f"needs {rest.partition('; free: ')[0]}"
+    return head.partition("; free: ")[0]
+
+
+def waiting_line(form: dict[str, Any]) -> str:
+    """Why a job waits and its place, from its form: ``needs 8 CPU on each of 2 nodes (#2 in primary)``."""
+    place = form["queue_position"]
+    where = cluster_text(str(form["parent_cluster_id"]))
+    return clause(form) + (f" (#{place} in {where})" if place is not None else f" (in {where})")

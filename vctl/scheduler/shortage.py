@@ -1,0 +1,357 @@
+"""What a request needs and what is free for it, in one sentence: derived from free amounts alone, without a search.
+
+``fits`` of the answer is exact where one kind of piece is asked for; for mixtures it may be unknown (None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vctl.core import labels as lb
+from vctl.core import resources as rs
+from vctl.core.clusters import ClusterSpec
+from vctl.core.labels import Labels, Selector
+from vctl.core.resources import SCALE, Amounts, Room
+from vctl.core.wording import amounts_text, counted, number_text
+
+MOST_NODES = 4
+"""So many nodes are named with what is free there; of the others only the largest amount."""
+MOST_PARTS = 3
+UNBOUNDED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One virtual node as far as free amounts go; ``labels`` are read only when a selector asks."""
+
+    node_id: str
+    room: Room
+    labels: Callable[[], Labels]
+    template_id: str = ""
+    """The template of a whole node, empty for a slice."""
+    untouched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A cluster from which the one below it may grow: what is free there, and how much more that one may take."""
+
+    cluster: str
+    slots: Sequence[Slot]
+    grower: str
+    left: Mapping[str, int]
+    """What limits leave the grower; a name missing is not limited."""
+    lends: bool = False
+    """Whether siblings may lend to the grower as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Equal pieces of a request. ``how``: ``one`` (each in one virtual node), ``distinct`` (each on a node of its
+    own), ``pack`` (all on one node), ``split`` (may be divided over nodes), ``whole`` (whole nodes of a template).
+    """
+
+    how: str
+    request: Amounts
+    count: int = 1
+    selector: Selector = ()
+    template: str = ""
+
+    def text(self) -> str:
+        """What it needs, such as ``8 CPU on each of 2 nodes``."""
+        if self.how == "whole":
+            return f"{counted(self.count, 'whole node')} of template {self.template}"
+        amounts = amounts_text(self.request)
+        wanted = ", ".join(f"{one.key}: {one}" for one in self.selector)
+        which = f" with {wanted}" if wanted else ""
+        if self.how == "split":
+            return f"{amounts} in total"
+        if self.count == 1:
+            return f"{amounts} on one node{which}"
+        if self.how == "distinct":
+            return f"{amounts} on each of {self.count} nodes{which}"
+        where = f" on nodes{which}" if which else ""
+        return f"{self.count} times {amounts}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """``need``: what is asked for; ``free``: what is there, node by node; ``fits``: None when only a search can say."""
+
+    need: str
+    free: str
+    fits: bool | None
+
+    @property
+    def text(self) -> str:
+        """Both in one sentence."""
+        return f"needs {self.need}; free: {self.free}"
+
+
+def parts_of(spec: ClusterSpec, entry: Amounts) -> list[Part]:
+    """The kinds of pieces that a job asks for, the entrypoint's own request included."""
+    parts: list[Part] = []
+    for group in spec.groups:
+        kinds: dict[tuple[tuple[tuple[str, int], ...], Selector], int] = {}
+        for node in group.nodes:
+            key = tuple(sorted((n, a) for n, a in node.resources.items() if a)), node.selector
+            kinds[key] = kinds.get(key, 0) + 1
+        if group.policy == "STRICT_PACK" and len(group.nodes) > 1:
+            selectors = {one: None for _, selector in kinds for one in selector}
+            together = rs.total(node.resources for node in group.nodes)
+            parts.append(Part("pack", together, 1, tuple(selectors)))
+            continue
+        how = "distinct" if group.policy == "STRICT_SPREAD" and len(group.nodes) > 1 else "one"
+        parts += [Part(how, dict(amounts), n, selector) for (amounts, selector), n in kinds.items()]
+    parts += [Part("whole", {}, n, template=t) for t, n in sorted(spec.replica_sets.items()) if n]
+    if spec.flexible:
+        asked = {name: amount for name, amount in entry.items() if amount}
+        if any(_covers(part, asked) for part in parts):
+            asked = {}
+        minimum = {name: amount for name, amount in spec.flexible_min.items() if amount}
+        if asked:
+            parts.append(Part("one", asked))
+        beyond = rs.maximum(minimum, asked)
+        if minimum and beyond != asked:
+            parts.append(Part("split", beyond))
+    return parts
+
+
+def _covers(part: Part, entry: Amounts) -> bool:
+    return part.how == "whole" or all(amount <= part.request.get(name, 0) for name, amount in entry.items())
+
+
+def need_text(parts: Sequence[Part]) -> str:
+    """All that is asked for, in one phrase."""
+    if not parts:
+        return "a node that takes work"
+    texts = [part.text() for part in parts[:MOST_PARTS]]
+    if len(parts) > MOST_PARTS:
+        texts.append(counted(sum(part.count for part in parts[MOST_PARTS:]), "more node"))
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def shortage(parts: Sequence[Part], slots: Sequence[Slot], above: Sequence[Above] = ()) -> Shortage:
+    """Judge a request by what is free in its cluster, and in those from which that cluster can grow."""
+    look = _Look(parts)
+    own = look.free_text(slots)
+    if not above:
+        return Shortage(need_text(parts), own, look.fits(slots))
+    texts = [own]
+    for one in above:
+        full = sorted(name for name in look.names if not one.left.get(name, UNBOUNDED))
+        if full:
+            texts.append(f"{one.grower} may not grow beyond its limit of {' and '.join(full)}")
+            break
+        texts.append(f"in {one.cluster}, from which {one.grower} can grow: {look.free_text(one.slots)}")
+        some = {name: one.left[name] for name in look.names if name in one.left}
+        if some:
+            texts[-1] += f" ({one.grower} may take {amounts_text(some)} more)"
+    return Shortage(need_text(parts), "; ".join(texts), look.fits_with(slots, above))
+
+
+@dataclass(slots=True)
+class _Look:
+    """Counting for one request; rooms that are the same object are counted once."""
+
+    parts: Sequence[Part]
+    names: list[str] = field(default_factory=list)
+    _copies: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = sorted({n for part in self.parts for n, amount in part.request.items() if amount})
+
+    # ---- words ----
+
+    def free_text(self, slots: Sequence[Slot]) -> str:
+        """What is free, on the nodes with the most of it first."""
+        if self.parts and all(part.how == "whole" for part in self.parts):
+            return " and ".join(self._whole_text(part, slots) for part in self.parts)
+        best: dict[str, tuple[int, ...]] = {}
+        known: dict[int, tuple[int, ...]] = {}
+        selectors = {part.selector for part in self.parts if part.how != "whole"}
+        for slot in slots:
+            if all(selectors) and not any(_matches(slot, selector) for selector in selectors):
+                continue
+            free = known.get(id(slot.room))
+            if free is None:
+                free = known[id(slot.room)] = tuple(self._figure(slot.room, name) for name in self.names)
+            if slot.node_id not in best or free > best[slot.node_id]:
+                best[slot.node_id] = free
+        if not best:
+            return "no node of the cluster matches" if slots and all(selectors) else "no node takes work now"
+        order = sorted(best, key=lambda node_id: ([-amount for amount in best[node_id]], node_id))
+        texts = [self._node_text(node_id, best[node_id]) for node_id in order[:MOST_NODES]]
+        rest = order[MOST_NODES:]
+        if rest:
+            most = tuple(max(best[n][i] for n in rest) for i in range(len(self.names)))
+            what = self._amounts(most)
+            nothing = not any(most)
+            texts.append(
+                f"{counted(len(rest), 'more node')} with {'nothing' if nothing else f'at most {what}'}"
+            )
+        return ", ".join(texts)
+
+    def _node_text(self, node_id: str, free: tuple[int, ...]) -> str:
+        if len(self.names) == 1:
+            return f"{node_id} {number_text(self.names[0], free[0])}"
+        return f"{node_id} ({self._amounts(free)})" if self.names else node_id
+
+    def _amounts(self, free: tuple[int, ...]) -> str:
+        if len(self.names) == 1:
+            return number_text(self.names[0], free[0])
+        return ", ".join(f"{number_text(n, a)} {n}" for n, a in zip(self.names, free, strict=True))
+
+    def _figure(self, room: Room, name: str) -> int:
+        """What of a resource one piece could get here: of a unit resource whole instances, or the largest share."""
+        free = max(room.free.get(name, 0), 0)
+        if name not in room.instances:
+            return free
+        shares = room.instances[name].values()
+        if all(part.request.get(name, 0) < SCALE for part in self.parts):
+            return max(shares, default=0)
+        return sum(share for share in shares if share == SCALE)
+
+    def _whole_text(self, part: Part, slots: Sequence[Slot]) -> str:
+        free = sorted({slot.node_id for slot in slots if self._copies_on(part, slot)})
+        named = f" ({', '.join(free[:MOST_NODES])}{' …' if len(free) > MOST_NODES else ''})" if free else ""
+        return f"{counted(len(free), 'node')} of template {part.template}{named}"
+
+    # ---- counting ----
+
+    def fits(self, slots: Sequence[Slot]) -> bool | None:
+        """Whether everything fits into these: exact for one kind of piece, else no or unknown."""
+        if not self.parts:
+            return bool(slots)
+        if not all(self._met(part, slots) for part in self.parts) or not self._in_total(slots):
+            return False
+        part = self.parts[0]
+        if len(self.parts) > 1 or part.how == "pack":
+            return None
+        if part.how == "split":
+            one_each = len({slot.node_id for slot in slots}) == len(slots)
+            return True if one_each and len(part.request) == 1 and not self._is_odd(part) else None
+        return True
+
+    def fits_with(self, slots: Sequence[Slot], above: Sequence[Above]) -> bool | None:
+        """The same where the cluster can grow: on each node what it has and what lies above count together."""
+        if self.fits(slots) is True:
+            return True
+        if any(one.lends for one in above):
+            return None
+        wanted = rs.total(
+            {name: amount * part.count for name, amount in part.request.items()} for part in self.parts
+        )
+        have = rs.total({name: max(slot.room.free.get(name, 0), 0) for name in self.names} for slot in slots)
+        for one in above:
+            if any(
+                wanted.get(name, 0) - have.get(name, 0) > one.left[name]
+                for name in self.names
+                if name in one.left
+            ):
+                return False
+        together: dict[str, Room] = {}
+        everything = [*slots, *(slot for one in above for slot in one.slots)]
+        for slot in everything:
+            known = together.get(slot.node_id)
+            together[slot.node_id] = slot.room if known is None else _joined(known, slot.room)
+        reach = [Slot(slot.node_id, together[slot.node_id], slot.labels) for slot in everything]
+        reach = list({slot.node_id: slot for slot in reach}.values())
+        pieces = [part for part in self.parts if part.how != "whole" and not part.selector]
+        bound = _Look(pieces)
+        return None if all(bound._met(part, reach) for part in pieces) else False
+
+    def _met(self, part: Part, slots: Iterable[Slot]) -> bool:
+        if part.how == "split":
+            return all(
+                sum(self._most(slot.room, name, amount) for slot in slots) >= amount
+                for name, amount in part.request.items()
+            )
+        if part.how == "pack":
+            free: dict[str, dict[str, int]] = {}
+            for slot in slots:
+                free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.room.free)
+            return any(rs.within(part.request, have) for have in free.values())
+        most = 1 if part.how in ("distinct", "whole") else part.count
+        count = 0
+        nodes: set[str] = set()
+        for slot in slots:
+            if part.how in ("distinct", "whole") and slot.node_id in nodes:
+                continue
+            here = min(self._copies_on(part, slot), most)
+            if here:
+                nodes.add(slot.node_id)
+                count += here
+                if count >= part.count:
+                    return True
+        return False
+
+    def _copies_on(self, part: Part, slot: Slot) -> int:
+        if part.how == "whole":
+            return int(slot.template_id == part.template and slot.untouched)
+        if not _matches(slot, part.selector):
+            return 0
+        key = (id(part), id(slot.room))
+        known = self._copies.get(key)
+        if known is None:
+            known = self._copies[key] = copies(slot.room, part.request)
+        return known
+
+    def _most(self, room: Room, name: str, amount: int) -> int:
+        """What a minimum that may be split gets of a resource here: whole units, or all when that is enough."""
+        free = max(room.free.get(name, 0), 0)
+        if name in room.instances:
+            if amount < SCALE:
+                return amount if any(share >= amount for share in room.instances[name].values()) else 0
+            return room.whole_units(name) * SCALE
+        return min(amount, free)
+
+    def _is_odd(self, part: Part) -> bool:
+        """Whether a fraction is left that has to lie in one piece."""
+        return any(amount % SCALE for amount in part.request.values())
+
+    def _in_total(self, slots: Sequence[Slot]) -> bool:
+        if len(self.parts) == 1:
+            return True
+        for name in self.names:
+            need = sum(p.request.get(name, 0) * p.count for p in self.parts if not self._is_inside(p))
+            if need > sum(max(slot.room.free.get(name, 0), 0) for slot in slots):
+                return False
+        return True
+
+    def _is_inside(self, part: Part) -> bool:
+        """Whether a part lies in another: the entrypoint in the flexible minimum."""
+        return part.how == "one" and part is not self.parts[0] and self.parts[-1].how == "split"
+
+
+def copies(room: Room, request: Amounts) -> int:
+    """How many times a request fits here, one beside the other."""
+    most = UNBOUNDED
+    for name, amount in request.items():
+        if not amount:
+            continue
+        if name in room.instances:
+            shares = room.instances[name].values()
+            if amount >= SCALE:
+                here = sum(share == SCALE for share in shares) // (amount // SCALE)
+            else:
+                here = sum(share // amount for share in shares)
+            most = min(most, here)
+        most = min(most, max(room.free.get(name, 0), 0) // amount)
+    return most
+
+
+def _matches(slot: Slot, selector: Selector) -> bool:
+    return not selector or lb.matches(selector, slot.labels())
+
+
+def _joined(left: Room, right: Room) -> Room:
+    """Both rooms as one: never less than what growing on a node could give."""
+    twin = left.copy()
+    twin.free = rs.add(twin.free, right.free)
+    for name, shares in right.instances.items():
+        mine = twin.instances.setdefault(name, {})
+        for index, share in shares.items():
+            mine[index] = mine.get(index, 0) + share
+    return twin
