@@ -64,12 +64,16 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
     no row is left then.
     """
+    around = os.environ if environment is None else environment
+    nodes.join(store)
+    return get_job(store, write(store, request, prepare(store, request, around), around), submitted=True)
+
+
+def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
+    """Write the rows of a job, in one transaction; its id. A dry run takes back what is written here."""
     from vctl.spec.ids import check_submission_id
     from vctl.spec.text import stored_path
 
-    around = os.environ if environment is None else environment
-    nodes.join(store)
-    wanted = prepare(store, request, around)
     parent_id, shares_parent, spec = wanted.parent_id, wanted.shares_parent, wanted.spec
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
     columns: dict[str, object] = {
@@ -124,7 +128,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
             gates.refresh(store, job_id)
         if not wanted.known:
             shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
-    return get_job(store, submission_id, submitted=True)
+    return submission_id
 
 
 def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
-from vctl.core.ledger import Ledger
 from vctl.core.wording import counted, listed
-from vctl.errors import Conflict
-from vctl.ops import arrays, feasible, forms, jobs, nodes, situations, submitting
-from vctl.ops.nodes import author
+from vctl.ops import arrays, forms, jobs, nodes, situations, starts, submitting
 from vctl.ops.obstacles import obstacles
 from vctl.ops.positions import ahead, position
 from vctl.ops.reasons import Reasons, Told
 from vctl.ops.remedies import remedy
-from vctl.scheduler.elasticity import apply_growth, revert_growth
-from vctl.scheduler.leasing import above_minimum
-from vctl.scheduler.plan import Start
 from vctl.scheduler.running import holdings_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
@@ -67,7 +62,7 @@ def why(store: Store, ref: str | int) -> forms.Form:
     gate = told[0] if told[0] in GATES else None
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
-    answer["preempts"] = _preempts(situation, outcome.preempts) or ending
+    answer["preempts"] = starts.preempted(situation, outcome.preempts) or ending
     if gate is None:
         answer |= _reason(situation, job, outcome, told, short)
     elif gate == jb.HELD and outcome.start is None:
@@ -156,25 +151,12 @@ def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
     return "".join(f"; {text}" for text in texts)
 
 
-def _preempts(situation: Situation, victims: Sequence[Victim]) -> list[forms.Form]:
-    """Running jobs that would end for a job: how long they ran, and that times their part of the cluster."""
-    return [
-        {
-            "submission_id": one.job.submission_id,
-            "priority": one.job.priority,
-            "lost_s": round((situation.now_ns - one.job.started_at_ns) / 1e9, 3),
-            "lost_share_s": round(one.loss / 1e12, 3),
-        }
-        for one in victims
-    ]
-
-
 def _leaving(store: Store, situation: Situation, winner_id: int) -> list[forms.Form]:
     """The same of those who end for it already."""
     victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
     found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
     total = [situation.ledger.total(one.parent_id) for one in found]
-    return _preempts(
+    return starts.preempted(
         situation,
         [
             Victim(one, loss_of(
@@ -197,128 +179,63 @@ def _queued(reasons: Reasons, row: Row) -> forms.Form:
     }
 
 
-def _place(situation: Situation, job: PendingJob) -> forms.Form:
-    """The place in the queue, 1 is next, and the first of those who are ahead."""
-    ahead = ahead_of(situation, job)
-    return {
-        "queue_position": len(ahead) + 1,
-        "ahead": [
-            {
-                "submission_id": one.submission_id,
-                "user": one.user,
-                "priority": one.priority,
-                "resources": forms.amounts(feasible.asked(one.spec, one.entry)),
-            }
-            for one in ahead[:MOST_AHEAD]
-        ],
-    }
-
-
 def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
     """What a submit would lead to, changing nothing: it starts now and where, or waits and why.
 
-    Raises what a submit would raise: Infeasible for what could never run, NotFound, Conflict, BadSpec.
+    The submit itself, up to its commit: its rows are written, looked at, and taken back. So it refuses what a submit
+    refuses, in the same words.
     """
     around = os.environ if environment is None else environment
-    with nodes.as_if_joined(store), store.snapshot():
-        asked = submitting.prepare(store, request, around)
-        if request.submission_id and table.number_of(store, request.submission_id) is not None:
-            raise Conflict(
-                f"job {request.submission_id} exists already",
-                fix="choose another --submission-id, or leave it out",
-                details={"submission_id": request.submission_id},
-            )
-        number = (table.last_number(store) or 0) + 1
+    found: list[tuple[Row, Told, Shortage, int | None, list[forms.Form]]] = []
+    with nodes.as_if_joined(store):
+        wanted = submitting.prepare(store, request, around)
+        with suppress(_TakenBack), store.together():
+            row = job_views.get(store, _number(store, submitting.write(store, request, wanted, around)))
+            assert row is not None
+            reasons = Reasons(store)
+            before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
+            found.append((row, reasons.of(row), reasons.shortage(row), position(store, row), before))
+            raise _TakenBack
         situation = situations.load(store)
-    job = PendingJob(
-        number, request.submission_id or f"job-{number}", asked.parent_id, asked.shape, asked.spec, asked.entry,
-        request.priority, shares_parent=asked.shares_parent, per_node=request.per_node, user=author(),
-        submitted_at_ns=situation.now_ns, time_limit_ns=rows.in_ns(request.time_limit_s),
-    )  # fmt: skip
-    outcome = Trials(situation, job).outcome(preempts=_gate_of(request, situation.now_ns) is None)
-    gate = _gate_of(request, situation.now_ns)
-    start = outcome.start if gate is None else None
-    reason, message = gate or _wait_of(outcome)
-    return {
-        "verdict": "starts now" if start is not None else "waits",
-        "state_reason": None if start is not None else reason,
-        "message": "it would start now" if start is not None else message,
-        "parent_cluster_id": asked.parent_id,
-        **({"queue_position": None, "ahead": []} if start is not None else _place(situation, job)),
-        "node_ids": _node_ids(start),
-        "pieces": _pieces(start),
-        "borrowed": [] if start is None else _borrowed(situation.ledger, start),
-        "nodes": [] if start is not None else obstacles(situation, job),
-        "preempts": _preempts(situation, outcome.preempts),
+    row, told, short, place, before = found[0]
+    if row["status"] != jb.PENDING:
+        return _foretold(row, "never starts", told)
+    job, gate = rows.pending(row), told[0] if told[0] in GATES else None
+    outcome = Trials(situation, job).outcome(
+        replace(NOTHING, job=replace(job, held=False)), preempts=gate is None
+    )
+    if gate is None and outcome.start is not None:
+        start = outcome.start
+        return _foretold(row, "starts now", (None, "it would start now")) | {
+            "node_ids": starts.node_ids(start),
+            "pieces": starts.pieces(start),
+            "borrowed": starts.borrowed(situation.ledger, start),
+        }
+    derived = told[0] != jb.PENDING_EVALUATION
+    reason, message = told if derived else _now(situation, job, outcome, short)
+    return _foretold(row, "waits", (reason, message)) | {
+        "queue_position": place,
+        "ahead": before,
+        "nodes": obstacles(situation, job),
+        "preempts": starts.preempted(situation, outcome.preempts),
     }
 
 
-def _gate_of(request: JobRequest, now_ns: int) -> tuple[str, str] | None:
-    if request.hold:
-        return jb.HELD, "it would be held until `vctl job release`"
-    if request.begin_at is not None and request.begin_at * 1e9 > now_ns:
-        return jb.BEGIN_TIME, f"it would begin at {forms.timestamp(int(request.begin_at * 1e9))}"
-    if request.after:
-        return jb.DEPENDENCY, "it would wait for " + ", ".join(
-            f"{one.condition}:{one.job}" for one in request.after
-        )
-    return None
+def _foretold(row: Row, verdict: str, told: Told) -> forms.Form:
+    return {
+        "verdict": verdict,
+        "state_reason": told[0],
+        "message": told[1],
+        "parent_cluster_id": row["parent_cluster_id"],
+        "queue_position": None,
+        "ahead": [],
+        "node_ids": [],
+        "pieces": [],
+        "borrowed": [],
+        "nodes": [],
+        "preempts": [],
+    }
 
 
-def _wait_of(outcome: Outcome) -> tuple[str, str]:
-    if outcome.wait is None:
-        return jb.PENDING_EVALUATION, "more jobs are ahead of it than start at once"
-    return outcome.wait.reason, outcome.wait.message + _ends(outcome)
-
-
-def _node_ids(start: Start | None) -> list[str]:
-    if start is None:
-        return []
-    return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
-
-
-def _pieces(start: Start | None) -> list[forms.Form]:
-    if start is None:
-        return []
-    return [
-        {
-            "rank": vnode.rank,
-            "kind": vnode.kind,
-            "node_id": vnode.node_id,
-            "parent_vnode_id": vnode.parent_id,
-            "resources": forms.amounts(vnode.holding.amounts),
-            "runs_entrypoint": vnode.vnode_id == start.vnode_id,
-        }
-        for vnode in start.vnodes
-    ] or [
-        {
-            "rank": 0,
-            "kind": "shared",
-            "node_id": start.node_id,
-            "parent_vnode_id": start.vnode_id,
-            "resources": forms.amounts(start.holding.amounts),
-            "runs_entrypoint": True,
-        }
-    ]
-
-
-def _borrowed(ledger: Ledger, start: Start) -> list[forms.Form]:
-    """What clusters above would take beyond their minimum for it, and from whom."""
-    found: list[forms.Form] = []
-    done = []
-    for step in start.growth:
-        apply_growth(ledger, step)
-        done.append(step)
-        cluster = ledger.clusters[step.after.cluster_id]
-        if lent := above_minimum(ledger, step):
-            found.append(
-                {
-                    "borrower_id": cluster.cluster_id,
-                    "lender_id": step.lender_id or cluster.parent_id,
-                    "node_id": step.after.node_id,
-                    "resources": forms.amounts(lent),
-                }
-            )
-    for step in reversed(done):
-        revert_growth(ledger, step)
-    return found
+class _TakenBack(Exception):
+    """Nothing of a dry run stays."""
