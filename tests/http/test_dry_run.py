@@ -36,7 +36,9 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     ),
     "a cluster that does not exist": (4, "-c nosuch", {"cluster": "nosuch"}),
     "a cluster that is being removed": (5, "-c leaving", {"cluster": "leaving"}),
-    "the cluster of a job that does not run": (4, "-c kPrimaryClusterID##taken", {"cluster": "kPrimaryClusterID##taken"}),
+    "the cluster of a job that does not run": (
+        4, "-c kPrimaryClusterID##taken", {"cluster": "kPrimaryClusterID##taken"},
+    ),
     "a spec in an indivisible cluster": (2, "-c shared --num-cpus 1", {"cluster": "shared", "virtual_cluster": SPEC}),
     "a gang in an indivisible cluster": (2, "-c shared --per-node", {"cluster": "shared", "per_node": True}),
     "what can never run": (

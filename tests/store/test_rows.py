@@ -108,22 +108,22 @@ def test_numbers_are_not_given_out_again(store: Store) -> None:
     assert jobs.launch(store, first) is None
 
 
-def test_the_reason_of_a_waiting_job(store: Store, clock: Clock) -> None:
+def test_the_verdict_on_a_waiting_job(store: Store, clock: Clock) -> None:
     job_id = queue(store, "a")
 
-    def reason() -> tuple[str, str]:
+    def verdict() -> tuple[str | None, str | None]:
         row = job_views.get(store, job_id)
         assert row is not None
-        return row["reason"], row["words"]
+        return row["judged"], row["judged_words"]
 
-    assert reason() == ("PendingEvaluation", "waiting for the scheduler to look at it")
+    assert verdict() == (None, None)
     with store.transaction():
         shapes.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
         shapes.set_wait(store, "other", "s", "CapReached", "elsewhere")
-    assert reason() == ("InsufficientResources", "needs 1 CPU")
+    assert verdict() == ("InsufficientResources", "needs 1 CPU")
     with store.transaction():
         shapes.clear_wait(store, PRIMARY, "s")
-    assert reason()[0] == "PendingEvaluation"
+    assert verdict() == (None, None)
 
 
 def test_a_second_stop_request_keeps_the_time_and_takes_the_grace(store: Store, clock: Clock) -> None:

@@ -56,8 +56,17 @@ def _no_job(ref: str) -> NotFound:
     return NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
 
 
-def get_job(store: Store, ref: str | int, *, submitted: bool = False) -> forms.Form:
-    """One job, or an array of them. ``submitted``: just now, so no scheduler has looked and nothing is counted."""
+def get_job(store: Store, ref: str | int) -> forms.Form:
+    """One job, or an array of them."""
+    return _form(store, ref, submitted=False)
+
+
+def just_submitted(store: Store, submission_id: str) -> forms.Form:
+    """The same for one that no scheduler can have looked at: what it needs and what is free is not counted."""
+    return _form(store, submission_id, submitted=True)
+
+
+def _form(store: Store, ref: str | int, *, submitted: bool) -> forms.Form:
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
             return arrays.form(store, array, submitted=submitted)

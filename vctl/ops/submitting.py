@@ -12,7 +12,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, dependencies, forms, gates, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
-from vctl.ops.jobs import get_job, resolve
+from vctl.ops.jobs import just_submitted, resolve
 from vctl.store import clusters, rows, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -66,7 +66,7 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     """
     around = os.environ if environment is None else environment
     nodes.join(store)
-    return get_job(store, write(store, request, prepare(store, request, around), around), submitted=True)
+    return just_submitted(store, write(store, request, prepare(store, request, around), around))
 
 
 def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
