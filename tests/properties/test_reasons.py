@@ -18,7 +18,7 @@ import pytest
 
 from tests.world import World, amounts, hand_cranked
 from vctl.errors import VctlError
-from vctl.ops import admission, job_edits, submitting, views, why
+from vctl.ops import admission, job_edits, overview, submitting, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
@@ -191,7 +191,7 @@ class Walk:
         found, total = job_ops.list_jobs(self.store)
         assert total == len(found)
         count = Count(self.world)
-        head = {one["submission_id"]: one for one in views.status(self.store)["queue"]["head"]}
+        head = {one["submission_id"]: one for one in overview.status(self.store)["queue"]["head"]}
         for job in found:
             if job["status"] != "PENDING":
                 continue
