@@ -157,3 +157,72 @@ def test_not_before_its_minimum_runtime(shared: Life) -> None:
     assert shared.job("big")["status"] == "RUNNING"
     shared.skew_ns = 3601 * 10**9
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+
+
+def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
+    shared: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 9: the borrower is told first, then has its grace, whatever others do to the lease at that moment."""
+    shared.run("train", cluster="b", spec=GANG)
+    task = start_task(shared, "train", 3)
+    shared.until(lambda: state(shared, task)[0] == "RUNNING")
+    assert loans(shared) == [("b", "a", 1.0)]
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    scheduler = shared.scheduler
+    assert scheduler is not None
+    monkeypatch.setattr(scheduler.reclaims, "grace_s", 60.0)
+    monkeypatch.setattr(scheduler.reclaims, "turn", lambda *_: None)
+    shared.until(lambda: shared.job("own")["state_reason"] == "InsufficientResources")
+    monkeypatch.undo()
+    scheduler.reclaims.grace_s = 60.0
+    with (
+        shared.store.transaction()
+    ):  # somebody else, after the scheduler looked: half of it has been given back
+        shared.store.db.execute("UPDATE leases SET amounts = '{\"CPU\": 5000}' WHERE borrower_id = 'b'")
+        shared.store.event("vnodes.changed", "vnodes", "b")
+    mirror = scheduler.mirror
+    assert mirror is not None
+    began = time.monotonic()
+    scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
+    assert not shared.events("lease.called_in")
+    assert scheduler.reclaims.due_s() == float("inf")  # nobody was told, so no grace runs
+    assert not scheduler.returns.called
+    shared.turn()
+    assert len(shared.events("lease.called_in")) == 1
+    assert (shared.home / "notices" / "train.json").exists()
+    assert 59 < scheduler.reclaims.due_s() + time.monotonic() - began <= 61
+    scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
+    assert len(shared.events("lease.called_in")) == 1
+    assert state(shared, task)[0] == "RUNNING"
+
+
+def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_too(shared: Life) -> None:
+    """Spec 9: nobody is ended unwarned; the newest is still the first to go."""
+    scheduler = shared.scheduler
+    assert scheduler is not None
+    scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
+    shared.run("train", cluster="b", spec=GANG)
+    first = start_task(shared, "train", 3)
+    shared.until(lambda: state(shared, first)[0] == "RUNNING")
+    scheduler.reclaims.grace_s = 60.0
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    shared.until(lambda: shared.events("lease.called_in"))
+    mirror = scheduler.mirror
+    assert mirror is not None
+    (lease_id,) = scheduler.reclaims._deadline
+    told, notice = scheduler.reclaims._told[lease_id], shared.home / "notices" / "train.json"
+    (job_id,) = told
+    told.clear()  # as if it had begun a moment later
+    notice.unlink()
+
+    def at_the_deadline() -> list[str | None]:
+        scheduler.reclaims._deadline[lease_id] = 0.0
+        scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
+        return [run.stop_reason for run in mirror.runs.values() if run.task_id == first]
+
+    assert at_the_deadline() == [None]
+    assert notice.exists()
+    assert told[job_id] > time.monotonic() + 50
+    assert at_the_deadline() == [None]
+    told[job_id] = 0.0
+    assert at_the_deadline() == ["Preempted"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from dataclasses import dataclass, field
 
@@ -96,7 +95,7 @@ class Provider:
     def _ask(self, action: str, template: Template, node_ids: tuple[str, ...]) -> None:
         """Write the intent; in a transaction."""
         request = NodeRequest(
-            secrets.token_hex(8), self.spec.kind, action, template.name, template.resources, template.labels,
+            os.urandom(8).hex(), self.spec.kind, action, template.name, template.resources, template.labels,
             node_ids, self.store.clock(),
         )  # fmt: skip
         table.insert(self.store, request)

@@ -37,6 +37,9 @@ class Reclaims:
         self.returns = returns
         self.grace_s = grace_s
         self._deadline: dict[int, float] = {}
+        """Leases that were called in, and when it is looked next who still uses them."""
+        self._told: dict[int, dict[int, float]] = {}
+        """lease -> job -> when the grace of that job ends."""
 
     def due_s(self) -> float:
         """Seconds until the next grace ends."""
@@ -45,7 +48,7 @@ class Reclaims:
     def turn(self, mirror: Mirror, stop: Stop, tell: Signal) -> None:
         """Call in what lenders with waiting work have lent; end what uses it after the grace."""
         for gone in set(self._deadline) - set(mirror.leases):
-            del self._deadline[gone]
+            del self._deadline[gone], self._told[gone]
         lent = [lease for lease in mirror.leases.values() if self._is_sibling_loan(mirror, lease)]
         for lender_id in sorted({lease.lender_id for lease in lent}):
             if waits_in(mirror, lender_id):
@@ -54,7 +57,7 @@ class Reclaims:
         now = time.monotonic()
         for lease_id, deadline in sorted(self._deadline.items()):
             if deadline <= now and (due := mirror.leases.get(lease_id)) is not None:
-                self._end_use(mirror, due, stop)
+                self._end_use(mirror, due, stop, tell)
 
     def _is_sibling_loan(self, mirror: Mirror, lease: Lease) -> bool:
         borrower = mirror.ledger.clusters.get(lease.borrower_id)
@@ -63,22 +66,24 @@ class Reclaims:
     def _call_in(self, mirror: Mirror, lease: Lease, tell: Signal) -> None:
         if lease.lease_id in self._deadline:
             return
-        self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
-        inside = slots_inside(mirror, lease.vnode_id)  # those who borrowed it further return it first
-        self.returns.called |= {one.lease_id for one in mirror.leases.values() if one.vnode_id in inside}
         ends = self.store.clock() + int(self.grace_s * 1e9)
         with self.store.transaction():
             mirror.follow(self.store)
             if mirror.leases.get(lease.lease_id) != lease:
-                return  # given back or changed meanwhile
+                return  # given back or changed meanwhile: the next turn looks at what there is then
             ends_at = tasks.call_in(self.store, lease, ends)
             mirror.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
             mirror.caught_up(self.store)
+        self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
+        self._told[lease.lease_id] = {}
+        inside = slots_inside(mirror, lease.vnode_id)  # those who borrowed it further return it first
+        self.returns.called |= {one.lease_id for one in mirror.leases.values() if one.vnode_id in inside}
         for job_id in sorted({run.job_id for run in users_of(mirror, lease)}):
             self._tell(mirror, job_id, lease, ends, tell)
 
     def _tell(self, mirror: Mirror, job_id: int, lease: Lease, ends: int, tell: Signal) -> None:
-        """The file named by VCTL_LEASE_FILE, then the signal to every process of the job."""
+        """The file named by VCTL_LEASE_FILE, then the signal to every process of the job. Its grace begins."""
+        self._told[lease.lease_id][job_id] = time.monotonic() + self.grace_s
         job = jobs.get(self.store, job_id)
         if job is None:
             return
@@ -92,23 +97,27 @@ class Reclaims:
         for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
             tell(run_id, NOTICE_SIGNAL)
 
-    def _end_use(self, mirror: Mirror, lease: Lease, stop: Stop) -> None:
-        """End the newest processes on the lease until it is free; a job ends whole."""
-        self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
+    def _end_use(self, mirror: Mirror, lease: Lease, stop: Stop, tell: Signal) -> None:
+        """End the newest processes on the lease until it is free; a job ends whole, and never without its grace."""
+        now = time.monotonic()
+        self._deadline[lease.lease_id] = now + self.grace_s
         missing = dict(lease.amounts)
         room = mirror.ledger.rooms.get(lease.vnode_id)
         if room is None:
             return
         for name in missing:
             missing[name] -= max(0, room.free.get(name, 0))
+        told = self._told[lease.lease_id]
         for run in sorted(users_of(mirror, lease), key=_age, reverse=True):
             if all(amount <= 0 for amount in missing.values()):
                 return
             if self._is_young(mirror, run):
                 continue  # asked again after another grace
-            victims = [run] if run.task_id is not None else _whole_job(mirror, run)
-            for victim in victims:
-                stop(victim, jb.PREEMPTED, self.grace_s if victim.task_id is None else 3.0)
+            if run.job_id not in told:  # it began to use the lease later
+                self._tell(mirror, run.job_id, lease, self.store.clock() + int(self.grace_s * 1e9), tell)
+            for victim in [run] if run.task_id is not None else _whole_job(mirror, run):
+                if told[run.job_id] <= now:
+                    stop(victim, jb.PREEMPTED, self.grace_s if victim.task_id is None else 3.0)
                 for name in missing:
                     missing[name] -= victim.holding.amounts.get(name, 0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -343,7 +342,7 @@ def release(store: Store, node_id: str, template: str) -> None:
     table.set_state(store, node_id, nd.RELEASING)
     provider.insert(
         store,
-        NodeRequest(secrets.token_hex(8), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), store.clock()),
+        NodeRequest(os.urandom(8).hex(), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), store.clock()),
     )
 
 
