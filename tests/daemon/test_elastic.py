@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -400,6 +402,46 @@ def test_what_a_detached_task_started_outlives_the_job_with_it(work: Elastic) ->
     work.cancel(detached)
     assert until_over(work, child) == [("FAILED", "OwnerEnded", 143)]
     assert not work.exists("kPrimaryClusterID##j")
+
+
+@pytest.mark.parametrize("by_death", [False, True], ids=["a bad exit code", "the death of its node"])
+def test_a_detached_task_is_tried_again_after_the_end_of_its_job(work: Elastic, by_death: bool) -> None:
+    """Spec 10: retries of a detached task go on after its job's end; also across schedulers, and those it started."""
+    line = "test $VCTL_ATTEMPT -ge 3 && exit 0; sleep 1000"
+    task = work.task("j", 2, argv=("/bin/sh", "-c", line), max_retries=2, detach=True)
+    child = work.task(
+        "j", argv=("/bin/sh", "-c", "sleep 0.2; exit 1"), inside={"VCTL_TASK_ID": task}, max_retries=1
+    )
+    work.life.end("j")
+    assert until_over(work, child) == [("FAILED", "NonZeroExit", 1)]
+    assert tasks.get_task(work.store, child)["attempt"] == 2
+    for attempt in (1, 2):
+        work.life.until(lambda attempt=attempt: work.has_started(task))
+        assert tasks.get_task(work.store, task)["attempt"] == attempt
+        if by_death:
+            node_id = tasks.get_task(work.store, task)["node_id"]
+            work.life.node(f"more-{attempt}", "4c")
+            work.life.kill(node_id)
+        else:
+            (pid,) = (row[0] for row in work.store.rows(
+                "SELECT pid FROM runs WHERE task_id = ? AND state = 'RUNNING'", task
+            ))  # fmt: skip
+            os.kill(pid, signal.SIGKILL)
+        work.life.until(lambda attempt=attempt: tasks.get_task(work.store, task)["attempt"] > attempt)
+        if attempt == 1:
+            work.die_and_start()
+    assert until_over(work, task) == [("FINISHED", None, 0)]
+    work.life.until(lambda: not work.exists("kPrimaryClusterID##j"))
+    assert work.leases() == []
+
+
+def test_a_detached_task_that_is_to_end_is_not_tried_again(work: Elastic) -> None:
+    """Spec 10."""
+    task = work.task("j", detach=True, max_retries=5)
+    work.life.end("j")
+    work.cancel(task)
+    assert until_over(work, task) == [("FAILED", "Cancelled", 143)]
+    assert tasks.get_task(work.store, task)["attempt"] == 1
 
 
 def test_what_a_try_started_ends_before_the_next_try(work: Elastic) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,7 @@ from vctl.core.nodes import ALIVE, DRAINING
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait, revert_task, task_still_fits
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 from vctl.scheduler.task_rounds import TaskRound
-from vctl.scheduler.tasking import Circumstances, choose, may_grow, rank_of, utilisation
+from vctl.scheduler.tasking import Circumstances, choose, in_order, may_grow, rank_of, utilisation
 
 THREE = "a < primary [6c]: n1~4c, n2~4c, n3~4c"
 NODES = "4c,4c,4c"
@@ -29,9 +32,11 @@ CHOICES = {
     "empty ones are filled in order": ([], "a: 1c", None, "n1"),
     "the local one comes first": ([], "a: 1c", "a/1", "n2"),
     "packed while below the threshold": (["a/0: 0.5c"], "a: 1c", None, "n1"),
-    "not once it would reach the threshold": (["a/0: 1c"], "a: 1c", None, "n2"),
-    "the local one neither": (["a/0: 1c"], "a: 1c", "a/0", "n2"),
-    "above it the least utilised wins": (["a/0: 2c", "a/1: 1c", "a/2: 3c"], "a: 1c", None, "n2"),
+    "what the task itself takes does not count": (["a/0: 1c"], "a: 3c", None, "n1"),
+    "not once it is at the threshold": (["a/0: 2c"], "a: 1c", None, "n2"),
+    "the local one neither": (["a/0: 2c"], "a: 1c", "a/0", "n2"),
+    "above it the least utilised wins": (["a/0: 3c", "a/1: 2.5c", "a/2: 2.75c"], "a: 1c", None, "n2"),
+    "below it comes before above it": (["a/0: 2c", "a/1: 1c", "a/2: 3c"], "a: 1c", "a/0", "n2"),
     "equally full ones: the local one": (["a/0: 2c", "a/1: 2c", "a/2: 2c"], "a: 1c", "a/2", "n3"),
     "equally full ones: the first": (["a/0: 2c", "a/1: 2c", "a/2: 2c"], "a: 1c", None, "n1"),
     "what does not fit does not count": (["a/0: 4c"], "a: 2c", "a/0", "n2"),
@@ -100,12 +105,54 @@ def test_a_node_that_drains_gets_no_task() -> None:
 
 
 def test_the_fullest_resource_decides() -> None:
-    ledger = trees.tree("4c 2g,4c 2g", "a < primary []: n1~4c 2g, n2~4c 2g")
-    trees.use(ledger, "a/0: 1g")
-    assert utilisation(ledger, ledger.vnodes["a/0"], g.amounts("1c")) == 0.5
+    """Spec 10: of CPU, memory and object_store_memory; GPUs do not count."""
+    ledger = trees.tree("4c 4m 2g,4c 4m 2g", "a < primary []: n1~4c 4m 2g, n2~4c 4m 2g")
+    trees.use(ledger, "a/0: 1c 2g")
+    assert utilisation(ledger, ledger.vnodes["a/0"]) == 0.25
+    found = choose(ledger, trees.task("a: 1c"))
+    assert found is not None
+    assert found.node_id == "n1"
+    trees.use(ledger, "a/0: 2m")
+    assert utilisation(ledger, ledger.vnodes["a/0"]) == 0.5
     found = choose(ledger, trees.task("a: 1c"))
     assert found is not None
     assert found.node_id == "n2"
+
+
+def test_on_idle_nodes_the_first_two_of_four_stay_local() -> None:
+    """Spec 10: on idle 4-CPU virtual nodes the first two 1-CPU tasks stay local."""
+    ledger, nodes = trees.tree("4c,4c", "a < primary []: n1~4c, n2~4c"), []
+    for number in range(8):
+        found = choose(ledger, trees.task("a: 1c", origin="a/1", number=number))
+        assert found is not None
+        nodes.append(found.node_id)
+        ledger.charge(f"t{number}", found.vnode_id, ledger.rooms[found.vnode_id].copy().take(g.amounts("1c")))
+    assert nodes == ["n2", "n2", "n1", "n1", "n2", "n1", "n2", "n1"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_hybrid_is_as_the_formula_says(seed: int) -> None:
+    """Spec 10, with exact fractions over random loads."""
+    dice = random.Random(seed)
+    ledger = trees.tree("4c 8m,4c 8m,2c 4m,8c 2m", "a < primary []: n1~4c 8m, n2~4c 8m, n3~2c 4m, n4~8c 2m")
+    for vnode in in_order(ledger, "a"):
+        total = vnode.holding.amounts
+        part = {name: dice.randint(0, 8) * amount // 8 for name, amount in total.items()}
+        ledger.charge(f"r{vnode.rank}", vnode.vnode_id, ledger.rooms[vnode.vnode_id].copy().take(part))
+    request = {"CPU": dice.randint(0, 4) * 10_000, "memory": dice.randint(0, 4) * 10_000}
+    origin = dice.choice([None, "a/0", "a/1", "a/2", "a/3"])
+    best: tuple[Any, ...] | None = None
+    for vnode in in_order(ledger, "a"):
+        free, total = ledger.rooms[vnode.vnode_id].free, vnode.holding.amounts
+        if any(free[name] < amount for name, amount in request.items()):
+            continue
+        used = max(Fraction(total[name] - free[name], total[name]) for name in total)
+        score = used if used >= Fraction(1, 2) else Fraction(0)
+        key = (score, vnode.vnode_id != origin, vnode.rank, vnode.node_id)
+        best = key if best is None else min(best, key)
+    task = replace(trees.task("a: 1c", origin=origin), request=request)
+    found = choose(ledger, task)
+    assert (None if found is None else found.node_id) == (None if best is None else best[3])
 
 
 SPREADS = {

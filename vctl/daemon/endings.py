@@ -107,8 +107,8 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
     if (
         outcome.status != jb.SUCCEEDED
         and not stopping
-        and job_goes_on
         and row["attempt"] <= row["max_retries"]
+        and (job_goes_on or tasks.is_detached(store, run.task_id))
     ):
         tasks.mark_retry(store, run.task_id, outcome.message or "")
         objects.wait_again(store, mirror, run.task_id)

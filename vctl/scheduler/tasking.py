@@ -10,11 +10,13 @@ from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
 from vctl.core.tasks import PendingTask
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
+COUNTED = (CPU, MEMORY, OBJECT_STORE_MEMORY)
+"""The resources of which the utilisation counts."""
 SOFT = ":soft"
 NO_LOAD: Amounts = {}
 
@@ -144,24 +146,24 @@ def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
-    """Those that stay below the threshold count as equal, the local one first; above it the least utilised wins."""
+    """Those below the threshold count as equal; the least utilised wins, the local one among equals, then rank."""
 
     def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
         number, vnode = place
-        use = utilisation(ledger, vnode, task.request)
+        use = utilisation(ledger, vnode)
         return (0.0 if use < THRESHOLD else use, vnode.vnode_id != task.origin_vnode_id, number)
 
     return min(enumerate(available), key=score)[1]
 
 
-def utilisation(ledger: Ledger, vnode: VNode, request: Amounts) -> float:
-    """The fullest resource of a virtual node once the request is on it, between 0 and 1."""
+def utilisation(ledger: Ledger, vnode: VNode) -> float:
+    """The largest part in use of those resources of a virtual node that count, as it is now, between 0 and 1."""
     room = ledger.rooms[vnode.vnode_id]
     return max(
         (
-            (total - room.free.get(name, 0) + request.get(name, 0)) / total
-            for name, total in room.total.amounts.items()
-            if total
+            (total - room.free.get(name, 0)) / total
+            for name in COUNTED
+            if (total := room.total.amounts.get(name, 0))
         ),
         default=0.0,
     )
