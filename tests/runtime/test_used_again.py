@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
 
 from tests.runtime.conftest import eventually, is_gone
-from vctl.runtime import processes
+from vctl.runtime import forkserver, processes
 from vctl.runtime.protocol import RunState
 
 
@@ -160,3 +164,64 @@ def test_a_signal_does_not_reach_a_run_that_the_supervisor_took_up_meanwhile(gro
     assert ground.runtime.observe("second").state is RunState.RUNNING
     ground.runtime.stop("second", grace_s=0)
     assert ground.ended("second").stopped
+
+
+FEW_RUNS = """
+import sys
+sys.path.append({place!r})
+import launcher
+launcher.MOST_RUNS = 3
+launcher.main()
+"""
+
+
+def test_the_last_run_of_a_supervisor_takes_no_request_with_it(ground, tmp_path, monkeypatch):
+    """Spec 8: a job that is launched starts. The limit of runs is lowered; a gap was seen at every thousandth run."""
+    script = tmp_path / "few.py"
+    script.write_text(FEW_RUNS.format(place=os.path.dirname(forkserver.__file__)))
+    monkeypatch.setattr(forkserver, "_SCRIPT", str(script))
+    ground.runtime.prepare()
+    launcher = ground.runtime._server.pid
+    started = []
+    for n in range(60):
+        ground.launch(f"r{n}", "true")
+        ground.ended(f"r{n}")
+        started.append(ground.runtime.observe(f"r{n}").start)
+    assert ground.runtime._server.pid == launcher
+    assert not ground.runtime._server.is_dead()
+    runs_of = Counter(start.supervisor for start in started)
+    assert max(runs_of.values()) <= 3
+    gaps = [after.started_at - before.started_at for before, after in pairwise(started)]
+    assert max(gaps) < 0.5e9
+
+
+def test_a_suspended_supervisor_that_has_nothing_to_do_is_woken_by_its_next_request(ground):
+    """Spec 8: nobody can hold up what is launched by suspending an idle supervisor."""
+    one_by_one(ground, ("a", "pass", {}))
+    pid = supervisor_of(ground, "a")
+    os.kill(pid, signal.SIGSTOP)
+    ground.launch("b", "sh", "-c", "exit 4")
+    assert ground.ended("b").exit_code == 4
+
+
+def test_a_request_that_is_not_taken_up_goes_to_another_supervisor(ground):
+    """Spec 8: an idle supervisor that is suspended again and again does not keep what it was given."""
+    one_by_one(ground, ("a", "pass", {}))
+    pid = supervisor_of(ground, "a")
+    over = threading.Event()
+
+    def suspend():
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+
+    holder = threading.Thread(target=suspend)
+    holder.start()
+    try:
+        began = time.monotonic()
+        ground.launch("b", "sh", "-c", "exit 4")
+        assert ground.ended("b").exit_code == 4
+        assert time.monotonic() - began < 10
+    finally:
+        over.set()
+        holder.join()
+        os.kill(pid, signal.SIGCONT)

@@ -170,6 +170,7 @@ def _packed(request: LaunchRequest, home: Path) -> Request:
         encode(home),
         encode(request.run_id),
         round(request.grace_s * 1000),
+        request.log_max_bytes,
         (argv, env, encode(request.cwd), encode(request.log_path), request.cpu_ids, request.niceness),
     )
 

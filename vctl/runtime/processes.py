@@ -115,6 +115,32 @@ def _children_by_parent() -> "Callable[[int], list[int]]":
     return lambda pid: below.get(pid, [])
 
 
+def send(pid: int, signo: int) -> None:
+    """Signal a process that was just looked up: a pid is not given out again that soon."""
+    try:
+        os.kill(pid, signo)
+    except (ProcessLookupError, PermissionError):
+        return  # ended meanwhile, or a set-uid program: then its end is waited for
+
+
+def kill_all(look: "Callable[[], list[int]]") -> None:
+    """SIGKILL every process that a look finds.
+
+    First all of them are suspended, until a look finds nothing new: a tree that is killed piece by piece can
+    replace each piece, and a fork bomb does. A group is suspended whole, and atomically against fork.
+    """
+    frozen: set[int] = set()
+    while fresh := set(look()) - frozen:
+        seen = [one for one in map(process, fresh) if one is not None]
+        for group in {one.group for one in seen}:
+            send(-group, signal.SIGSTOP)
+        for pid in fresh:
+            send(pid, signal.SIGSTOP)
+        frozen |= fresh
+    for pid in frozen:
+        send(pid, signal.SIGKILL)
+
+
 def send_signal(pid: int, started: int, signo: int) -> bool:
     """Signal exactly this process, never one that got its pid later; False when it is gone."""
     try:

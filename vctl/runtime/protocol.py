@@ -21,7 +21,7 @@ class LaunchRequest:
     """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID).
 
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
-    itself.
+    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept.
     """
 
     run_id: str
@@ -32,6 +32,7 @@ class LaunchRequest:
     cpu_ids: tuple[int, ...] | None = None
     grace_s: float = 3.0
     niceness: int = 0
+    log_max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,11 @@ import errno
 import os
 
 MYPY = False
+if MYPY or __package__:
+    from vctl.runtime import logfile
+else:
+    import logfile
+
 if MYPY:
     import signal
 else:
@@ -22,11 +27,14 @@ _RESET = tuple(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
 class SpawnError(Exception):
     """The process could not be started: a shell's exit code, errno, and a message with the path."""
 
-    def __init__(self, exit_code: int, problem: str, path: bytes, error: OSError | ValueError) -> None:
+    def __init__(
+        self, exit_code: int, problem: str, path: bytes, error: OSError | ValueError, *, passes: bool = False
+    ) -> None:
         self.errno = getattr(error, "errno", None) or errno.EINVAL
         reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
         super().__init__(f"{problem} {os.fsdecode(path)}: {reason}")
         self.exit_code = exit_code
+        self.passes = passes  # it says nothing of the job: the disk is full, for example
 
 
 def spawn(plan: Plan) -> int:
@@ -43,9 +51,10 @@ def spawn(plan: Plan) -> int:
     except (OSError, ValueError) as error:
         raise SpawnError(126, "cannot enter directory", cwd, error) from None
     try:
-        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log = logfile.open_for_writing(log_path)
     except (OSError, ValueError) as error:
-        raise SpawnError(126, "cannot open log", log_path, error) from None
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        raise SpawnError(126, "cannot open log", log_path, error, passes=full) from None
     try:
         if cpu_ids is not None:
             os.sched_setaffinity(0, cpu_ids)
@@ -69,6 +78,11 @@ def spawn(plan: Plan) -> int:
     finally:
         os.close(log)
         os.chdir("/")  # keep no directory or mount in use that the job has left
+
+
+def log_path(plan: Plan) -> bytes:
+    """Where a process writes its output."""
+    return plan[3]
 
 
 def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:

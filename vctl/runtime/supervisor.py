@@ -5,7 +5,8 @@ process may stand over another run afterwards, never over two at once.
 Files, all below the state directory; a run is one attempt to run one process of a job:
 
     runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
-    stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run
+    stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run; the
+                        supervisor takes it away, which is its answer
     exits/<run>.start   the process runs; renamed into place, so a watch of exits/ wakes on it
     exits/<run>.exit    nothing of the run is left; renamed into place, the last thing a supervisor does
 
@@ -22,8 +23,9 @@ import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import processes, spawning
+    from vctl.runtime import logfile, processes, spawning
 else:
+    import logfile
     import processes
     import spawning
 
@@ -35,20 +37,22 @@ else:
 NAME = b"vctl-supervisor"  # as ps shows it
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
 _AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
+_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
+_IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
 _LONG_S = 3600.0
+_MOST_STOP_BYTES = 200
 _RETRY_S = 1.0
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 
-# state directory, run, grace in ms, and what to start
-Request = tuple[bytes, bytes, int, spawning.Plan]
+# state directory, run, grace in ms, bytes that the log may have (0: any number), and what to start
+Request = tuple[bytes, bytes, int, int, spawning.Plan]
 
 
 class Supervisor:
     """One run under supervision. The run exists from `claim` on; `record_exit` is its end."""
 
     def __init__(self, request: Request, boot_id: str) -> None:
-        self.home, run, grace_ms, self.plan = request
+        self.home, run, grace_ms, self.log_bytes, self.plan = request
         self.boot_id, home = boot_id, self.home
         self.runs_dir, self.run_dir = home + b"/runs", home + b"/runs/" + run
         self.stop_path, self.record_path = home + b"/stops/" + run, home + b"/exits/" + run
@@ -59,6 +63,7 @@ class Supervisor:
         self.deadline: float | None = None  # when asking ends and killing starts
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
+        self.log: logfile.Bounded | None = None
         self.unwritten = b""  # a start record the disk had no room for
         self.kill_pause_s = _KILL_PAUSE_S[0]
         self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
@@ -69,12 +74,20 @@ class Supervisor:
         if self.stopped:
             self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
             return
-        try:
-            self.start()
-        except spawning.SpawnError as failed:
-            self.record_exit(failed.exit_code, launch_errno=failed.errno, message=str(failed))
-            return
+        while not self.main:
+            try:
+                self.start()
+            except spawning.SpawnError as failed:
+                if not failed.passes:
+                    self.record_exit(failed.exit_code, launch_errno=failed.errno, message=str(failed))
+                    return
+                self.pause()
+                if self.stopped:
+                    self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
+                    return
         self.wait()
+        if self.log is not None:
+            self.log.close()
         code = os.waitstatus_to_exitcode(self.status or 0)
         self.record_exit(code if code >= 0 else 128 - code, -code if code < 0 else 0)
 
@@ -110,10 +123,17 @@ class Supervisor:
             return False
         return True
 
+    def pause(self) -> None:
+        """Wait a moment before the process is started again, or until a stop is asked for."""
+        if signal.sigtimedwait((STOP_SIGNAL,), _RETRY_S) is not None:
+            self.heed_stop()
+
     def start(self) -> None:
         """Start the main process in a session of its own and record it, or raise SpawnError."""
         started_at = time.time_ns()
         self.main = spawning.spawn(self.plan)
+        if self.log_bytes:
+            self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
         self.unwritten = _lines(
             pid=self.main,
             pid_started=processes.start_time(self.main) or 0,
@@ -137,6 +157,8 @@ class Supervisor:
                 timeout_s = self.kill()
             if self.unwritten:
                 timeout_s = min(timeout_s, _RETRY_S)
+            if self.log is not None:
+                timeout_s = min(timeout_s, self.log.trim())
             told = signal.sigtimedwait(_AWAITED, timeout_s)
             if told is not None and told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
@@ -169,10 +191,15 @@ class Supervisor:
 
     def heed_stop(self) -> None:
         """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
+        taken = self.home + b"/stops/.taken-%d" % os.getpid()
         try:
-            with open(self.stop_path, "rb") as file:
-                until_ns, signo = map(int, file.read().split())
-        except FileNotFoundError:
+            os.rename(self.stop_path, taken)
+            with open(taken, "rb", opener=_no_link) as file:
+                until_ns, signo = map(int, file.read(_MOST_STOP_BYTES).split())
+            os.unlink(taken)
+        except (OSError, ValueError):
+            return  # nobody asks, or it is none of our scheduler's: it asks again
+        if not 0 < signo <= signal.SIGRTMAX:
             return
         self.stopped = self.stopped or self.status is None
         if self.main:
@@ -188,25 +215,12 @@ class Supervisor:
         for _ in range(2):  # a second look finds what was forked during the first
             for pid in set(self.below()) - told:
                 told.add(pid)
-                _kill(pid, signo)
-                _kill(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
+                processes.send(pid, signo)
+                processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
 
     def kill(self) -> float:
-        """SIGKILL everything below us; return how long to wait before looking again.
-
-        First all of it is suspended, until a look finds nothing new: a tree that is killed piece by piece can
-        replace each piece, and a fork bomb does. A group is suspended whole, and atomically against fork.
-        """
-        frozen: set[int] = set()
-        while fresh := set(self.below()) - frozen:
-            seen = [one for one in map(processes.process, fresh) if one is not None]
-            for group in {one.group for one in seen}:
-                _kill(-group, signal.SIGSTOP)
-            for pid in fresh:
-                _kill(pid, signal.SIGSTOP)
-            frozen |= fresh
-        for pid in frozen:
-            _kill(pid, signal.SIGKILL)
+        """SIGKILL everything below us; return how long to wait before looking again."""
+        processes.kill_all(self.below)
         pause_s = self.kill_pause_s
         self.kill_pause_s = min(
             2 * pause_s, _KILL_PAUSE_S[1]
@@ -218,7 +232,7 @@ class Supervisor:
         try:
             self.publish(b".start", self.unwritten)
         except OSError as error:
-            if error.errno not in _DISK_FULL:
+            if not is_disk_trouble(error):
                 raise
             return
         self.unwritten = b""
@@ -242,24 +256,38 @@ class Supervisor:
             try:
                 return self.publish(b".exit", record)
             except OSError as error:
-                if error.errno not in _DISK_FULL:
+                if not is_disk_trouble(error):
                     raise
             time.sleep(_RETRY_S)
 
     def publish(self, suffix: bytes, record: bytes) -> None:
-        """Rename a record into place, whole."""
-        staged = os.fsdecode(self.run_dir) + "/record"
-        with open(staged, "wb", opener=_private) as file:
-            file.write(record)
-        os.rename(staged, os.fsdecode(self.record_path + suffix))
+        """Rename a record into place, whole; what stands in its way is moved aside."""
+        place = os.fsdecode(self.record_path + suffix)
+        folder, name = os.path.split(place)
+        staged = f"{folder}/.{name}"
+        for left in reversed(range(3)):
+            try:
+                with open(staged, "wb", opener=_private) as file:
+                    file.write(record)
+                os.rename(staged, place)
+                return
+            except FileNotFoundError:
+                if not os.path.isdir(self.home):
+                    return  # and with it whoever wanted to know
+                if not left:
+                    raise
+                os.makedirs(folder, 0o700, exist_ok=True)  # somebody removed it
+            except OSError as error:
+                _move_aside(staged)
+                if not left or error.errno not in _IN_THE_WAY:
+                    raise
+                if os.path.isdir(place):
+                    _move_aside(place)
 
 
-def _kill(pid: int, signo: int) -> None:
-    # By pid, not by handle: the list is microseconds old, and a pid is not given out again that soon.
-    try:
-        os.kill(pid, signo)
-    except (ProcessLookupError, PermissionError):
-        return  # ended meanwhile, or a set-uid program: then its end is waited for
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether a file could not be written for want of room: that passes."""
+    return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
 
 
 def _lines(**fields: int | str) -> bytes:
@@ -267,5 +295,19 @@ def _lines(**fields: int | str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
+def _move_aside(path: str) -> None:
+    """Remove a file, or give a directory another name."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        os.rename(path, f"{os.path.dirname(path)}/.aside-{os.urandom(6).hex()}")
+
+
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,0 +1,80 @@
+"""The log file of a run: opened so that no link is followed, and kept below a size while the run writes it.
+
+Stand-alone, like processes.py: runs in a supervisor. A log that has grown too large loses its beginning: the kernel
+gives the blocks back (a hole), what follows keeps its place, and whoever writes or reads does not notice.
+"""
+
+import _ctypes
+import errno
+import os
+import stat
+
+_WRITE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_BLOCK = 4096
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+_FASTEST = 400_000_000  # bytes a second: how fast a log is expected to grow at most
+_LOOKS_S = (0.001, 0.25)
+_FALLOCATE = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "fallocate64")
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[misc,name-defined]  # ctypes itself costs 3 ms
+    _type_ = "l"
+
+
+def open_for_writing(path: bytes) -> int:
+    """Open a log to append to it. What is no plain file, or has a second name, is moved aside first."""
+    for _ in range(3):
+        try:
+            fd = os.open(path, _WRITE, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+        else:
+            info = os.fstat(fd)
+            if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
+                os.set_blocking(fd, True)
+                return fd
+            os.close(fd)
+        folder, name = os.path.split(path)
+        try:
+            os.rename(path, folder + b"/." + name + b".aside-" + os.urandom(6).hex().encode())
+        except FileNotFoundError:
+            continue
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+class Bounded:
+    """A log that keeps about as many bytes as it may have, the latest ones."""
+
+    def __init__(self, path: bytes, most_bytes: int) -> None:
+        self.most_bytes = max(most_bytes, 16 * _BLOCK)
+        try:
+            self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            self.fd = -1  # moved away by the job: nothing grows here
+
+    def trim(self) -> float:
+        """Give the oldest bytes back if there are too many; after how many seconds to look again."""
+        if self.fd < 0:
+            return _LOOKS_S[1]
+        info = os.fstat(self.fd)
+        used = info.st_blocks * 512
+        if used > self.most_bytes:
+            kept = self.most_bytes * 3 // 4
+            self._cut((info.st_size - kept) // _BLOCK * _BLOCK)
+            used = kept
+        room = self.most_bytes + self.most_bytes // 16 - used
+        return min(max(room / _FASTEST, _LOOKS_S[0]), _LOOKS_S[1])
+
+    def _cut(self, end: int) -> None:
+        if end <= 0:
+            return
+        args = (self.fd, _PUNCH_HOLE | _KEEP_SIZE, _Long(0), _Long(end))
+        if _ctypes.call_function(_FALLOCATE, args) != 0:
+            os.ftruncate(self.fd, 0)  # a filesystem without holes: all of it goes
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
