@@ -71,8 +71,8 @@ def test_a_name_with_blanks_and_brackets_is_read(tmp_path):
 
 
 def test_processes_are_found_by_their_mark():
-    mark = f"test-{os.getpid()}"
-    with subprocess.Popen(["sleep", "1000"], env={"VCTL_MARK": mark}) as child:
-        eventually(lambda: [one.pid for one in processes.marked("VCTL_MARK", mark)] == [child.pid])
-        assert processes.marked("VCTL_MARK", mark[:-1]) == []
+    mark = b"test-%d" % os.getpid()
+    with subprocess.Popen(["sleep", "1000"], env={b"VCTL_MARK": mark}) as child:
+        eventually(lambda: [one.pid for one in processes.marked(b"VCTL_MARK").get(mark, ())] == [child.pid])
+        assert mark not in processes.marked(b"VCTL_MARK", b"VCTL_HOME=/elsewhere")
         child.kill()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import time
+from pathlib import Path
 
 import pytest
 
-from vctl.runtime.protocol import RunState, RuntimeUnavailable
+from tests.runtime.conftest import eventually, is_gone
+from vctl.runtime.protocol import RunState
 
 ENDINGS = {
     "success": ("exit 0", 0, None),
@@ -81,7 +84,7 @@ def test_the_environment_is_exactly_what_was_asked_for(ground):
     ground.launch("a", "/bin/cat", "/proc/self/environ", env=env)
     ground.ended("a")
     got = sorted(ground.log("a").split(b"\0")[:-1])
-    want = {**env, "VCTL_RUN_ID": "a"}
+    want = {**env, "VCTL_RUN_ID": "a", "VCTL_HOME": str(ground.home)}
     assert got == sorted(os.fsencode(f"{name}={value}") for name, value in want.items())
 
 
@@ -162,15 +165,108 @@ def test_an_id_that_cannot_be_a_file_name_is_refused(ground, run_id):
         ground.launch(run_id, "true")
 
 
-def test_not_being_able_to_look_is_not_seeing_nothing(ground):
+def spoil(record: Path, how: str) -> None:
+    """Put something in the place of a record, as a job may do that knows its VCTL_RUN_ID."""
+    whole = record.read_text()
+    record.unlink()
+    match how:
+        case "a directory":
+            (record / "within").mkdir(parents=True)
+        case "a link":
+            record.symlink_to("/etc/passwd")
+        case "a pipe":
+            os.mkfifo(record)
+        case "large":
+            os.truncate(os.open(record, os.O_CREAT | os.O_WRONLY), 10**10)
+        case "a field less":
+            record.write_text("".join(whole.splitlines(keepends=True)[1:]))
+        case "25 digits":
+            record.write_text(whole.replace("exit_code=0", f"exit_code={10**24}"))
+        case "an odd number":
+            record.write_text(whole.replace("exit_code=0", "exit_code=-1"))
+        case "half of it":
+            record.write_text(whole[:-1])
+        case _:
+            record.write_bytes(os.urandom(500))
+
+
+SPOILS = [
+    "a directory",
+    "a link",
+    "a pipe",
+    "large",
+    "a field less",
+    "25 digits",
+    "an odd number",
+    "half of it",
+    "garbage",
+]
+
+
+@pytest.mark.parametrize("how", SPOILS)
+def test_a_record_that_is_none_is_set_aside_and_the_run_is_lost(ground, how):
+    """Spec 12: what cannot be read never stops the daemon."""
     ground.launch("a", "true")
     ground.ended("a")
+    spoil(ground.home / "exits" / "a.exit", how)
+    seen = ground.reach("a", RunState.LOST)
+    assert "a.exit" in seen.problem or not seen.problem
+    assert not os.path.lexists(ground.home / "exits" / "a.exit")
+    assert ground.runtime.clear_lost("a") == ()
+    ground.runtime.forget("a")
+    assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
+
+
+@pytest.mark.parametrize("how", SPOILS)
+def test_what_a_job_leaves_in_the_place_of_its_record_gives_way(ground, how):
+    """Spec 12: the supervisor writes how the run ended whatever stands in its way."""
+    mark = ground.home / "mark"
+    ground.launch("a", "sh", "-c", f"while [ ! -e {mark} ]; do sleep 0.01; done; exit 5")
+    ground.running("a")
     record = ground.home / "exits" / "a.exit"
-    record.unlink()
-    record.mkdir()
-    with pytest.raises(RuntimeUnavailable, match=r"a\.exit"):
-        ground.runtime.observe("a")
-    record.rmdir()
+    for place in (record, record.with_name(f".{record.name}")):
+        place.write_text("exit_code=0\nmessage=\n")
+        spoil(place, how)
+    assert ground.runtime.observe("a").state is RunState.RUNNING
+    mark.touch()
+    assert ground.ended("a").exit_code == 5
+
+
+FORGED = (
+    "exit_code=0\nsignal=0\nlaunch_errno=0\nstopped=0\nended_at=1\nmax_rss_kib=1\nuser_us=1\nsystem_us=1\nmessage=\n"
+)
+
+
+@pytest.mark.parametrize("also", ["", "lock", "place", "start"])
+def test_an_end_that_the_supervisor_has_not_written_does_not_count(ground, also):
+    """Spec 8: devices are given back only when every process is gone, whatever a job writes of itself or another."""
+    ground.launch("a", "sleep", "1000")
+    ground.running("a")
+    run = ground.home / "runs" / "a"
+    if also in ("lock", "place"):
+        shutil.rmtree(run)
+    if also == "lock":
+        run.mkdir()
+        (run / "lock").write_text("1 1\n")
+    if also == "start":
+        (ground.home / "exits" / "a.start").unlink()
+    (ground.home / "exits" / "a.exit").write_text(FORGED)
+    for _ in range(3):
+        assert ground.runtime.observe("a").state in (RunState.RUNNING, RunState.STARTING)
+    ground.runtime.stop("a", grace_s=0)
+    eventually(lambda: (ground.home / "exits" / "a.exit").read_text() != FORGED)
+    assert ground.ended("a").stopped
+
+
+def test_an_end_that_was_written_beside_a_killed_supervisor_does_not_count(ground):
+    """Spec 8: a job that kills its supervisor and writes its own end is lost, and its processes end first."""
+    ground.launch("a", "sleep", "1000")
+    start = ground.running("a")
+    os.kill(start.supervisor, signal.SIGKILL)
+    (ground.home / "exits" / "a.exit").write_text(FORGED)
+    ground.reach("a", RunState.LOST)
+    assert ground.runtime.clear_lost("a") == ()
+    assert is_gone(start.pid)
 
 
 def test_many_launches_at_once_all_run(ground):

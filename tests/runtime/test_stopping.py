@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -125,7 +126,7 @@ while True:
     eventually(lambda: len(processes.descendants(supervisor)) > 10)
     ground.runtime.stop("a", grace_s=0)
     ground.ended("a")
-    assert processes.marked("VCTL_RUN_ID", "a") == []
+    assert b"a" not in processes.marked(b"VCTL_RUN_ID", os.fsencode(f"VCTL_HOME={ground.home}"))
 
 
 def test_a_signal_reaches_the_main_process_or_all(ground):
@@ -154,3 +155,62 @@ def test_a_stray_signal_does_not_end_supervision(ground, signo):
     ground.launch("a", "sh", "-c", "sleep 0.2; exit 6")
     os.kill(ground.running("a").supervisor, signo)
     assert ground.ended("a").exit_code == 6
+
+
+SUSPENDS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("every_s", ["1000", "0"], ids=["once", "again and again"])
+def test_a_run_that_suspends_its_supervisor_is_stopped(ground, every_s):
+    """Spec 8: a stop reaches the whole tree, also when nobody answers for it."""
+    ground.python("a", SUSPENDS, every_s)
+    start = ground.running("a")
+    eventually(lambda: processes.process(start.supervisor).state == "T")
+    began = time.monotonic()
+    ground.runtime.stop("a", grace_s=0.2)
+
+    def over():
+        ground.runtime.tend()
+        return ground.runtime.observe("a").state in (RunState.EXITED, RunState.LOST)
+
+    eventually(over)
+    assert time.monotonic() - began < 20
+    assert ground.runtime.clear_lost("a") == ()
+    assert is_gone(start.pid)
+
+
+def test_a_suspended_supervisor_notices_the_end_of_its_run(ground):
+    """Spec 8: a job that suspends its supervisor and ends is over, not running for ever."""
+    ground.launch("a", "sh", "-c", "kill -STOP $PPID; exit 6")
+
+    def over():
+        ground.runtime.tend()
+        return ground.runtime.observe("a").state is RunState.EXITED
+
+    eventually(over)
+    assert ground.ended("a").exit_code == 6
+
+
+def test_a_suspended_launcher_is_woken_or_replaced(ground):
+    """Spec 8: nobody can hold up what is launched by suspending the launcher."""
+    ground.runtime.prepare()
+    ground.launch("a", "true")
+    ground.ended("a")
+    launcher = ground.runtime._server.pid
+    until = time.monotonic() + 4
+
+    def suspend():
+        while time.monotonic() < until and not is_gone(launcher):
+            os.kill(launcher, signal.SIGSTOP)
+
+    holder = threading.Thread(target=suspend)
+    holder.start()
+    ground.launch("b", "sh", "-c", "exit 3")
+    eventually(lambda: ground.runtime.tend() or ground.runtime.observe("b").state is RunState.EXITED)
+    holder.join()

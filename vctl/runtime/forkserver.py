@@ -44,6 +44,7 @@ class ForkServer:
         finally:
             theirs.close()
         self._started = processes.start_time(self.pid) or 0
+        self._handle = os.pidfd_open(self.pid)
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the launcher dies; nothing is ever sent on it to us."""
@@ -61,7 +62,8 @@ class ForkServer:
         try:
             # The process may have given SIGPIPE its default action; a dead launcher must not end us.
             self._channel.sendall(frame, socket.MSG_NOSIGNAL)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # somebody may have suspended it
+        except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False
         return True
 
@@ -74,11 +76,10 @@ class ForkServer:
         """End the launcher by ending its channel, and collect it; its supervisors go on."""
         self._channel.close()
         try:
-            handle = os.pidfd_open(self.pid)
             poll = select.poll()
-            poll.register(handle, select.POLLIN)
+            poll.register(self._handle, select.POLLIN)
             poll.poll(_CLOSE_TIMEOUT_MS)  # a suspended one is left to end when it is resumed
-            os.close(handle)
+            os.close(self._handle)
             os.waitpid(self.pid, os.WNOHANG)
-        except (ProcessLookupError, ChildProcessError):
+        except ChildProcessError:
             return  # the program around us collects its children itself

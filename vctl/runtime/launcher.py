@@ -220,7 +220,6 @@ class Launcher:
         finally:
             os._exit(status)
 
-
     def refuse(self, request: bytes, tries: int, cause: OSError) -> None:
         """The kernel refuses another process: the run's exit record says so, as soon as there is room for it."""
         refused = supervisor.Supervisor(marshal.loads(request), self.boot_id)

@@ -17,7 +17,7 @@ _LOOKS_S = (0.001, 0.25)
 _FALLOCATE = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "fallocate64")
 
 
-class _Long(_ctypes._SimpleCData):  # type: ignore[misc,name-defined]  # ctypes itself costs 3 ms
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - ctypes itself costs 3 ms
     _type_ = "l"
 
 

@@ -159,18 +159,48 @@ def send_signal(pid: int, started: int, signo: int) -> bool:
     return True
 
 
-def marked(name: str, value: str) -> list[Process]:
-    """Processes that were started with name=value in their environment, as far as we may read it."""
-    mark = os.fsencode(f"{name}={value}")
-    found: list[Process] = []
+def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
+    """Processes that have a variable, by its value, as far as they have all of ``more`` (``name=value``), too."""
+    found: dict[bytes, list[Process]] = {}
     for one in all_processes():
         try:
-            environ = _read(f"/proc/{one.pid}/environ")
+            variables = _read(f"/proc/{one.pid}/environ").split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or another user's: it cannot be ours to end
-        if mark in environ.split(b"\0"):
-            found.append(one)
+        if all(part in variables for part in more):
+            for variable in variables:
+                if variable.startswith(mark + b"="):
+                    found.setdefault(variable[len(mark) + 1 :], []).append(one)
     return found
+
+
+def holder_of_lock(path: str) -> int | None:
+    """Pid of the process that took the flock of a file, from the kernel's table; None when nobody has."""
+    try:
+        inode = os.stat(path, follow_symlinks=False).st_ino
+    except OSError:
+        return None
+    end = b":%d" % inode
+    for line in _read("/proc/locks").splitlines():
+        fields = line.split()
+        if len(fields) >= 6 and fields[1] == b"FLOCK" and fields[5].endswith(end):
+            return int(fields[4])
+    return None
+
+
+def has_open_below(pid: int, folder: str) -> bool:
+    """Whether a process has a file open that lies, or lay until it was removed, in a directory."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for number in numbers:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/"):
+                return True
+        except OSError:
+            continue  # closed meanwhile
+    return False
 
 
 def _read(path: str) -> bytes:

@@ -18,7 +18,7 @@ class RuntimeUnavailable(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID).
+    """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID, VCTL_HOME).
 
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept.
@@ -80,11 +80,15 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started."""
+    """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started.
+
+    `problem`: why nothing is known of a run that is LOST, where it is known.
+    """
 
     state: RunState
     start: StartRecord | None = None
     exit: ExitRecord | None = None
+    problem: str = ""
 
 
 class Launcher(Protocol):

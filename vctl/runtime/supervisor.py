@@ -81,8 +81,7 @@ class Supervisor:
                 if not failed.passes:
                     self.record_exit(failed.exit_code, launch_errno=failed.errno, message=str(failed))
                     return
-                self.pause()
-                if self.stopped:
+                if self.pause():
                     self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
                     return
         self.wait()
@@ -123,10 +122,11 @@ class Supervisor:
             return False
         return True
 
-    def pause(self) -> None:
-        """Wait a moment before the process is started again, or until a stop is asked for."""
-        if signal.sigtimedwait((STOP_SIGNAL,), _RETRY_S) is not None:
-            self.heed_stop()
+    def pause(self) -> bool:
+        """Wait a moment before the process is started again; True when a stop is asked for."""
+        signal.sigtimedwait((STOP_SIGNAL,), _RETRY_S)
+        self.heed_stop()
+        return self.stopped
 
     def start(self) -> None:
         """Start the main process in a session of its own and record it, or raise SpawnError."""
