@@ -64,6 +64,12 @@ class Processes:
     def observe(self, run_id: str) -> Seen:
         return self.runs.get(run_id, Seen(RunState.NEVER_STARTED))
 
+    def tend(self) -> set[str]:
+        return set()
+
+    def due_s(self) -> float:
+        return 5.0
+
     def known_runs(self) -> list[str]:
         return list(self.runs)
 
@@ -162,6 +168,7 @@ class World:
             self._open(MortalStore), kind="daemon", local_node=False, terms=self.terms, provider=self.provider
         )
         scheduler.runtime = self.processes  # type: ignore[assignment]
+        scheduler.limits.uptime_ns = self.now
         self.scheduler = scheduler
         scheduler.start()
         return scheduler

@@ -6,6 +6,7 @@ Only the borders (``cli``, ``http``, ``client``) catch these. A broken invariant
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,3 +75,30 @@ def not_text(error: UnicodeEncodeError) -> BadSpec:
     """What could not be stored or sent because it is no Unicode text: the last line behind the checks of each field."""
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error.object)[:60])
     return BadSpec(f"{text!r} is not valid UTF-8 text", fix="write it in UTF-8")
+
+
+class DiskTrouble(VctlError):
+    """The disk is full or does not work: nothing is judged by that, and it is tried again while it lasts."""
+
+    code, exit_code, http_status = "DiskTrouble", 1, 507
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SQLITE_IOERR, _SQLITE_FULL = 10, 13
+
+
+def disk_trouble(error: BaseException) -> DiskTrouble | None:
+    """What the failure of a write or a read says about the disk; None when it says nothing about it."""
+    if isinstance(error, DiskTrouble):
+        return error
+    result = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if result == _SQLITE_FULL or (isinstance(error, OSError) and error.errno in _FULL):
+        return DiskTrouble(
+            "the disk is full: there is no room for what was to be written",
+            fix="free some space, then try again",
+        )
+    if result == _SQLITE_IOERR or (isinstance(error, OSError) and error.errno == errno.EIO):
+        return DiskTrouble(
+            f"the disk does not work: {error}", fix="see what `dmesg` says, free some space, then try again"
+        )
+    return None

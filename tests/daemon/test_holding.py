@@ -176,3 +176,21 @@ def test_a_signal_warns_before_the_time_limit(here: Life) -> None:
     here.skew_ns += HOUR
     here.until(lambda: here.job("a")["status"] == "FAILED")
     assert (here.job("a")["state_reason"], here.job("a")["exit_code"]) == ("TimeLimit", 124)
+
+
+def test_a_clock_that_is_set_ends_nothing(here: Life) -> None:
+    """Spec 8: a time limit is counted from the start of the process, whatever the clock on the wall says."""
+    submit(here, "a", "sleep", "60", time_limit_s=30)
+    here.until(lambda: here.job("a")["status"] == "RUNNING")
+    scheduler = here.scheduler
+    assert scheduler is not None
+    here.until(lambda: scheduler.limits.left_s() is not None)
+    uptime = scheduler.limits.uptime_ns
+    scheduler.store.clock = lambda: here.now() + 7_200 * 10**9
+    for _ in range(3):
+        here.turn()
+    assert here.job("a")["status"] == "RUNNING"
+    scheduler.store.clock = here.now
+    scheduler.limits.uptime_ns = lambda: uptime() + 30 * 10**9
+    here.until(lambda: here.job("a")["status"] == "FAILED")
+    assert (here.job("a")["state_reason"], here.job("a")["exit_code"]) == ("TimeLimit", 124)

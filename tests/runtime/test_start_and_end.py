@@ -232,9 +232,13 @@ def test_what_a_job_leaves_in_the_place_of_its_record_gives_way(ground, how):
     assert ground.ended("a").exit_code == 5
 
 
-FORGED = (
-    "exit_code=0\nsignal=0\nlaunch_errno=0\nstopped=0\nended_at=1\nmax_rss_kib=1\nuser_us=1\nsystem_us=1\nmessage=\n"
-)
+FORGED = "".join(
+    f"{name}={value}\n"
+    for name, value in {
+        "exit_code": 0, "signal": 0, "launch_errno": 0, "stopped": 0, "ended_at": 1,
+        "max_rss_kib": 1, "user_us": 1, "system_us": 1, "message": "",
+    }.items()
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("also", ["", "lock", "place", "start"])

@@ -14,7 +14,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command, Param
 from vctl.core.text import visible
-from vctl.errors import BadSpec, VctlError, not_text
+from vctl.errors import BadSpec, VctlError, disk_trouble, not_text
 
 
 def run(words: Sequence[str]) -> int:
@@ -41,6 +41,8 @@ def run(words: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get("VCTL_DEBUG") == "1":
             raise
+        if (trouble := disk_trouble(error)) is not None:
+            return _report(trouble, as_json=wants_json(words))
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = VctlError(
             f"internal error: {detail}", fix="VCTL_DEBUG=1 shows the traceback; please report it"

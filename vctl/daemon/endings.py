@@ -29,6 +29,7 @@ class Ended:
     record: ExitRecord | None
     lost_message: str = ""
     lost_reason: str = jb.PROCESS_LOST
+    start: StartRecord | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,14 +235,15 @@ def outcome_of(run: Run, end: Ended) -> Outcome:
     record = end.record
     if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
         return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
-    if record is None:
+    if record is None and run.stop_reason is None:
         return Outcome(jb.FAILED, end.lost_reason, None, end.lost_message)
-    if record.launch_errno is not None:
+    if record is not None and record.launch_errno is not None:
         return Outcome(jb.FAILED, jb.LAUNCH_FAILED, record.exit_code, record.message)
-    if run.stop_reason is not None and record.stopped:
+    if run.stop_reason is not None and (record is None or record.stopped):
         if run.stop_reason == jb.TIME_LIMIT:
             return Outcome(jb.FAILED, jb.TIME_LIMIT, jb.EXIT_TIME_LIMIT, "ran longer than its time limit")
         return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, _WORDS.get(run.stop_reason, "stopped"))
+    assert record is not None
     if record.exit_code == 0:
         return Outcome(jb.SUCCEEDED, None, 0, None)
     if record.signal is not None:

@@ -21,7 +21,7 @@ from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
 
 
-def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
+def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0) -> LaunchRequest | None:
     """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
     job = jobs.get(store, run.job_id)
     launch = jobs.launch(store, run.job_id) if run.task_id is None else tasks.launch(store, run.task_id)
@@ -45,6 +45,9 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         "VCTL_VNODE_ID": run.vnode_id,
         "VCTL_NODE_ID": run.node_id,
         "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
+        "VCTL_INSTANCES": dumps(
+            {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
+        ),
         "VCTL_HOME": str(store.home),
         "VCTL_LEASE_FILE": notices.path_of(store.home, job["submission_id"]),
     }
@@ -70,6 +73,7 @@ def request_of(store: Store, ledger: Ledger, run: Run) -> LaunchRequest | None:
         log_path=str(log_of(Path(store.home), run.task_id or job["submission_id"])),
         cpu_ids=sees.cores if pinned else None,
         grace_s=job["grace_s"],
+        log_max_bytes=log_max_bytes,
     )
 
 

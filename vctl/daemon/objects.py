@@ -17,7 +17,7 @@ from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
 from vctl.daemon.mirror import Mirror
-from vctl.errors import VctlError
+from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
 from vctl.runtime import objects as files
 from vctl.store import jobs, rows, tasks
@@ -53,6 +53,8 @@ def prepare(
     try:
         files.make(place)
     except OSError as error:
+        if (trouble := disk_trouble(error)) is not None:
+            raise trouble from None
         raise Unprepared(f"{place} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
     for name in outputs:
         files.clear(place, name)

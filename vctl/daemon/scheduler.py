@@ -6,20 +6,22 @@ between any two steps is harmless: the next scheduler continues from the tables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import time
+from collections import deque
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon import commit, endings, gangs
+from vctl.daemon import commit, endings, gangs, identity
 from vctl.daemon.beginnings import begin_due
 from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import request_of
 from vctl.daemon.limits import TimeLimits
-from vctl.daemon.log_rotation import rotate
+from vctl.daemon.looking import look
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
@@ -29,8 +31,9 @@ from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
+from vctl.daemon.trouble import Trouble
+from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
-from vctl.ops.logs import log_of
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
@@ -45,6 +48,9 @@ SAFETY_S = 5.0
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 
+FORGET_S = 0.01
+"""How long a turn removes files of runs that are over."""
+LEISURE_S = 0.05
 ROUNDS_S = 0.5
 """How long rounds follow each other before stops, time limits and all else have their turn again."""
 
@@ -81,13 +87,14 @@ class Scheduler:
         self.rounds = 0
         self.last_round_ms = 0.0
         self.mirror: Mirror | None = None
-        self._awaited: set[str] = set()
-        """Runs that were launched and of which no start has been seen yet."""
+        self._postponed: dict[str, Run] = {}
+        """Runs that could not be launched for a reason that passes."""
+        self.trouble = Trouble(say)
         self._begun: list[tuple[Run, StartRecord]] = []
         """Starts that were seen and are not written yet, and since when."""
         self._begun_at = 0.0
         self._last_sweep = 0.0
-        self._over: list[str] = []
+        self._over: deque[str] = deque()
         """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
         self._more = False
         """Whether the last round left something to the next one."""
@@ -99,6 +106,8 @@ class Scheduler:
         """Begin to rule: replay the tables, look for every process, take up what was left undone."""
         self.runtime.prepare()
         self.store.begin_reign(self.kind)
+        if found := identity.settle(self.store):
+            say(found)
         ensure_local(self.store, wanted=self.local_node)
         self.watch.add(self.runtime.exits, MOVED_TO)
         self.watch.add(self.store.watched(), MODIFY)
@@ -108,11 +117,11 @@ class Scheduler:
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
-        if orderly and self.mirror is not None:
-            self.memory.write(self.mirror)
-        if orderly and self.mirror is not None:
-            self._record(self.mirror, [])
-        self._forget_runs()
+        with contextlib.suppress(DiskTrouble):
+            if orderly and self.mirror is not None:
+                self.memory.write(self.mirror)
+                self._record(self.mirror, [])
+        self._forget_runs(SAFETY_S)
         self.provider.close()
         self.watch.close()
         self.runtime.close()
@@ -123,7 +132,7 @@ class Scheduler:
         self.mirror = Mirror.load(self.store)
         self.mirror.lease_s = self.returns.terms.duration_s
         self.mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        self._awaited = {run.run_id for run in self.mirror.runs.values() if run.state == jb.ASSIGNED}
+        self._postponed.clear()  # they are launched by the sweep
         self._begun.clear()  # they are seen again
         self.limits.clear()
         self.dependencies.clear()
@@ -136,6 +145,8 @@ class Scheduler:
 
     def turn(self) -> None:
         """Do everything there is to do now."""
+        if self.trouble.rest_s():
+            return
         try:
             try:
                 self._turn()
@@ -143,9 +154,13 @@ class Scheduler:
                 say(f"the tables are replayed, as a row cannot be taken over: {error}")
                 self.mirror = None
                 self._turn()
-        except BaseException:
+        except BaseException as error:
             self.mirror = None  # a half-applied batch must not be built upon
-            raise
+            if not self.trouble.passes(error):
+                raise
+        else:
+            if not self._postponed:
+                self.trouble.is_over()
 
     def _turn(self) -> None:
         if self.mirror is None:
@@ -153,6 +168,8 @@ class Scheduler:
         mirror = self.mirror
         assert mirror is not None
         names, overflow = self._changes()
+        names |= self.runtime.tend()
+        self._launch_postponed(mirror)
         self._observe(mirror, names)
         if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
             self._sweep(mirror)
@@ -177,6 +194,7 @@ class Scheduler:
         self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
         self.memory.turn(mirror)
+        self._forget_runs(FORGET_S)
         self.beat()
 
     def _round(self, mirror: Mirror) -> bool:
@@ -204,17 +222,25 @@ class Scheduler:
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:
-            request = request_of(self.store, mirror.ledger, run)
-        except ValueError as error:
-            self._record(mirror, [Ended(run, None, f"what it was to start cannot be read: {error}")])
-            return
+            request = request_of(self.store, mirror.ledger, run, log_max_bytes=self.log_max_bytes)
+            if request is not None:
+                self.runtime.launch(request)
         except Unprepared as error:
             self._record(mirror, [Ended(run, None, error.problem, error.reason)])
             self._let_go(mirror, run)
-            return
-        if request is not None:
-            self._awaited.add(run.run_id)
-            self.runtime.launch(request)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self._record(mirror, [Ended(run, None, f"what it was to start cannot be read: {error}")])
+            self._let_go(mirror, run)
+        except (OSError, VctlError) as error:
+            if not self.trouble.passes(error):
+                raise
+            self._postponed[run.run_id] = run
+
+    def _launch_postponed(self, mirror: Mirror) -> None:
+        postponed, self._postponed = self._postponed, {}
+        for run_id in postponed:
+            if (run := mirror.runs.get(run_id)) is not None:
+                self._launch(mirror, run)
 
     # ---- looking at processes ----
 
@@ -234,22 +260,20 @@ class Scheduler:
             run = mirror.runs.get(run_id)
             if run is None:
                 continue
-            seen = self.runtime.observe(run_id)
-            match seen.state:
-                case RunState.NEVER_STARTED:
-                    if relaunch:
-                        self._launch(mirror, run)
-                case RunState.RUNNING:
-                    assert seen.start is not None
-                    self._awaited.discard(run_id)
-                    self._note_start(mirror, run, seen.start)
-                    self.limits.note(run, seen.start.started_at)
-                case RunState.EXITED:
-                    if seen.start is not None:
-                        self._note_start(mirror, run, seen.start)
-                    ended.append(Ended(run, seen.exit))
-                case RunState.LOST if not self.runtime.clear_lost(run_id):
-                    ended.append(Ended(run, None, "its supervisor was killed or the machine restarted"))
+            try:
+                found = look(self.runtime, run)
+            except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
+                say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
+                continue
+            if isinstance(found, Ended):
+                if found.start is not None:
+                    self._note_start(mirror, run, found.start)
+                ended.append(found)
+            elif isinstance(found, StartRecord):
+                self._note_start(mirror, run, found)
+                self.limits.note(run, found)
+            elif found is RunState.NEVER_STARTED and relaunch:
+                self._launch(mirror, run)
         if ended:
             self._follow_up(mirror, ended)
         elif self._begun and time.monotonic() - self._begun_at >= STARTS_S:
@@ -257,7 +281,7 @@ class Scheduler:
 
     def _note_start(self, mirror: Mirror, run: Run, start: StartRecord) -> None:
         """A process was seen to run; that is written with the next commit, or soon."""
-        if run.state == jb.ASSIGNED:
+        if run.pid is None:
             if not self._begun:
                 self._begun_at = time.monotonic()
             self._begun.append((run, start))
@@ -293,7 +317,6 @@ class Scheduler:
 
     def _let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over."""
-        self._awaited.discard(run.run_id)
         self.limits.forget(run.run_id)
         self._over.append(run.run_id)
         self.objects.let_go(mirror, run)
@@ -304,25 +327,17 @@ class Scheduler:
         """Look at every process: after a start, a lost wake-up, and now and then."""
         self._last_sweep = time.monotonic()
         self._observe(mirror, set(mirror.runs), relaunch=relaunch)
-        self._forget_runs()
-        if self.log_max_bytes:
-            self._rotate_logs(mirror)
+        self.objects.tidy()
         if relaunch:
             for run_id in self.runtime.known_runs():
                 if run_id not in mirror.runs:
                     self._end_unknown(run_id)
 
-    def _rotate_logs(self, mirror: Mirror) -> None:
-        names = {run.task_id or jobs.submission_id(self.store, run.job_id) for run in mirror.runs.values()}
-        for name in sorted(name for name in names if name):
-            rotate(log_of(self.store.home, name), self.log_max_bytes)
-
-    def _forget_runs(self) -> None:
-        """Remove the files of runs that are over; what a crash leaves is removed at the next start."""
-        for run_id in self._over:
-            self.runtime.forget(run_id)
-        self._over.clear()
-        self.objects.tidy()
+    def _forget_runs(self, most_s: float) -> None:
+        """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
+        until = time.monotonic() + most_s
+        while self._over and time.monotonic() < until:
+            self.runtime.forget(self._over.popleft())
 
     def _end_unknown(self, run_id: str) -> None:
         """A process that no row knows (its row was set aside, or a backup was restored)."""
@@ -371,8 +386,10 @@ class Scheduler:
 
     def sleep_s(self) -> float:
         """How long nothing will be due, at most ``SAFETY_S``."""
+        if rest_s := self.trouble.rest_s():
+            return rest_s
         now = self.store.clock()
-        due = [] if (at := self.limits.nearest_ns()) is None else [at]
+        due = []
         if self._begun:
             due.append(now + int(STARTS_S * 1e9))
         if self.mirror is not None:
@@ -391,7 +408,11 @@ class Scheduler:
             due += [at for queue in self.mirror.queues.values() for at in queue.reserved_after(now)]
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
         clocks = (self.maintenance, self.returns, self.reclaims, self.provider)
-        return max(0.0, min(SAFETY_S, nearest, *(clock.due_s() for clock in clocks)))
+        if self._over or self._postponed:
+            nearest = min(nearest, LEISURE_S)
+        if (left_s := self.limits.left_s()) is not None:
+            nearest = min(nearest, left_s)
+        return max(0.0, min(SAFETY_S, nearest, self.runtime.due_s(), *(clock.due_s() for clock in clocks)))
 
     def beat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""
@@ -410,5 +431,6 @@ class Scheduler:
 
 def say(message: str) -> None:
     """One line of the daemon's log, on stderr."""
-    sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
+        sys.stderr.flush()

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse as _JSONResponse
 
-from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, not_text
+from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, disk_trouble, not_text
 
 MANAGEMENT = "/virtual_clusters"
 CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
@@ -140,6 +140,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def crashed(request: Request, error: Exception) -> JSONResponse:
+        if (trouble := disk_trouble(error)) is not None:
+            return answer(request, trouble)
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         return answer(
             request,

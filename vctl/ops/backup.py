@@ -37,6 +37,7 @@ def restore(home: Path, path: Path) -> forms.Form:
         raise Conflict("a scheduler is running here", fix="stop the daemon first, then restore")
     try:
         kept = database.replace_with(home, path)
+        database.disown(home)  # what they say has begun is not begun again
     finally:
         lock.release()
     return {"restored": str(path), "kept": None if kept is None else str(kept)}

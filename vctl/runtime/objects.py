@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from vctl.errors import disk_trouble
 from vctl.runtime import trees
 
 ROOT = "objects"
@@ -113,6 +114,8 @@ def bring(source: Path, place: Path, name: str) -> None:
         os.rename(staged, place / name)
         mark.touch(mode=0o600)
     except OSError as error:
+        if (trouble := disk_trouble(error)) is not None:
+            raise trouble from None
         raise Unusable(f"{name} cannot be brought to {place}: {error.strerror}") from None
     finally:
         trees.remove(staged)

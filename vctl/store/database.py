@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError
@@ -14,6 +16,8 @@ NETWORK_FILESYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs ncpfs afs 9p ceph glusterfs lustre gpfs beegfs orangefs ocfs2 gfs2 "
     "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse davfs fuse.rclone".split()
 )
+PLACE = "place"
+"""In ``meta``: the name of the records (files in the state directory) that belong to these tables."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
 
 
@@ -234,6 +238,12 @@ def check_copy(path: Path) -> None:
             f"{path} is damaged or from a newer vctl (schema {version})",
             fix="name another file made by `vctl backup`",
         )
+
+
+def disown(home: Path) -> None:
+    """These tables come from elsewhere or from another time: no records of processes belong to them."""
+    with closing(_open(database_path(home))) as db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
 
 
 def replace_with(home: Path, source: Path) -> Path | None:

@@ -26,8 +26,9 @@ def mark_launched(
 ) -> None:
     """The process has been seen: how to find it again."""
     store.db.execute(
-        "UPDATE runs SET state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ? WHERE run_id = ? AND state = ?",
-        (jb.LAUNCHED, pid, pid_start, boot_id, started_at, run_id, jb.ASSIGNED),
+        "UPDATE runs SET state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
+        " WHERE run_id = ? AND pid IS NULL",
+        (jb.LAUNCHED, pid, pid_start, boot_id, started_at, run_id),
     )
 
 
@@ -67,3 +68,10 @@ def strip(store: Store, run_id: str) -> None:
 def live_rows(store: Store) -> list[Row]:
     """Runs that are not over."""
     return store.rows("SELECT * FROM runs WHERE state <> 'ENDED' ORDER BY run_id")
+
+
+def never_again(store: Store) -> int:
+    """Whatever was to be started may have been, and is not started again. How many processes that concerns."""
+    store.db.execute("UPDATE runs SET state = ? WHERE state = ?", (jb.LAUNCHED, jb.ASSIGNED))
+    count: int = store.value("SELECT count(*) FROM runs WHERE state = ?", jb.LAUNCHED)
+    return count

@@ -7,12 +7,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vctl.core.caller import Caller
-from vctl.errors import Unreachable, VctlError
+from vctl.errors import Unreachable, VctlError, disk_trouble
 from vctl.store import database
 from vctl.store.rows import dumps
 
@@ -120,9 +120,12 @@ class Store:
                 self._check_epoch()
             yield
             self.db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if self.db.in_transaction:  # a full disk has taken everything back already
-                self.db.execute("ROLLBACK")
+                with suppress(sqlite3.OperationalError):
+                    self.db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error) and (trouble := disk_trouble(error)) is not None:
+                raise trouble from error
             raise
         self._announce()
 
@@ -150,9 +153,14 @@ class Store:
 
     def _announce(self) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
-        if self._changes_fd is None:
-            self._changes_fd = os.open(self.home / CHANGES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._changes_fd, b".", 0)
+        try:
+            if self._changes_fd is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._changes_fd = os.open(self.home / CHANGES, flags, 0o600)
+            os.pwrite(self._changes_fd, b".", 0)
+        except OSError as error:
+            if disk_trouble(error) is None:  # what was committed counts, whoever hears of it a little later
+                raise
 
     def wake(self) -> None:
         """Wake whoever waits for a change, to look at more than the tables."""
@@ -243,9 +251,13 @@ class Store:
 
     def write_beat(self, beat: Mapping[str, object]) -> None:
         """Leave a sign of life for readers: one write of fixed size, in place, so that none sees half of it."""
-        if self._beat_fd is None:
-            self._beat_fd = os.open(self.home / BEAT, os.O_RDWR | os.O_CREAT, 0o600)
-        os.pwrite(self._beat_fd, dumps(beat).encode().ljust(BEAT_BYTES), 0)
+        try:
+            if self._beat_fd is None:
+                self._beat_fd = os.open(self.home / BEAT, os.O_RDWR | os.O_CREAT, 0o600)
+            os.pwrite(self._beat_fd, dumps(beat).encode().ljust(BEAT_BYTES), 0)
+        except OSError as error:
+            if disk_trouble(error) is None:
+                raise
 
     def read_beat(self) -> dict[str, Any] | None:
         """The last sign of life of a scheduler, or None when there never was one."""

@@ -1,0 +1,31 @@
+"""Whether tables and records belong together: after a restore, in a copy of a state directory, or without its records.
+
+If not, another scheduler may have started what these tables are about to start, and may have seen its end. So what the
+tables have begun is not begun again: who has no records here is lost.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vctl.runtime import place
+from vctl.store import runs
+from vctl.store.database import PLACE
+from vctl.store.store import Store
+
+
+def settle(store: Store) -> str | None:
+    """Make tables and records belong together; a line about what was found when they did not."""
+    mark, known = place.read(store.home), store.recall(PLACE)
+    if mark is not None and not mark.copied and mark.name == known:
+        return None
+    found = "these tables were restored, or their records are gone: what they had begun is not begun again"
+    if mark is not None and mark.copied:
+        aside = place.set_aside(store.home)
+        found = f"this state was copied: what its original had begun is not begun again; its records are in {aside}"
+    name = os.urandom(8).hex()
+    place.write(store.home, name)
+    with store.transaction():
+        begun = runs.never_again(store)
+        store.remember(PLACE, name)
+    return found if begun else None

@@ -1,0 +1,41 @@
+"""What is to be seen of the process of a run, and what it means beside what the tables know of it."""
+
+from __future__ import annotations
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.daemon.endings import Ended
+from vctl.runtime import processes
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState, StartRecord
+
+NO_RECORDS = (
+    "it has no records here (a restored or copied state, or they were removed) and is not started again"
+)
+
+
+def look(runtime: LocalRuntime, run: Run) -> StartRecord | Ended | RunState:
+    """How a process runs, or how it ended; else only in which state it is."""
+    seen = runtime.observe(run.run_id)
+    match seen.state:
+        case RunState.NEVER_STARTED if run.state != jb.ASSIGNED:
+            return _lost(runtime, run, NO_RECORDS)
+        case RunState.RUNNING if seen.start is not None:
+            return seen.start
+        case RunState.EXITED if not _lives(run):
+            return Ended(run, seen.exit, start=seen.start)
+        case RunState.LOST:
+            return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
+    return seen.state
+
+
+def _lost(runtime: LocalRuntime, run: Run, problem: str) -> Ended | RunState:
+    """Nobody knows how a run ended. It is over when its processes are."""
+    return RunState.LOST if runtime.clear_lost(run.run_id) else Ended(run, None, problem)
+
+
+def _lives(run: Run) -> bool:
+    """Whether the main process lives that the tables know: an end that a file tells of is none then."""
+    if run.pid is None or run.pid_start is None or run.boot_id is None:
+        return False
+    return processes.alive(run.pid, run.pid_start, run.boot_id)

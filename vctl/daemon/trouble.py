@@ -1,0 +1,40 @@
+"""What keeps a scheduler from working and says nothing of the work: a full disk, a launcher that cannot be started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from vctl.errors import disk_trouble
+from vctl.runtime.protocol import RuntimeUnavailable
+
+REST_S = 1.0
+
+
+class Trouble:
+    """The present trouble, if any: told once, and a rest before each new try."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._problem = ""
+        self._until = 0.0
+
+    def rest_s(self) -> float:
+        """How long to rest; 0 when there is no trouble."""
+        return max(0.0, self._until - time.monotonic())
+
+    def passes(self, error: BaseException) -> bool:
+        """Whether an error is of this kind; then it is tried again."""
+        trouble = disk_trouble(error) or (error if isinstance(error, RuntimeUnavailable) else None)
+        if trouble is None:
+            return False
+        if trouble.problem != self._problem:
+            self._say(f"{trouble.problem}; it is tried again every {REST_S:g} s")
+        self._problem, self._until = trouble.problem, time.monotonic() + REST_S
+        return True
+
+    def is_over(self) -> None:
+        """A whole turn went well."""
+        if self._problem:
+            self._say("the trouble is over")
+        self._problem, self._until = "", 0.0

@@ -1,0 +1,61 @@
+"""The mark of a state directory: a file in ``runs/`` that says whose records lie there, and that they were not copied.
+
+A copy of the directory has another inode; records that are copies say nothing of processes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = ".place"
+_RECORDS = ("runs", "exits", "stops")
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the mark says; ``copied``: it was written elsewhere."""
+
+    name: str
+    copied: bool
+
+
+def read(home: Path) -> Place | None:
+    """The mark of a state directory; None when there is none that can be read."""
+    try:
+        fd = os.open(home / "runs" / MARK, _READ)
+    except OSError:
+        return None
+    try:
+        words = os.read(fd, 200).decode(errors="replace").split()
+        return Place(words[0], words[1:] != [str(os.fstat(fd).st_ino)]) if words else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def write(home: Path, name: str) -> None:
+    """Mark the records as those of the tables that know this name."""
+    staged = home / "runs" / f"{MARK}.new"
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(fd, f"{name} {os.fstat(fd).st_ino}\n".encode())
+    finally:
+        os.close(fd)
+    os.rename(staged, home / "runs" / MARK)
+
+
+def set_aside(home: Path) -> Path:
+    """Move records that were copied out of the way and begin with none; where they are now."""
+    aside = home / f"copied-{time.time_ns()}"
+    aside.mkdir(mode=0o700)
+    for name in _RECORDS:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(home / name, aside / name)
+        (home / name).mkdir(mode=0o700)
+    return aside
