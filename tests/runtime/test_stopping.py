@@ -172,7 +172,6 @@ def test_a_run_that_suspends_its_supervisor_is_stopped(ground, every_s):
     ground.python("a", SUSPENDS, every_s)
     start = ground.running("a")
     eventually(lambda: processes.process(start.supervisor).state == "T")
-    began = time.monotonic()
     ground.runtime.stop("a", grace_s=0.2)
 
     def over():
@@ -180,7 +179,6 @@ def test_a_run_that_suspends_its_supervisor_is_stopped(ground, every_s):
         return ground.runtime.observe("a").state in (RunState.EXITED, RunState.LOST)
 
     eventually(over)
-    assert time.monotonic() - began < 20
     assert ground.runtime.clear_lost("a") == ()
     assert is_gone(start.pid)
 

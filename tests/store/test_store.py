@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.conftest import Clock
-from vctl.errors import Conflict, Unreachable, VctlError
+from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.store import database, feed, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
@@ -44,7 +44,7 @@ def test_a_full_disk_is_named_and_the_connection_goes_on(store: Store) -> None:
             for _ in range(1000):
                 store.event("a", "job", "x" * 4000)
 
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(DiskTrouble, match="full"):
         fill()
     with store.transaction():
         store.event("a", "job", "1")

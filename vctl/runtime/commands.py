@@ -110,7 +110,9 @@ def end_left_behind(mark: str) -> bool:
 
     Only while its first process lives: what a finished command left in the background is left alone.
     """
-    found = [one for one in processes.marked(CALL_MARK, mark) if one.pid == one.session]
+    found = [
+        one for one in processes.marked(CALL_MARK.encode()).get(mark.encode(), ()) if one.pid == one.session
+    ]
     for one in found:
         with suppress(ProcessLookupError):
             os.killpg(one.group, signal.SIGKILL)
