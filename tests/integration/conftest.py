@@ -318,7 +318,7 @@ def everything_imported() -> None:
     """So that no fork imports it again."""
     import sqlite_utils.migrations  # noqa: F401
 
-    from vctl.cli import bridge, catalog, output, page  # noqa: F401
+    from vctl.cli import bridge, catalog, output, screen, table  # noqa: F401
     from vctl.daemon import loop, waiting  # noqa: F401
     from vctl.ops import health, jobs, views  # noqa: F401
     from vctl.scheduler import feasibility  # noqa: F401
