@@ -37,7 +37,9 @@ def test_a_daemon_that_is_killed_while_its_provider_works_neither_leaks_nor_doub
     assert (len(up), len(down)) == (1, 1)
     assert len(cloud.calls("up")) == len(cloud.calls("down")) == 3
     place.assert_sound()
-    assert str(ROOT / "vctl") not in (place.folder / "daemon.log").read_text()  # no traceback but the command's own
+    assert (
+        str(ROOT / "vctl") not in (place.folder / "daemon.log").read_text()
+    )  # no traceback but the command's own
 
 
 def test_a_command_that_leaves_a_child_on_its_output_does_not_stop_the_scheduler(
