@@ -16,8 +16,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.tasks import Lease
-from vctl.scheduler.elasticity import Grow, apply_growth, grow, growth_fits, revert_growth
-from vctl.scheduler.gang_growth import grow_for_gang
+from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
+from vctl.scheduler.gang_growth import grow, grow_for_gang
 from vctl.scheduler.leasing import above_minimum, free_part, give_back
 
 A1 = "a < primary [1c]: n1~1c"

@@ -8,7 +8,7 @@ from tests.scheduler import ground as g
 from tests.scheduler import trees
 from tests.world import unbalanced
 from vctl.core.ledger import Ledger
-from vctl.scheduler.elasticity import grow
+from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore, settle
 
 ABOVE = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
 from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Amounts, Holding, Room
@@ -291,7 +291,7 @@ class Ledger:
         if not node.schedulable or (not any(room.free.values()) and self._has_left_the_view(vnode_id)):
             index.drop(vnode_id)
             return
-        template_id = node.template_id if vnode.whole else ""
+        template_id = template_of(vnode, node)
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] != template_id:
             own = sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)
@@ -299,6 +299,14 @@ class Ledger:
             number = kinds.setdefault((tuple(own), template_id), len(kinds))
             known = self._static[vnode_id] = (vnode, template_id, number)
         index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, room)
+
+
+def template_of(vnode: VNode, node: Node) -> str:
+    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty."""
+    is_whole = vnode.whole or (
+        vnode.kind == FLEXIBLE and rs.within(node.total.amounts, vnode.holding.amounts)
+    )
+    return node.template_id if is_whole else ""
 
 
 def primary_labels(node: Node) -> dict[str, str]:

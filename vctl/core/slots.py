@@ -56,6 +56,10 @@ class SlotIndex:
         key = self._key_of.get(vnode_id)
         return None if key is None else self.classes[key]
 
+    def on_node(self, node_id: str) -> list[str]:
+        """The cluster's virtual nodes on a physical node, by id."""
+        return sorted(self._on_node.get(node_id, ()))
+
     def put(
         self, vnode_id: str, node_id: str, labels: Labels, static: int, template_id: str, room: Room
     ) -> None:

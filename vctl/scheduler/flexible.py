@@ -28,11 +28,12 @@ class Option(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[S]):
-    """One flexible piece: on a node in this state, in this slot."""
+    """One flexible piece: on a node in this state, in this slot; with the instances chosen (number, level), if any."""
 
     state: int
     slot: S
     amounts: Vector
+    shares: tuple[tuple[int, int], ...] = ()
 
 
 Stand = tuple[int, int, tuple[Option[S], ...]]
@@ -53,19 +54,19 @@ def split(
         (option.cost, state, option)
         for state, _, options in stands
         for option in options
-        if _within(want, option.most)
+        if within(want, option.most)
     ]
     if whole:
         _, state, option = min(whole, key=lambda entry_: entry_[:2])
         return [Part(state, option.slot, want)], 0
     if one_piece:
         return None, 0
-    stands = [(state, count, _worthwhile(options, want)) for state, count, options in stands]
+    stands = [(state, count, worthwhile(options, want)) for state, count, options in stands]
     used = 0
-    for host, others in _hosts(stands, want, entry):
-        for choice in _choices(others):
+    for host, others in hosts(stands, want, entry):
+        for choice in choices(others):
             used += 1
-            parts = _split_chosen(choice, want, entry, host)
+            parts = split_chosen(choice, want, entry, host)
             if parts is not None:
                 return parts, used
             if used >= tries:
@@ -73,15 +74,16 @@ def split(
     return None, used
 
 
-def _within(small: Vector, large: Vector) -> bool:
+def within(small: Vector, large: Vector) -> bool:
+    """Whether a vector is at most another in every place."""
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def _worthwhile(options: tuple[Option[S], ...], want: Vector) -> tuple[Option[S], ...]:
+def worthwhile(options: tuple[Option[S], ...], want: Vector) -> tuple[Option[S], ...]:
     """Options no other option of the node beats in every resource; most useful first."""
     kept: list[Option[S]] = []
     for option in sorted(options, key=lambda o: (-_share(o.most, want), o.cost)):
-        if any(option.most) and not any(_within(option.most, other.most) for other in kept):
+        if any(option.most) and not any(within(option.most, other.most) for other in kept):
             kept.append(option)
     return tuple(kept)
 
@@ -93,7 +95,7 @@ def _share(most: Vector, want: Vector) -> int:
 Host = tuple[int, Option[S]]
 
 
-def _hosts(
+def hosts(
     stands: Sequence[Stand[S]], want: Vector, entry: Vector
 ) -> Iterator[tuple[Host[S] | None, list[Stand[S]]]]:
     """Every node state that can hold the entrypoint, with the other nodes; None when nobody asks."""
@@ -104,7 +106,7 @@ def _hosts(
         (-_share(option.most, want), option.cost, state, option)
         for state, _, options in stands
         for option in options
-        if _within(entry, option.most)
+        if within(entry, option.most)
     ]
     for _, _, state, option in sorted(hosts, key=lambda host: host[:3]):
         others = [(s, count - (s == state), options) for s, count, options in stands]
@@ -114,7 +116,7 @@ def _hosts(
 Chosen = tuple[int, int, Option[S]]
 
 
-def _choices(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
+def choices(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
     """Every way to choose one slot per node, nodes in the same state being alike."""
     fixed: list[Chosen[S]] = [(s, count, options[0]) for s, count, options in stands if len(options) == 1]
     manifold = [stand for stand in stands if len(stand[2]) > 1]
@@ -132,9 +134,10 @@ def _ways(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
             yield [(state, 1, option) for option in way] + rest
 
 
-def _split_chosen(
+def split_chosen(
     nodes: list[Chosen[S]], want: Vector, entry: Vector, host: Host[S] | None
 ) -> list[Part[S]] | None:
+    """Pieces on the slots chosen, the one of the entrypoint first; None when they do not suffice."""
     if host is None:
         return _cover(nodes, want)
     state, option = host

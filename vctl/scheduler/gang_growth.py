@@ -1,78 +1,94 @@
-"""Growing a cluster until a whole gang fits into it."""
+"""Growing a cluster, and those above it, until some work fits: the placement's own search on what growth could bring.
+
+First without loans; only when nothing else helps do siblings lend. What the root cannot give is demand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
-from vctl.core import labels as lb
-from vctl.core import resources as rs
-from vctl.core.clusters import ClusterSpec
+from vctl.core.clusters import ClusterSpec, FixedNode, Group, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
-from vctl.scheduler.elasticity import Grow, grow, revert_growth
-from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.elasticity import Grow, growing, lenders_to
+from vctl.scheduler.growth_ground import growth_ground
+from vctl.scheduler.growth_plan import growth_for
+from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
+
+
+def place_with_growth(
+    ledger: Ledger,
+    parent_id: str,
+    spec: ClusterSpec,
+    entry: Amounts,
+    *,
+    avoid: frozenset[str] = frozenset(),
+    barred: frozenset[str] = frozenset(),
+    budget: int = BUDGET,
+) -> tuple[list[Grow], Placed] | Unplaced | None:
+    """Let a cluster grow until a gang fits into it; applied to the ledger.
+
+    A reason, or None when the cluster cannot grow at all, leaves the ledger as it was. ``avoid`` are physical nodes
+    and ``barred`` virtual nodes of the parent, or above it, that will not do.
+    """
+    found: Unplaced | None = None
+    for lending in (False, True):
+        if lending and not _has_lenders(ledger, parent_id):
+            break
+        ground = growth_ground(ledger, parent_id, lending=lending, avoid=avoid, barred=barred)
+        if ground is None:
+            return None
+        answer = place_on(ground, spec, entry, budget=budget)
+        if isinstance(answer, Placed):
+            return growth_for(ground, answer, entry)
+        found = replace(answer, exhausted=True) if found is not None and found.exhausted else answer
+    return found
 
 
 def grow_for_gang(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
 ) -> tuple[list[Grow], Placed] | None:
-    """Let a cluster grow until a gang fits into it; applied to the ledger. None leaves the ledger as it was.
+    """The same without a reason; None also for what fits without growth."""
+    found = place_with_growth(ledger, parent_id, spec, entry)
+    return found if isinstance(found, tuple) and found[0] else None
 
-    Each part that fits nowhere now makes the cluster grow by itself; then the whole gang is placed at once.
+
+def make_room(
+    ledger: Ledger,
+    cluster_id: str,
+    request: Amounts,
+    selector: Selector = (),
+    avoid: frozenset[str] = frozenset(),
+) -> tuple[list[Grow], VNode] | None:
+    """Let a cluster grow until a request fits into one virtual node of it; applied to the ledger, top level first.
+
+    ``avoid`` are physical nodes that will not do. None (and an untouched ledger) when limits or the lack of free
+    capacity anywhere above forbid it.
     """
-    done: list[Grow] = []
-    trial: list[str] = []
-    possible = True
-    for number, (request, selector, avoid) in enumerate(_parts(ledger, spec, entry, trial)):
-        vnode_id = _room_for(ledger, parent_id, request, selector, avoid)
-        if vnode_id is None:
-            more = grow(ledger, parent_id, request, selector, avoid)
-            if more is None:
-                possible = False
-                break
-            done += more
-            vnode_id = _room_for(ledger, parent_id, request, selector, avoid)
-        if vnode_id is None:
-            possible = False
-            break
-        ledger.charge(f"gang:{number}", vnode_id, ledger.rooms[vnode_id].copy().take(request))
-        trial.append(f"gang:{number}")
-    for run_id in trial:
-        ledger.discharge(run_id)
-    if possible and done:
-        found = place(ledger, parent_id, spec, entry)
-        if isinstance(found, Placed):
-            return done, found
-    for step in reversed(done):
-        revert_growth(ledger, step)
-    return None
+    asked = {name: amount for name, amount in request.items() if amount}
+    spec = ClusterSpec(groups=(Group((FixedNode(asked, selector=selector),)),), flexible=False)
+    found = place_with_growth(ledger, cluster_id, spec, {}, avoid=avoid)
+    if not isinstance(found, tuple):
+        return None
+    steps, placed = found
+    return steps, ledger.vnodes[placed.pieces[0].parent_vnode_id]
 
 
-def _parts(
-    ledger: Ledger, spec: ClusterSpec, entry: Amounts, trial: list[str]
-) -> Iterator[tuple[dict[str, int], Selector, frozenset[str]]]:
-    """What a gang needs, part by part, with the nodes that its policy rules out given the parts before."""
-    for group in spec.groups:
-        first = len(trial)
-        for node in group.nodes:
-            used = frozenset(ledger.vnodes[ledger.charges[run][0]].node_id for run in trial[first:])
-            avoid = used if group.policy == "STRICT_SPREAD" else frozenset()
-            yield {n: a for n, a in node.resources.items() if a}, node.selector, avoid
-    flexible = rs.maximum(spec.flexible_min, {} if spec.groups else entry) if spec.flexible else {}
-    if any(flexible.values()):
-        yield {n: a for n, a in flexible.items() if a}, (), frozenset()
+def grow(
+    ledger: Ledger,
+    cluster_id: str,
+    request: Amounts,
+    selector: Selector = (),
+    avoid: frozenset[str] = frozenset(),
+) -> list[Grow] | None:
+    """The same, without the virtual node."""
+    found = make_room(ledger, cluster_id, request, selector, avoid)
+    return None if found is None else found[0]
 
 
-def _room_for(
-    ledger: Ledger, cluster_id: str, request: Amounts, selector: Selector, avoid: frozenset[str]
-) -> str | None:
-    for vnode in ledger.slots(cluster_id):
-        if (
-            vnode.node_id not in avoid
-            and ledger.nodes[vnode.node_id].schedulable
-            and lb.matches(selector, vnode.labels)
-            and ledger.rooms[vnode.vnode_id].fits(request)
-        ):
-            return vnode.vnode_id
-    return None
+def _has_lenders(ledger: Ledger, cluster_id: str) -> bool:
+    return any(
+        next(lenders_to(ledger, ledger.clusters[one]), None) is not None
+        for one in growing(ledger, cluster_id)
+    )

@@ -5,17 +5,17 @@ Decides nothing that matters to another gang: nodes in one state are interchange
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
 
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, Room
-from vctl.scheduler.placement_ground import Spot
-from vctl.scheduler.placement_model import Bundle, Move, Problem, amounts_of
+from vctl.scheduler.placement_ground import Spot, is_unit
+from vctl.scheduler.placement_model import Bundle, Problem, Share, amounts_of
 from vctl.scheduler.placement_result import Piece
 from vctl.scheduler.placement_search import Found
-from vctl.scheduler.placement_terrain import SlotState
+from vctl.scheduler.placement_terrain import SlotState, level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,14 @@ class _Trial:
             self.rooms[slot_id] = self.problem.terrain.ground.room(slot_id).copy()
         return self.rooms[slot_id]
 
+    def kinds(self, slot_id: str) -> dict[str, dict[int, int]]:
+        """The numbers of the ladders of a slot's instances, where it can grow."""
+        terrain = self.problem.terrain
+        way = terrain.ground.way(slot_id)
+        if way is None:
+            return {}
+        return {name: terrain.kinds(way, name) for name in self.problem.names if is_unit(way, name)}
+
     def _peek(self, state_id: int) -> Spot | None:
         if state_id not in self.head:
             if state_id not in self.fresh:
@@ -94,14 +102,22 @@ def carve(problem: Problem, found: Found) -> list[Carved]:
         slot_id = trial.slot_in(spot, move.before)
         bundle = problem.items[i][1]
         room = trial.room(slot_id)
-        holding = _take_whole(room) if bundle.template else _take(room, problem, bundle.amounts, move)
+        holding = (
+            _take_whole(room)
+            if bundle.template
+            else _take(room, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
+        )
         trial.slots[slot_id] = move.after
         trial.put_node(move.target, spot)
         carved.append(Carved(bundle, slot_id, spot[0], holding))
     for part in found.parts:
         spot = trial.take_node(part.state)
         slot_id = trial.slot_in(spot, part.slot)
-        holding = trial.room(slot_id).take(amounts_of(problem, part.amounts))
+        room, amounts = trial.room(slot_id), amounts_of(problem, part.amounts)
+        if part.shares:
+            holding = _take(room, problem, amounts, part.shares, trial.kinds(slot_id))
+        else:
+            holding = room.take(amounts)
         carved.append(Carved(None, slot_id, spot[0], holding))
     return carved
 
@@ -111,17 +127,24 @@ def _take_whole(room: Room) -> Holding:
     return room.total
 
 
-def _take(room: Room, problem: Problem, request: Amounts, move: Move) -> Holding:
-    """``Room.take`` with the shared instances that the search chose."""
-    chosen = {problem.names[r]: level for r, level in move.shares}
-    instances: dict[str, Mapping[int, int]] = {}
-    for name, amount in request.items():
-        if amount and name in room.instances:
-            if name in chosen:
-                index = min(i for i, level in room.instances[name].items() if level == chosen[name])
-                instances[name] = {index: amount}
-            else:
-                instances[name] = room.pick(name, amount) or {}
+def _take(
+    room: Room,
+    problem: Problem,
+    request: Amounts,
+    shares: Iterable[Share],
+    kinds: Mapping[str, Mapping[int, int]],
+) -> Holding:
+    """``Room.take`` with the instances that the search chose."""
+    instances: dict[str, dict[int, int]] = {}
+    for r, level in shares:
+        name = problem.names[r]
+        mine, own = instances.setdefault(name, {}), kinds.get(name, {})
+        index = min(
+            i
+            for i, share in room.instances[name].items()
+            if i not in mine and level_of(share, own.get(i, 0)) == level
+        )
+        mine[index] = min(request[name], SCALE)
     cpu = request.get(CPU, 0)
     cores = sorted(room.cores)[: cpu // SCALE] if cpu % SCALE == 0 and len(room.cores) * SCALE >= cpu else []
     holding = Holding(dict(request), instances, tuple(cores))

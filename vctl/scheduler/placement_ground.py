@@ -5,17 +5,31 @@ Two ways to get it: as it is now, or as it would be if every alive or draining n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vctl.core import labels as lb
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, template_of
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import Room
 from vctl.core.slots import ClassKey, SlotClass, SlotIndex
+from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
 Spot = tuple[str, tuple[str, ...]]
 """A physical node with the cluster's virtual nodes on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a slot that can grow consists of: (depth, lender, room) of each source, own free capacity first.
+
+    ``fresh``: it does not exist yet. ``choice``: there are several such ways on its node, of which one can be gone.
+    """
+
+    sources: tuple[tuple[int, int, Room], ...]
+    fresh: bool
+    choice: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,23 @@ class Ground:
         """The slot with the lowest node id, if there is any."""
         return self.classes[0].ids[0] if self.classes else None
 
+    def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:
+        """How many members of each class are on nodes that are looked at one by one."""
+        return Counter(id(self.class_of(slot)) for slots in apart.values() for slot in slots)
+
+    @property
+    def budgets(self) -> Budgets | None:
+        """What limits growth; None where slots do not grow."""
+        return None
+
+    def way(self, slot_id: str) -> Way | None:  # noqa: ARG002
+        """How a slot can grow, if it can."""
+        return None
+
+    def way_of(self, group: SlotClass) -> Way | None:  # noqa: ARG002
+        """The same for the members of a class that are not looked at one by one."""
+        return None
+
 
 def ground_now(ledger: Ledger, parent_id: str) -> Ground:
     """What is free in a cluster now, on nodes that take work."""
@@ -91,7 +122,7 @@ def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:
         if node.state not in (ALIVE, DRAINING):
             continue
         holding = vnode.holding
-        template_id = node.template_id if vnode.whole else ""
+        template_id = template_of(vnode, node)
         key: ClassKey = (
             tuple(sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)),
             template_id,
@@ -124,3 +155,38 @@ def _ground(
     # dict order tells in which order states arose; the first id does not, so equal states give equal plans
     classes.sort(key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0]))
     return Ground(ledger, tuple(classes), crowded, class_of, room)
+
+
+# ---- the ladders of a way ----
+
+
+def is_unit(way: Way, name: str) -> bool:
+    """Whether a resource has numbered instances here."""
+    return any(name in room.instances for _, _, room in way.sources)
+
+
+def whole_ladder(way: Way, name: str) -> Ladder:
+    """The sources of a resource, instances together."""
+    return tuple(
+        Source(depth, lender, room.free[name])
+        for depth, lender, room in way.sources
+        if room.free.get(name, 0) > 0
+    )
+
+
+def instance_ladders(way: Way, name: str) -> dict[int, Ladder]:
+    """The sources of each instance of a resource."""
+    found: dict[int, list[Source]] = {}
+    for depth, lender, room in way.sources:
+        for index, share in free_shares(room, name).items():
+            found.setdefault(index, []).append(Source(depth, lender, share))
+    return {index: tuple(ladder) for index, ladder in found.items()}
+
+
+def free_shares(room: Room, name: str) -> dict[int, int]:
+    """What is free of each instance; on a node that shrank no more of them than its free amount."""
+    shares = sorted((s, i) for i, s in room.instances.get(name, {}).items() if s > 0)
+    free = room.free.get(name, 0)
+    while shares and sum(share for share, _ in shares) > free:
+        del shares[0]
+    return {index: share for share, index in shares}

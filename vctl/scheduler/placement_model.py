@@ -14,8 +14,20 @@ from typing import NamedTuple
 from vctl.core.labels import Selector
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.scheduler.flexible import Vector
+from vctl.scheduler.growth_supply import UNLIMITED, growth_of
 from vctl.scheduler.placement_ground import Ground
-from vctl.scheduler.placement_terrain import Interest, NodeState, SlotState, Terrain, inside
+from vctl.scheduler.placement_terrain import (
+    FULL,
+    Interest,
+    NodeState,
+    SlotState,
+    Terrain,
+    full_levels,
+    inside,
+    kind_of,
+    level_of,
+    share_of,
+)
 
 PLENTY = 10**9
 """More copies than any gang has: what a bundle that asks for nothing fits."""
@@ -31,12 +43,16 @@ class Demand(NamedTuple):
     with_entry: bool = False
 
 
+Share = tuple[int, int]
+"""A resource by number, and the level of an instance of it that is taken, whole or in part."""
+
+
 class Move(NamedTuple):
-    """A bundle put into a slot: the slot before and after, shares taken, and the new state of the node."""
+    """A bundle put into a slot: the slot before and after, instances taken, and the new state of the node."""
 
     before: SlotState
     after: SlotState
-    shares: tuple[tuple[int, int], ...]
+    shares: tuple[Share, ...]
     target: int
 
 
@@ -94,9 +110,18 @@ class Problem:
         self.selectors = selectors
         self._selector_ids = {selector: i for i, selector in enumerate(selectors)}
         templates = frozenset(b.template for b in bundles if b.template)
+        self.budgets = ground.budgets
+        if templates and self.budgets:  # whole nodes count against every limit
+            self.names = tuple(sorted({*self.names, *self.budgets.names()}))
+            self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
         on_whole = entry if any(b.with_entry for b in bundles) else None
         self.terrain = Terrain(ground, Interest(self.names, selectors, templates, on_whole, self.want))
+        self.limits = self._limits()
+        """(resource, level of the chain, limit) of what growth is bounded by."""
+        self.is_limited = any(map(self.budgets.is_limited, self.names)) if self.budgets else False
         self._bounds: dict[int, Vector] = {}
+        self._costs: dict[int, Vector] = {}
+        self._depths: dict[tuple[int, int], int] = {}
         self._moves: dict[tuple[int, int], tuple[Move, ...]] = {}
         self.demands: list[Demand] = []
         self.items: list[tuple[int, Bundle]] = []
@@ -164,43 +189,55 @@ class Problem:
         return self._moves[key]
 
     def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[Move]:
-        for i, before in enumerate(state.slots):
-            if before in state.slots[:i]:
-                continue
+        slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
+        if self.budgets:
+            traits = self.terrain.traits
+            slots.sort(key=lambda one: (self.terrain.depth(one, demand.request), traits[one.trait].fresh))
+        for before in slots:
             for after, shares in self._takes(before, demand):
-                others = state.slots[:i] + state.slots[i + 1 :]
-                slots = tuple(sorted((*others, after))) if others else (after,)
-                yield Move(before, after, shares, self.terrain.intern(NodeState(slots, demand.phase + 1)))
+                others = list(state.slots)
+                others.remove(before)
+                if self.terrain.traits[before.trait].choice:
+                    others = [one for one in others if not self.terrain.traits[one.trait].choice]
+                slots_after = tuple(sorted((*others, after))) if others else (after,)
+                yield Move(
+                    before, after, shares, self.terrain.intern(NodeState(slots_after, demand.phase + 1))
+                )
 
-    def _takes(
-        self, slot: SlotState, demand: Demand
-    ) -> Iterator[tuple[SlotState, tuple[tuple[int, int], ...]]]:
+    def _takes(self, slot: SlotState, demand: Demand) -> Iterator[tuple[SlotState, tuple[Share, ...]]]:
         if not self._admits(slot, demand):
             return
         if demand.template:
-            nothing = tuple(() for _ in self.names)
-            yield SlotState(slot.trait, (0,) * len(self.names), nothing, pristine=False), ()
+            yield (
+                SlotState(
+                    slot.trait, (0,) * len(self.names), tuple(map(_emptied, slot.levels)), pristine=False
+                ),
+                (),
+            )
             return
         units = self.terrain.traits[slot.trait].units
-        shared = [r for r, amount in enumerate(demand.request) if units[r] and 0 < amount < SCALE]
-        fitting = [sorted({x for x in slot.levels[r] if x >= demand.request[r]}) for r in shared]
-        free = tuple(f - a for f, a in zip(slot.free, demand.request, strict=True))
+        asked = [r for r, amount in enumerate(demand.request) if units[r] and amount]
+        choices = [list(self.instances(slot, r, demand.request[r])) for r in asked]
         pristine = slot.pristine and not any(demand.request)
-        for chosen in product(*fitting):
-            levels = list(slot.levels)
-            for r, amount in enumerate(demand.request):
-                if units[r] and amount >= SCALE:
-                    levels[r] = levels[r][: len(levels[r]) - amount // SCALE]
-            for r, level in zip(shared, chosen, strict=True):
-                left = list(levels[r])
-                left.remove(level)
-                if level > demand.request[r]:
-                    left.append(level - demand.request[r])
-                levels[r] = tuple(sorted(left))
-            yield (
-                SlotState(slot.trait, free, tuple(levels), pristine),
-                tuple(zip(shared, chosen, strict=True)),
-            )
+        for chosen in product(*choices):
+            taken = tuple((r, level) for r, picked in zip(asked, chosen, strict=True) for level in picked)
+            yield after_taking(slot, demand.request, taken, pristine=pristine), taken
+
+    def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
+        """Every different way to choose instances of a slot for an amount, the one of ``Room.pick`` first."""
+        levels = slot.levels[r]
+        if amount < SCALE:
+            fitting = sorted({level for level in levels if share_of(level) >= amount})
+            if self.budgets:
+                fitting.sort(key=lambda level: self.terrain.reach(level, amount))
+            for level in fitting:
+                yield (level,)
+            return
+        full = [level for level in levels if level >= FULL]
+        kinds = sorted(set(full))
+        if self.budgets:
+            kinds.sort(key=lambda level: self.terrain.reach(level, SCALE))
+        yield from _picks([(level, full.count(level)) for level in kinds], amount // SCALE)
 
     def _admits(self, slot: SlotState, demand: Demand) -> bool:
         trait = self.terrain.traits[slot.trait]
@@ -223,11 +260,11 @@ class Problem:
             if not units[r]:
                 continue
             if amount < SCALE:
-                copies = min(copies, sum(level // amount for level in slot.levels[r]))
+                copies = min(copies, sum(share_of(level) // amount for level in slot.levels[r]))
             elif amount % SCALE:
                 return 0
             else:
-                copies = min(copies, slot.levels[r].count(SCALE) * SCALE // amount)
+                copies = min(copies, full_levels(slot, r) * SCALE // amount)
         return copies
 
     # ---- bounds ----
@@ -270,6 +307,79 @@ class Problem:
             elif self.terrain.traits[slot.trait].selectors >> demand.selector & 1:
                 copies += self._copies(slot, demand)
         return min(copies, 1) if distinct else copies
+
+    # ---- growth ----
+
+    def _limits(self) -> tuple[tuple[int, int, int], ...]:
+        levels = self.budgets.limits if self.budgets else ()
+        return tuple(
+            (r, level, limit[name])
+            for level, limit in enumerate(levels)
+            for r, name in enumerate(self.names)
+            if name in limit
+        )
+
+    def costs(self, state_id: int) -> Vector:
+        """Per entry of ``limits``, how much that cluster must grow at least for what is used on such a node."""
+        known = self._costs.get(state_id)
+        if known is None:
+            known = self._costs[state_id] = tuple(self._find_costs(self.terrain.states[state_id]))
+        return known
+
+    def _find_costs(self, state: NodeState) -> Iterator[int]:
+        for r, level, _ in self.limits:
+            yield sum(
+                growth_of(ladder, used, level + 1)[level]
+                for slot in state.slots
+                for ladder, used in self.terrain.used(slot, r)
+            )
+
+    def depth(self, state_id: int, demand_id: int) -> int:
+        """How much growth a bundle on such a node takes at least: the levels, and whether a slot must be made."""
+        key = (state_id, demand_id)
+        if key not in self._depths:
+            demand, terrain = self.demands[demand_id], self.terrain
+            self._depths[key] = min(
+                (
+                    2 * terrain.depth(slot, demand.request) + terrain.traits[slot.trait].fresh
+                    for slot in terrain.states[state_id].slots
+                    if self._admits(slot, demand)
+                ),
+                default=UNLIMITED,
+            )
+        return self._depths[key]
+
+
+def after_taking(
+    slot: SlotState, request: Vector, taken: tuple[Share, ...], *, pristine: bool = False
+) -> SlotState:
+    """A slot without a request for which these instances were chosen."""
+    free = tuple(f - a for f, a in zip(slot.free, request, strict=True))
+    levels = list(slot.levels)
+    for r, level in taken:
+        left = list(levels[r])
+        left.remove(level)
+        rest = share_of(level) - min(request[r], SCALE)
+        if rest or kind_of(level):  # of what can grow it matters how much is used
+            left.append(level_of(rest, kind_of(level)))
+        levels[r] = tuple(sorted(left))
+    return SlotState(slot.trait, free, tuple(levels), pristine)
+
+
+def _emptied(levels: Vector) -> Vector:
+    return tuple(sorted(level_of(0, kind_of(level)) for level in levels if kind_of(level)))
+
+
+def _picks(counts: list[tuple[int, int]], wanted: int) -> Iterator[tuple[int, ...]]:
+    if not wanted:
+        yield ()
+        return
+    if not counts:
+        return
+    (level, count), rest = counts[0], counts[1:]
+    for taken in range(min(count, wanted), -1, -1):
+        for others in _picks(rest, wanted - taken):
+            yield (level,) * taken + others
 
 
 def amounts_of(problem: Problem, vector: Vector) -> dict[str, int]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
+from vctl.scheduler.growth_supply import Need
 from vctl.scheduler.placement_model import Demand, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried
+from vctl.scheduler.placement_terrain import full_levels, share_of
 
 Shortage = tuple[str, int, int]
 """Resource, need and have, both in 1/10000."""
@@ -18,7 +20,7 @@ def quick_reason(problem: Problem) -> Unplaced | None:
     """The first simple condition that is not met; each one is necessary, so None proves nothing."""
     if not problem.terrain.counts:
         return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
-    checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible)
+    checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
     return next((reason for check in checks if (reason := check(problem))), None)
 
 
@@ -228,6 +230,25 @@ def _flexible(problem: Problem) -> Unplaced | None:
     return None
 
 
+def _growth(problem: Problem) -> Unplaced | None:
+    """What all nodes together could have, within the limits of every cluster that would grow."""
+    budgets = problem.budgets
+    for r, name in enumerate(problem.names):
+        wanted = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
+        if budgets is None or not wanted or not budgets.is_limited(name):
+            continue
+        needs = [
+            Need(ladder, count, 0, potential * count)
+            for s, count in problem.terrain.counts.items()
+            for ladder, potential in problem.terrain.places(s, r)
+        ]
+        have = budgets.most(name, needs, wanted)
+        if have < wanted:
+            text = f"needs {amount_text(name, wanted)} in total, {amount_text(name, have)} can be had with growth"
+            return Unplaced(name, wanted, have, text)
+    return None
+
+
 def _free(problem: Problem) -> tuple[int, ...]:
     free = [0] * len(problem.names)
     for state_id, count in problem.terrain.counts.items():
@@ -245,7 +266,7 @@ def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
                 free = dict(zip(problem.names, slot.free, strict=True))
                 for r, amount in enumerate(demand.request):
                     if trait.units[r] and amount:
-                        levels = slot.levels[r]
-                        share = max(levels, default=0) if amount < SCALE else levels.count(SCALE) * SCALE
+                        largest = share_of(max(slot.levels[r], default=0))
+                        share = largest if amount < SCALE else full_levels(slot, r) * SCALE
                         free[problem.names[r]] = share
                 yield free

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vctl.scheduler.flexible import Part, split
+from vctl.scheduler.growth_split import split_within
 from vctl.scheduler.placement_model import Move, Problem
 from vctl.scheduler.placement_terrain import SlotState
 
@@ -55,6 +56,8 @@ class _Search:
     world: dict[int, int] = field(init=False)
     sums: list[int] = field(init=False)
     needs: list[int] = field(init=False)
+    grown: list[int] = field(init=False)
+    """Per entry of ``Problem.limits``, how much that cluster has to grow for what is placed."""
     used: int = 0
     steps: int = 0
     depth: int = 0
@@ -65,6 +68,7 @@ class _Search:
         self.world = dict(self.problem.terrain.counts)
         self.needs = list(self.problem.needs)
         self.sums = list(self.problem.sums)
+        self.grown = [0] * len(self.problem.limits)
 
     def run(self) -> Tried:
         """Search until an assignment is found, there is none, or the budget is spent."""
@@ -155,6 +159,9 @@ class _Search:
         before, after = self.problem.bounds(source), self.problem.bounds(target)
         for k, bound in enumerate(before):
             sums[k] += after[k] - bound
+        if self.grown:
+            less, more = self.problem.costs(source), self.problem.costs(target)
+            self.grown = [g + b - a for g, a, b in zip(self.grown, less, more, strict=True)]
 
     # ---- is there hope ----
 
@@ -163,6 +170,8 @@ class _Search:
         for need, bound in zip(self.needs, self.sums, strict=True):
             if 0 < need > bound:
                 return False
+        if any(g > limit for g, (_, _, limit) in zip(self.grown, self.problem.limits, strict=True)):
+            return False
         i = len(self.frames)
         problem = self.problem
         if not 0 < i < len(problem.items) or problem.phase_of[i] != problem.phase_of[i - 1]:
@@ -199,6 +208,10 @@ class _Search:
 
     def _finish(self) -> list[Part[SlotState]] | None:
         problem = self.problem
+        if problem.budgets is not None:
+            found, tried = split_within(problem, self.world, max(self.budget - self.steps, 0) + 1)
+            self.steps += tried
+            return found
         if not any(problem.want):
             return []
         stands = [(s, count, problem.terrain.options(s)) for s, count in sorted(self.world.items())]
@@ -224,12 +237,13 @@ class _Search:
             if (full and not used) or not problem.bounds(state_id)[demand_id]:
                 continue
             bulk, waste = terrain.bulk(state_id), terrain.waste(state_id)
+            depth = problem.depth(state_id, demand_id) if problem.budgets else 0
             if phase.policy == "SPREAD":
-                score: tuple[int, ...] = (used, waste, -bulk)
+                score: tuple[int, ...] = (used, depth, waste, -bulk)
             elif phase.policy in ("PACK", "STRICT_PACK"):
-                score = (not used, 0 if used else -_fill(terrain.free(state_id), rest), waste, bulk)
+                score = (not used, depth, 0 if used else -_fill(terrain.free(state_id), rest), waste, bulk)
             else:
-                score = (waste, bulk)
+                score = (depth, waste, bulk)
             scored.append((score, state_id))
         scored.sort()
         return ((state_id, move) for _, state_id in scored for move in problem.moves(state_id, demand_id))

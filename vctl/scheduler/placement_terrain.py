@@ -5,24 +5,34 @@ Keeps only what the gang asks about, so most classes of nodes fall together. Kno
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core.labels import Labels, Selector
-from vctl.core.resources import SCALE, Amounts, Room
+from vctl.core.resources import SCALE, Amounts, Holding, Room
 from vctl.core.slots import SlotClass
 from vctl.scheduler.flexible import Option, Vector
-from vctl.scheduler.placement_ground import Ground, Spot
+from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
+from vctl.scheduler.placement_ground import (
+    Ground,
+    Spot,
+    Way,
+    free_shares,
+    instance_ladders,
+    is_unit,
+    whole_ladder,
+)
 
 
 class Trait(NamedTuple):
     """What of a slot never changes during a trial and may matter to this gang.
 
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
-    here; ``waste`` counts free unit resources that nobody asked for.
+    here; ``waste`` counts free unit resources that nobody asked for. Of a slot that can grow, ``ladders`` are the
+    numbers of its ladders per resource (0: none, or instances have their own), ``fresh`` says that it does not exist
+    yet, ``choice`` that taking it rules out others of its node.
     """
 
     selectors: int
@@ -30,10 +40,33 @@ class Trait(NamedTuple):
     holds_entry: bool
     units: tuple[bool, ...]
     waste: int
+    ladders: tuple[int, ...] = ()
+    fresh: bool = False
+    choice: bool = False
+
+
+KIND_BITS = 20
+FULL = SCALE << KIND_BITS
+"""A level from here on is a whole instance."""
+
+
+def level_of(share: int, kind: int) -> int:
+    """A free share of an instance with the number of its ladder (0: it does not grow)."""
+    return share << KIND_BITS | kind
+
+
+def share_of(level: int) -> int:
+    """The free share of a level."""
+    return level >> KIND_BITS
+
+
+def kind_of(level: int) -> int:
+    """The number of the ladder of a level."""
+    return level & (1 << KIND_BITS) - 1
 
 
 class SlotState(NamedTuple):
-    """A slot: its trait, what is free, and per unit resource the free shares of its instances in order."""
+    """A slot: its trait, what is free, and per unit resource the levels of its instances in order."""
 
     trait: int
     free: Vector
@@ -79,6 +112,9 @@ class Terrain:
         self._trait_ids: dict[Trait, int] = {}
         self._bulk: dict[int, int] = {}
         self._options: dict[int, tuple[Option[SlotState], ...]] = {}
+        self.ladders: list[tuple[Ladder, int]] = [((), 0)]
+        """Ladders of slots and instances that can grow, with what each could have."""
+        self._ladder_ids: dict[tuple[Ladder, int], int] = {}
         self._survey()
 
     def _survey(self) -> None:
@@ -86,16 +122,18 @@ class Terrain:
         named = frozenset(value for condition in conditions for value in condition.values)
         ground = self.ground
         apart = ground.apart(named)
-        missing = Counter(id(ground.class_of(slot)) for slots in apart.values() for slot in slots)
+        missing = ground.count_apart(apart)
         found: list[tuple[str, NodeState, int, Iterator[Spot]]] = []
         for group in ground.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector calls these by id, so any other id stands for theirs
                 labels = {**group.labels, lb.VNODE_ID: "\0"} if named else group.labels
-                state = NodeState((self._slot(labels, group, group.room),), 0)
+                state = NodeState((self._slot(labels, group, group.room, ground.way_of(group)),), 0)
                 first = next(ground.spots(group, apart))[0] if apart else ground.node_of(group.ids[0])
                 found.append((first, state, count, ground.spots(group, apart)))
         for node_id, slots in apart.items():
+            if not slots:
+                continue
             state = NodeState(tuple(sorted(self.slot_state(slot) for slot in slots)), 0)
             found.append((node_id, state, 1, iter([(node_id, slots)])))
         found.sort(key=lambda one: one[0])
@@ -111,26 +149,76 @@ class Terrain:
         """The state of one real slot before the trial."""
         group = self.ground.class_of(slot_id)
         assert group is not None, slot_id
+        if (way := self.ground.way(slot_id)) is not None:
+            return self._slot(group.labels, group, group.room, way)
         return self._slot(self.ground.ledger.vnodes[slot_id].labels, group, self.ground.room(slot_id))
 
-    def _slot(self, labels: Labels, group: SlotClass, room: Room) -> SlotState:
+    def _slot(self, labels: Labels, group: SlotClass, room: Room, way: Way | None = None) -> SlotState:
         names, interest, instances = self.names, self.interest, room.instances
         selectors = 1
         for i, selector in enumerate(interest.selectors):
             if i and lb.matches(selector, labels):
                 selectors |= 1 << i
         template = group.template_id if group.template_id in interest.templates else ""
+        if way is not None:
+            return self._growing(selectors, template, group, way)
         holds_entry = bool(template and interest.entry and Room(room.total).fits(interest.entry))
         waste = 0
         for name, shares in instances.items():
             waste += name not in names and any(shares.values())
-        trait = Trait(selectors, template, holds_entry, tuple([name in instances for name in names]), waste)
-        trait_id = self._trait_ids.setdefault(trait, len(self.traits))
-        if trait_id == len(self.traits):
-            self.traits.append(trait)
+        trait_id = self._trait_id(
+            Trait(selectors, template, holds_entry, tuple([name in instances for name in names]), waste)
+        )
         levels = tuple([_levels(room, name) if name in instances else () for name in names])
         free = tuple([max(room.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
+
+    def _growing(self, selectors: int, template: str, group: SlotClass, way: Way) -> SlotState:
+        """The state of a slot that can grow: as free as it could become."""
+        budgets = self.ground.budgets
+        assert budgets is not None
+        total = self.ground.ledger.nodes[self.ground.node_of(group.ids[0])].total
+        if template and not (group.untouched and covers(budgets, way, total)):
+            template = ""
+        holds_entry = bool(template and self.interest.entry and Room(total).fits(self.interest.entry))
+        free, levels, ladders, units = [], [], [], []
+        for name in self.names:
+            whole = whole_ladder(way, name)
+            units.append(is_unit(way, name))
+            free.append(budgets.potential(name, whole))
+            kinds = self.kinds(way, name) if units[-1] else {}
+            levels.append(
+                tuple(sorted(level_of(s, kind) for kind in kinds.values() if (s := self.ladders[kind][1])))
+            )
+            ladders.append(0 if units[-1] else self._ladder_id(whole, free[-1]))
+        unit_names = {name for _, _, room in way.sources for name in room.instances}
+        waste = sum(
+            any(any(room.instances.get(name, {}).values()) for _, _, room in way.sources)
+            for name in unit_names - set(self.names)
+        )
+        trait = Trait(
+            selectors, template, holds_entry, tuple(units), waste, tuple(ladders), way.fresh, way.choice
+        )
+        return SlotState(self._trait_id(trait), tuple(free), tuple(levels), bool(template))
+
+    def kinds(self, way: Way, name: str) -> dict[int, int]:
+        """The number of the ladder of each instance of a resource."""
+        budgets = self.ground.budgets
+        assert budgets is not None
+        found = instance_ladders(way, name).items()
+        return {index: self._ladder_id(ladder, budgets.potential(name, ladder)) for index, ladder in found}
+
+    def _trait_id(self, trait: Trait) -> int:
+        trait_id = self._trait_ids.setdefault(trait, len(self.traits))
+        if trait_id == len(self.traits):
+            self.traits.append(trait)
+        return trait_id
+
+    def _ladder_id(self, ladder: Ladder, potential: int) -> int:
+        number = self._ladder_ids.setdefault((ladder, potential), len(self.ladders))
+        if number == len(self.ladders):
+            self.ladders.append((ladder, potential))
+        return number
 
     def intern(self, state: NodeState) -> int:
         """The number of a node state."""
@@ -177,10 +265,66 @@ class Terrain:
         """The slots of a node that could take its flexible piece, and at most how much."""
         if state_id not in self._options:
             self._options[state_id] = tuple(
-                Option(slot, self._flexible_most(slot), (self.traits[slot.trait].waste, self.slot_bulk(slot)))
-                for slot in dict.fromkeys(self.states[state_id].slots)
+                self._option(slot) for slot in dict.fromkeys(self.states[state_id].slots)
             )
         return self._options[state_id]
+
+    def _option(self, slot: SlotState) -> Option[SlotState]:
+        most, trait = self._flexible_most(slot), self.traits[slot.trait]
+        cost: tuple[int, ...] = (trait.waste, self.slot_bulk(slot))
+        if trait.ladders:
+            cost = (self.depth(slot, most), trait.fresh, *cost)
+        return Option(slot, most, cost)
+
+    def depth(self, slot: SlotState, request: Vector) -> int:
+        """How far up one has to go so that a slot holds this much more."""
+        trait = self.traits[slot.trait]
+        depth = 0
+        for r, amount in enumerate(request if trait.ladders else ()):
+            if not amount:
+                continue
+            if trait.units[r]:
+                fitting = sorted(
+                    self.reach(level, amount)
+                    for level in slot.levels[r]
+                    if share_of(level) >= min(amount, SCALE)
+                )
+                needed = max(amount // SCALE, 1)
+                depth = max(depth, fitting[needed - 1] if len(fitting) >= needed else UNLIMITED)
+            else:
+                ladder, potential = self.ladders[trait.ladders[r]]
+                depth = max(depth, depth_of(ladder, potential - slot.free[r] + amount))
+        return depth
+
+    def reach(self, level: int, amount: int) -> int:
+        """The same for one instance."""
+        ladder, potential = self.ladders[kind_of(level)]
+        return depth_of(ladder, potential - share_of(level) + min(amount, SCALE))
+
+    def places(self, state_id: int, r: int) -> Iterator[tuple[Ladder, int]]:
+        """What a node could have of a resource at most: the ladders of its slots and instances, and what each gives.
+
+        Slots of which only one can be made all count: this may be too much, never too little.
+        """
+        for slot in self.states[state_id].slots:
+            trait = self.traits[slot.trait]
+            for number in map(kind_of, slot.levels[r]) if trait.units[r] else [trait.ladders[r]]:
+                yield self.ladders[number]
+
+    def used(self, slot: SlotState, r: int) -> Iterator[tuple[Ladder, int]]:
+        """What of a resource a trial has taken from a slot that can grow, by place: a slot, or an instance."""
+        trait = self.traits[slot.trait]
+        if not trait.ladders:
+            return
+        if trait.units[r]:
+            for level in slot.levels[r]:
+                ladder, potential = self.ladders[kind_of(level)]
+                if potential > share_of(level):
+                    yield ladder, potential - share_of(level)
+        else:
+            ladder, potential = self.ladders[trait.ladders[r]]
+            if potential > slot.free[r]:
+                yield ladder, potential - slot.free[r]
 
     def _flexible_most(self, slot: SlotState) -> Vector:
         units = self.traits[slot.trait].units
@@ -189,19 +333,30 @@ class Terrain:
             if not want or not units[r]:
                 most.append(min(slot.free[r], want))
             elif want < SCALE:
-                most.append(want if max(slot.levels[r], default=0) >= want else 0)
+                most.append(want if share_of(max(slot.levels[r], default=0)) >= want else 0)
             else:
-                most.append(slot.levels[r].count(SCALE) * SCALE)
+                most.append(full_levels(slot, r) * SCALE)
         return tuple(most)
 
 
+def full_levels(slot: SlotState, r: int) -> int:
+    """How many whole instances of a resource are free."""
+    return sum(level >= FULL for level in slot.levels[r])
+
+
+def covers(budgets: Budgets, way: Way, total: Holding) -> bool:
+    """Whether a slot could become all of its node."""
+    for name, amount in total.amounts.items():
+        if budgets.potential(name, whole_ladder(way, name)) < amount:
+            return False
+        shares = instance_ladders(way, name) if name in total.instances else {}
+        if any(budgets.potential(name, ladder) < SCALE for ladder in shares.values()):
+            return False
+    return True
+
+
 def _levels(room: Room, name: str) -> Vector:
-    """What is free of each instance, in order; on a node that shrank no more of them than its free amount."""
-    levels = sorted([share for share in room.instances[name].values() if share > 0])
-    free = room.free.get(name, 0)
-    while levels and sum(levels) > free:
-        del levels[0]
-    return tuple(levels)
+    return tuple(sorted(level_of(share, 0) for share in free_shares(room, name).values()))
 
 
 def sums(vectors: Iterator[Vector]) -> Vector:

@@ -15,8 +15,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import Lease, PendingTask
-from vctl.scheduler.elasticity import Grow, grow, revert_growth
-from vctl.scheduler.gang_growth import grow_for_gang
+from vctl.scheduler.elasticity import Grow, revert_growth
+from vctl.scheduler.gang_growth import grow_for_gang, make_room
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
@@ -267,12 +267,12 @@ class _Trial:
             self.present[template.name] = self.present.get(template.name, 0) + count
 
     def _place_task(self, task: PendingTask) -> bool:
-        steps = grow(self.ledger, task.cluster_id, task.request, task.selector)
-        if steps is None:
+        found = make_room(self.ledger, task.cluster_id, task.request, task.selector)
+        if found is None:
             return False
+        steps, after = found
         self._undo += steps
         run_id = f"wanted:{task.task_id}"
-        after = steps[-1].after
         self.ledger.charge(
             run_id, after.vnode_id, self.ledger.rooms[after.vnode_id].copy().take(task.request)
         )

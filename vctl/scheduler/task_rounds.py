@@ -15,7 +15,8 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text
-from vctl.scheduler.elasticity import Grow, grow, revert_growth
+from vctl.scheduler.elasticity import Grow, revert_growth
+from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 from vctl.scheduler.task_queue import Shape, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (

@@ -1,0 +1,205 @@
+"""Placement with growth against brute force (specification, sections 4, 5, 6, 9)."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+
+from tests.scheduler import brute, brute_growth, ground
+from tests.scheduler.test_placement_complete import POLICIES
+from tests.world import differences, unbalanced
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.ledger import Ledger
+from vctl.core.resources import SCALE
+from vctl.scheduler.elasticity import apply_growth, growth_fits, held, revert_growth
+from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.placement import Placed, place
+
+CPU_STEPS = [0.5, 1, 1, 1.5, 2, 2, 3]
+
+
+def random_tree(pick: random.Random) -> tuple[Ledger, str]:
+    """Two or three nodes; two or three levels, each with a sibling here and there, partly used."""
+    nodes = [
+        f"{pick.choice([1, 2, 2, 3, 4])}c {pick.choice([0, 1, 1, 2])}g" for _ in range(pick.randint(1, 3))
+    ]
+    labels = {f"n{i}": f"zone={pick.choice('ab')}" for i in range(1, 4) if pick.random() < 0.6}
+    world = ground.ledger(nodes, labels)
+    parent, cluster_id = PRIMARY, ""
+    for depth in range(pick.choice([1, 2, 2, 3])):
+        cluster_id = "abc"[depth]
+        add_cluster(world, pick, cluster_id, parent, flexible=pick.random() < 0.85)
+        if pick.random() < 0.5:
+            add_cluster(world, pick, f"{cluster_id}x", parent, flexible=True, lends=pick.random() < 0.7)
+        parent = cluster_id
+    for vnode_id in sorted(world.vnodes):
+        for _ in range(pick.randint(0, 2)):
+            held_ = ground.amounts(pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "1g"]))
+            if pick.random() < 0.35 and world.rooms[vnode_id].fits(held_):
+                world.charge(
+                    f"run-{len(world.charges)}", vnode_id, world.rooms[vnode_id].copy().take(held_)
+                )
+    return world, cluster_id
+
+
+def add_cluster(
+    world: Ledger, pick: random.Random, cluster_id: str, parent: str, *, flexible: bool, lends: bool = False
+) -> None:
+    most = pick.choice([None, None, None, "3c", "4c 1g", "2c 0.5g", "1.5c", "2g"])
+    borrow = pick.choice([None, None, None, None, "1c", "2c 1g", "0.5c"])
+    spec = ClusterSpec({}, None if most is None else ground.amounts(most), flexible=flexible)
+    world.put_cluster(Cluster(cluster_id, parent, LOGICAL, spec))
+    for rank in range(pick.randint(0 if flexible and not lends else 1, 3)):
+        slots = sorted(world.members[parent])
+        if not slots:
+            return
+        slot = world.vnodes[pick.choice(slots)]
+        want = ground.amounts(
+            f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0.5, 0.25, 1, 1])}g"
+        )
+        want = {name: amount for name, amount in want.items() if amount}
+        is_flexible = flexible and (lends or pick.random() < 0.7)
+        there = any(
+            world.vnodes[v].kind == FLEXIBLE and world.vnodes[v].node_id == slot.node_id
+            for v in world.members[cluster_id]
+        )
+        if (is_flexible and there) or not world.rooms[slot.vnode_id].fits(want):
+            continue
+        after = {n: held(world, cluster_id).get(n, 0) + a for n, a in want.items()}
+        if is_flexible and any(a > (spec.flexible_max or {}).get(n, a) for n, a in after.items()):
+            continue
+        vnode_id = f"{cluster_id}/{rank}"
+        own = {"tier": pick.choice("xy")} if not is_flexible and pick.random() < 0.5 else {}
+        tags = {**slot.labels, **own, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+        kind = FLEXIBLE if is_flexible else FIXED
+        holding = world.rooms[slot.vnode_id].copy().take(want)
+        world.carve(VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, kind, holding, tags, rank=rank))
+    has = held(world, cluster_id)
+    least = {name: pick.choice([0, amount, amount, max(amount - HALF, 0)]) for name, amount in has.items()}
+    lending: dict[str, int] = {}
+    if lends:
+        least = {n: a + pick.choice([0, 0, HALF]) for n, a in has.items()}
+        lending = {n: pick.choice([a, a, HALF, SCALE]) for n, a in least.items() if a}
+    limit = None if borrow is None else ground.amounts(borrow)
+    if limit is not None:
+        limit = {n: max(a, has.get(n, 0) - least.get(n, 0)) for n, a in limit.items()}
+    least = {n: a for n, a in least.items() if a}
+    if spec.flexible_max is not None:
+        least = {n: min(a, spec.flexible_max.get(n, a)) for n, a in least.items()}
+    spec = ClusterSpec(least, spec.flexible_max, flexible=flexible)
+    world.put_cluster(
+        Cluster(cluster_id, parent, LOGICAL, spec, borrow_limit=limit, lending_limit=lending)
+    )
+
+
+HALF = SCALE // 2
+
+
+def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[str, int]]:
+    groups, left = [], pick.choice([0, 0, 1, 2, 2, 3])
+    while left:
+        size = pick.randint(1, left)
+        left -= size
+        bundles = [random_bundle(pick) for _ in range(size)]
+        if pick.random() < 0.5:
+            bundles = [bundles[0]] * size
+        groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
+    whole = {}
+    if pick.random() < 0.15:
+        whole = {pick.choice(sorted({n.template_id for n in world.nodes.values()})): pick.randint(1, 2)}
+    flexible, most = None, None
+    if pick.random() < 0.6 or not (groups or whole):
+        flexible = f"{pick.choice([0, 0, 0.5, 1, 1, 2, 2.5, 3, 4.5, 6])}c"
+        flexible += pick.choice(["", "", "", " 0.5g", " 1g", " 2g"])
+        if pick.random() < 0.2:
+            most = "8c 2g"
+    entry = pick.choice(["", "", "", "", "0.5c", "0.5c", "1c", "1.5c", "1c 0.5g", "1g"])
+    return ground.spec(*groups, flexible=flexible, most=most, whole=whole), ground.amounts(entry)
+
+
+def random_bundle(pick: random.Random) -> str:
+    cpu = pick.choice([0, 0, 0.5, 0.5, 1, 1, 1.5, 2])
+    gpu = pick.choice([0, 0, 0, 0.25, 0.5, 0.5, 0.75, 1])
+    condition = pick.choice(["", "", "", "", "", "", " @zone=a", " @zone!=a", " @tier=x", " @!tier"])
+    return f"{cpu}c {gpu}g{condition}"
+
+
+def case(seed: int) -> tuple[Ledger, str, ClusterSpec, dict[str, int]]:
+    pick = random.Random(seed)
+    world, cluster_id = random_tree(pick)
+    return (world, cluster_id, *random_gang(pick, world))
+
+
+def compare(seeds: range) -> tuple[int, int, int]:
+    """How many fit at once, with growth, and not at all. Every answer is that of brute force, every plan is sound."""
+    at_once = grown = waiting = 0
+    for seed in seeds:
+        world, cluster_id, spec, entry = case(seed)
+        assert unbalanced(world) == [], seed
+        want = brute_growth.fits(world, cluster_id, spec, entry)
+        plan = place(world, cluster_id, spec, entry)
+        if isinstance(plan, Placed):
+            assert want, seed
+            at_once += 1
+            continue
+        before = copy.deepcopy(world)
+        found = place_with_growth(world, cluster_id, spec, entry)
+        assert isinstance(found, tuple) == want, (seed, found, plan)
+        if not isinstance(found, tuple):
+            assert differences(world, before) == [], seed
+            assert found is None or not found.exhausted, seed
+            waiting += 1
+            continue
+        grown += 1
+        steps, placed = found
+        assert steps, seed
+        assert unbalanced(world) == [], seed
+        assert limits_broken(world, before) == [], seed
+        brute.check(world, cluster_id, spec, entry, placed)
+        after = copy.deepcopy(world)
+        for step in reversed(steps):
+            revert_growth(world, step)
+        assert differences(world, before) == [], seed
+        for step in steps:  # as a commit does
+            assert growth_fits(world, step), (seed, step)
+            apply_growth(world, step)
+        assert differences(world, after) == [], seed
+        for step in reversed(steps):
+            revert_growth(world, step)
+        assert place_with_growth(world, cluster_id, spec, entry) == found, seed
+    return at_once, grown, waiting
+
+
+def limits_broken(world: Ledger, before: Ledger) -> list[str]:
+    """Maxima, borrow and lending limits: nobody gained or lent more than he may."""
+    broken = []
+    for cluster_id, cluster in world.clusters.items():
+        has, had = held(world, cluster_id), held(before, cluster_id)
+        least = cluster.spec.flexible_min
+        for name in {*has, *had}:
+            more = has.get(name, 0) - had.get(name, 0)
+            most = min(
+                (cluster.spec.flexible_max or {}).get(name, 1 << 60),
+                least.get(name, 0) + (cluster.borrow_limit or {}).get(name, 1 << 60),
+            )
+            if more > 0 and has[name] > most:
+                broken.append(f"{cluster_id} has {has[name]} {name} of {most}")
+            if more < 0 and least.get(name, 0) - has.get(name, 0) > cluster.lending_limit.get(name, 0):
+                broken.append(f"{cluster_id} lent too much {name}")
+    return broken
+
+
+def test_growth_is_found_exactly_when_brute_force_finds_some() -> None:
+    at_once, grown, waiting = compare(range(250))
+    assert min(at_once, grown, waiting) > 30, (at_once, grown, waiting)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_growth_is_found_exactly_when_brute_force_finds_some_2000() -> None:
+    at_once, grown, waiting = compare(range(2000))
+    assert at_once + grown + waiting == 2000
+    assert min(at_once, grown, waiting) > 250, (at_once, grown, waiting)

@@ -1,0 +1,211 @@
+"""What a cluster could have on each node if it and those above it grew: the candidates of a placement with growth.
+
+A slot that does not exist yet goes by the id of the virtual node above that it would be made in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from vctl.core import labels as lb
+from vctl.core.clusters import FLEXIBLE, VNode
+from vctl.core.ledger import Ledger, template_of
+from vctl.core.resources import Holding, Room
+from vctl.core.slots import SlotClass
+from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
+from vctl.scheduler.growth_supply import OWN, Budgets, Lender
+from vctl.scheduler.placement_ground import Ground, Way, instance_ladders, is_unit, whole_ladder
+
+NEW = "\0"
+"""In place of the id of a virtual node that is not made yet: no selector calls it by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthGround(Ground):
+    """Slots with what growth could add. ``classes`` are nodes on which only the topmost cluster has something."""
+
+    chain: tuple[str, ...]
+    """The clusters that can grow, lowest first."""
+    top_id: str
+    """The cluster above them, which only has what it has."""
+    limits: Budgets
+    on_node: Mapping[str, tuple[str, ...]]
+    """Nodes that are looked at one by one: their slots."""
+    ways: Mapping[str, Way]
+    alike: Mapping[str, SlotClass]
+    """Slots of the topmost cluster on these nodes: the class they would count for."""
+
+    @property
+    def budgets(self) -> Budgets:
+        """What limits growth."""
+        return self.limits
+
+    def way(self, slot_id: str) -> Way:
+        """How a slot can grow."""
+        known = self.ways.get(slot_id)
+        return _fresh(len(self.chain), self.ledger.rooms[slot_id]) if known is None else known
+
+    def way_of(self, group: SlotClass) -> Way:
+        """How the members of a class can grow that are not looked at one by one."""
+        return _fresh(len(self.chain), group.room)
+
+    def apart(self, named: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002  # they are all there
+        """Nodes to be looked at one by one: those where a growing cluster has something, or somebody lends."""
+        return dict(self.on_node)
+
+    def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:  # noqa: ARG002
+        """How many members of each class are on such nodes."""
+        return Counter(id(group) for group in self.alike.values())
+
+    def first_slot(self) -> str | None:
+        """The slot with the lowest node id, if there is any."""
+        firsts = [(node_id, slots[0]) for node_id, slots in self.on_node.items() if slots]
+        for group in self.classes:
+            firsts += [(self.node_of(v), v) for v in group.ids if self.node_of(v) not in self.on_node][:1]
+        return min(firsts)[1] if firsts else None
+
+
+def growth_ground(
+    ledger: Ledger,
+    cluster_id: str,
+    *,
+    lending: bool,
+    avoid: frozenset[str] = frozenset(),
+    barred: frozenset[str] = frozenset(),
+) -> GrowthGround | None:
+    """The slots of a cluster as growth could make them; None when it cannot grow.
+
+    ``avoid`` are physical nodes and ``barred`` slots that will not do.
+    """
+    chain = growing(ledger, cluster_id)
+    if not chain:
+        return None
+    top_id = ledger.clusters[chain[-1]].parent_id
+    assert top_id is not None
+    loans: dict[str, list[tuple[int, Room]]] = {}
+    lenders: list[Lender] = []
+    touched: dict[str, list[list[VNode]]] = {}
+    for level, one in enumerate(chain):
+        for vnode_id in ledger.members[one]:
+            vnode = ledger.vnodes[vnode_id]
+            here = touched.setdefault(vnode.node_id, [[] for _ in chain])
+            if ledger.nodes[vnode.node_id].schedulable:
+                here[level].append(vnode)
+        for sibling, most in lenders_to(ledger, ledger.clusters[one]) if lending else ():
+            for part in flexible_parts(ledger, sibling):
+                loans.setdefault(part.parent_id or "", []).append((len(lenders), ledger.rooms[part.vnode_id]))
+                touched.setdefault(part.node_id, [[] for _ in chain])
+            lenders.append(Lender(sibling, level + 1, most))
+    for node_id in avoid:
+        touched[node_id] = [[] for _ in chain]
+    for slot_id in barred:
+        touched.setdefault(ledger.vnodes[slot_id].node_id, [[] for _ in chain])
+    index = ledger.index(top_id)
+    view = _View(ledger, chain, loans, barred)
+    classes = {id(group): _as_new(group, cluster_id) for group in index.classes.values()}
+    alike: dict[str, SlotClass] = {}
+    for node_id, levels in touched.items():
+        above = index.on_node(node_id)
+        alike |= {slot: classes[id(group)] for slot in above if (group := index.class_of(slot)) is not None}
+        if node_id not in avoid:
+            view.see(node_id, [*levels, [ledger.vnodes[slot] for slot in above]])
+    budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(lenders))
+    slots = {slot: _slot_class(ledger, chain, slot) for slot in view.ways}
+    return GrowthGround(
+        ledger,
+        tuple(sorted(classes.values(), key=lambda g: (ledger.vnodes[g.ids[0]].node_id, g.ids[0]))),
+        {},
+        lambda slot: slots.get(slot) or classes[id(index.class_of(slot))],
+        lambda slot: view.room(slot, budgets),
+        tuple(chain),
+        top_id,
+        budgets,
+        {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in touched},
+        view.ways,
+        alike,
+    )  # fmt: skip
+
+
+class _View:
+    """Collects the ways to grow, node by node."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chain: list[str],
+        loans: Mapping[str, list[tuple[int, Room]]],
+        barred: frozenset[str],
+    ) -> None:
+        self.ledger = ledger
+        self.chain = chain
+        self.loans = loans
+        self.barred = barred
+        self.ways: dict[str, Way] = {}
+        self.on_node: dict[str, list[str]] = {}
+
+    def see(self, node_id: str, levels: list[list[VNode]]) -> None:
+        """``levels``: what each cluster of the chain and the one above has on the node, lowest first."""
+        found: list[tuple[int, VNode]] = [(0, vnode) for vnode in levels[0]]
+        above: list[tuple[int, VNode]] = []
+        for level in range(1, len(levels)):
+            if any(vnode.kind == FLEXIBLE for vnode in levels[level - 1]):
+                break  # it has a flexible virtual node here: at most one
+            above += [(level, vnode) for vnode in levels[level] if self._is_in_view(vnode)]
+        for level, vnode in [*found, *above]:
+            if vnode.vnode_id not in self.barred:
+                self.ways[vnode.vnode_id] = Way(self._sources(level, vnode), level > 0, len(above) > 1)
+                self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
+
+    def _is_in_view(self, vnode: VNode) -> bool:
+        return self.ledger.index(vnode.cluster_id).class_of(vnode.vnode_id) is not None
+
+    def _sources(self, level: int, vnode: VNode) -> tuple[tuple[int, int, Room], ...]:
+        rooms = self.ledger.rooms
+        found: list[tuple[int, int, Room]] = []
+        while True:
+            found.append((level, OWN, rooms[vnode.vnode_id]))
+            if level:
+                found += [(level, lender, room) for lender, room in self.loans.get(vnode.vnode_id, ())]
+            if level == len(self.chain) or vnode.kind != FLEXIBLE:
+                return tuple(found)
+            vnode, level = self.ledger.vnodes[vnode.parent_id or ""], level + 1
+
+    def room(self, slot_id: str, budgets: Budgets) -> Room:
+        """What a slot could have, as one room."""
+        way = self.ways.get(slot_id) or _fresh(len(self.chain), self.ledger.rooms[slot_id])
+        vnode = self.ledger.vnodes[slot_id]
+        names = {name for _, _, room in way.sources for name in room.free}
+        amounts, instances = {}, {}
+        for name in names:
+            amounts[name] = budgets.potential(name, whole_ladder(way, name))
+            if is_unit(way, name):
+                shares = {i: budgets.potential(name, one) for i, one in instance_ladders(way, name).items()}
+                instances[name] = {index: share for index, share in shares.items() if share}
+        total = self.ledger.nodes[vnode.node_id].total
+        if amounts != {name: amount for name, amount in total.amounts.items() if amount}:
+            return Room(Holding(amounts, instances))
+        return Room(Holding(amounts, instances, total.cores))
+
+
+def _fresh(depth: int, room: Room) -> Way:
+    return Way(((depth, OWN, room),), fresh=True, choice=False)
+
+
+def _as_new(group: SlotClass, cluster_id: str) -> SlotClass:
+    labels = {**group.labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: cluster_id}
+    return replace(group, labels=labels)
+
+
+def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:
+    """A class of its own for a slot on a node that is looked at by itself."""
+    vnode, room = ledger.vnodes[slot_id], ledger.rooms[slot_id]
+    labels, untouched = vnode.labels, room.is_untouched()
+    if vnode.cluster_id != chain[0]:
+        labels, untouched = {**labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: chain[0]}, True
+    node = ledger.nodes[vnode.node_id]
+    grows = vnode.kind == FLEXIBLE and vnode.cluster_id in chain
+    return SlotClass(
+        labels, node.template_id if grows else template_of(vnode, node), room, untouched, [slot_id]
+    )

@@ -1,0 +1,291 @@
+"""Splits a flexible minimum where slots grow within limits: what one node takes may leave less for others.
+
+Resources do not compete, so once the slots are chosen each is spread by itself: by the plain split if the limits allow
+it, else as a flow, else one node after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vctl.core.resources import SCALE
+from vctl.scheduler.flexible import (
+    Chosen,
+    Host,
+    Option,
+    Part,
+    choices,
+    hosts,
+    split_chosen,
+    within,
+    worthwhile,
+)
+from vctl.scheduler.growth_supply import Ladder, Need
+from vctl.scheduler.placement_model import Problem, Share, after_taking
+from vctl.scheduler.placement_terrain import NodeState, SlotState
+
+World = Mapping[int, int]
+FLOW_STEPS = 5
+"""What one look at the limits counts for in the budget of steps."""
+MOST_COPIES = 128
+"""Equal nodes that are told apart at most."""
+
+
+def is_affordable(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> bool:
+    """Whether the limits allow what a trial has taken, with these flexible parts."""
+    after = _after(problem, world, parts)
+    return all(_allows(problem, after, r) for r in range(len(problem.names)))
+
+
+def split_within(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotState]] | None, int]:
+    """As ``flexible.split``, but so that the limits of growth allow all of it."""
+    want, entry = problem.want, problem.want_entry
+    if not any(want):
+        return ([] if is_affordable(problem, world, ()) else None), 0
+    stands = [(s, count, problem.terrain.options(s)) for s, count in sorted(world.items())]
+    whole = [
+        (option.cost, state, option)
+        for state, _, options in stands
+        for option in options
+        if within(want, option.most)
+    ]
+    steps = 0
+    for _, state, option in sorted(whole, key=lambda one: one[:2]):
+        for part in _with_instances(problem, Part(state, option.slot, want)):
+            if is_affordable(problem, world, [part]):
+                return [part], steps
+            steps += 1
+            if steps >= tries:
+                return None, steps
+    if problem.one_piece:
+        return None, steps
+    if problem.is_limited:  # who could have less may need less growth for it
+        stands = [(s, count, tuple(o for o in options if any(o.most))) for s, count, options in stands]
+    else:
+        stands = [(s, count, worthwhile(options, want)) for s, count, options in stands]
+    for host, others in hosts([stand for stand in stands if stand[2]], want, entry):
+        for choice in choices(others):
+            spread = _Spread(problem, world, choice, host, tries - steps)
+            parts = spread.run()
+            steps += spread.steps
+            if parts is not None:
+                return parts, steps
+            if steps >= tries:
+                return None, steps
+    return None, steps
+
+
+def _with_instances(problem: Problem, part: Part[SlotState]) -> Iterator[Part[SlotState]]:
+    """The part with every different choice of its instances, the least growth first."""
+    yield from _choose(problem, part, 0)
+
+
+def _choose(problem: Problem, part: Part[SlotState], r: int) -> Iterator[Part[SlotState]]:
+    if r == len(part.amounts):
+        yield part
+    elif not part.amounts[r] or not problem.terrain.traits[part.slot.trait].units[r]:
+        yield from _choose(problem, part, r + 1)
+    else:
+        for picked in problem.instances(part.slot, r, part.amounts[r]):
+            more = tuple((r, level) for level in picked)
+            yield from _choose(problem, replace(part, shares=part.shares + more), r + 1)
+
+
+def _after(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> dict[int, int]:
+    """The nodes after parts were taken from them."""
+    after, terrain = dict(world), problem.terrain
+    for part in parts:
+        state = terrain.states[part.state]
+        slots = list(state.slots)
+        slots.remove(part.slot)
+        slots.append(after_taking(part.slot, part.amounts, part.shares))
+        target = terrain.intern(NodeState(tuple(sorted(slots)), state.used))
+        after[part.state] -= 1
+        after[target] = after.get(target, 0) + 1
+    return {state_id: count for state_id, count in after.items() if count}
+
+
+def _allows(problem: Problem, world: World, r: int) -> bool:
+    """Whether the limits allow what is taken of one resource."""
+    budgets, name = problem.budgets, problem.names[r]
+    if budgets is None or not budgets.is_limited(name):
+        return True
+    rows = [(number, limit) for number, (of, _, limit) in enumerate(problem.limits) if of == r]
+    for number, limit in rows:
+        if sum(problem.costs(state_id)[number] * count for state_id, count in world.items()) > limit:
+            return False
+    if not any(name in one.most for one in budgets.lenders):
+        return True
+    return budgets.settle(name, list(_taken(problem, world, r))) is not None
+
+
+def _taken(problem: Problem, world: World, r: int) -> Iterator[Need]:
+    for state_id, count in world.items():
+        for slot in problem.terrain.states[state_id].slots:
+            for ladder, used in problem.terrain.used(slot, r):
+                yield Need(ladder, count, used * count, used * count)
+
+
+@dataclass(slots=True)
+class _Spread:
+    """One choice of slots: how much each takes."""
+
+    problem: Problem
+    world: World
+    choice: list[Chosen[SlotState]]
+    host: Host[SlotState] | None
+    tries: int
+    steps: int = 0
+    is_cut: bool = False
+    """Whether there are more equal nodes than are told apart."""
+    copies: list[tuple[int, Option[SlotState]]] = field(default_factory=list)
+    amounts: list[list[int]] = field(default_factory=list)
+    shares: list[list[Share]] = field(default_factory=list)
+
+    def run(self) -> list[Part[SlotState]] | None:
+        problem, want = self.problem, self.problem.want
+        self.steps += 1
+        guess = split_chosen(self.choice, want, problem.want_entry, self.host)
+        if guess is None:
+            return None
+        guess = [next(_with_instances(problem, part)) for part in guess]
+        bad = self._refused(guess)
+        if not bad:
+            return guess
+        self._expand()
+        self._take_over(guess, bad)
+        for r in bad:
+            spread = self._flow(r) or self._search(r)
+            if spread is None:
+                self.steps += self.tries if self.is_cut else 0  # no proof
+                return None
+            for i, (amount, picked) in enumerate(spread):
+                self.amounts[i][r] = amount
+                self.shares[i] += [(r, level) for level in picked]
+        parts = [
+            Part(state, option.slot, tuple(amounts), tuple(shares))
+            for (state, option), amounts, shares in zip(self.copies, self.amounts, self.shares, strict=True)
+            if any(amounts)
+        ]
+        return None if self._refused(parts) else parts
+
+    def _refused(self, parts: Sequence[Part[SlotState]]) -> list[int]:
+        after = _after(self.problem, self.world, parts)
+        return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
+
+    def _expand(self) -> None:
+        """Nodes one by one, the host first."""
+        most = max(-(-want // SCALE) for want in self.problem.want) + 1
+        self.copies = [self.host] if self.host else []
+        for state, count, option in self.choice:
+            self.copies += [(state, option)] * min(count, most, MOST_COPIES)
+            self.is_cut |= min(count, most) > MOST_COPIES
+        self.amounts = [[0] * len(self.problem.want) for _ in self.copies]
+        self.shares = [[] for _ in self.copies]
+
+    def _take_over(self, guess: list[Part[SlotState]], bad: list[int]) -> None:
+        """Keep what the guess has of the resources that are not scarce."""
+        free = list(range(len(self.copies)))
+        for part in guess:
+            own = [i for i in free if self.copies[i][0] == part.state and self.copies[i][1].slot == part.slot]
+            if not own:
+                continue  # more equal nodes than are told apart: the end will show that something lacks
+            free.remove(own[0])
+            self.amounts[own[0]] = [0 if r in bad else amount for r, amount in enumerate(part.amounts)]
+            self.shares[own[0]] = [share for share in part.shares if share[0] not in bad]
+
+    # ---- one resource ----
+
+    def _flow(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
+        """All at once, when that happens to come in whole pieces. Loans and limits are shared out exactly."""
+        problem, terrain, budgets = self.problem, self.problem.terrain, self.problem.budgets
+        assert budgets is not None
+        if any(terrain.traits[option.slot.trait].units[r] for _, option in self.copies):
+            return None
+        entry = problem.want_entry[r] if self.host else 0
+        needs, rest = [], dict(self.world)
+        for i, (state, option) in enumerate(self.copies):
+            rest[state] -= 1
+            used, ladder = self._used(option.slot, r)
+            least = used + (entry if i == 0 and self.host else 0)
+            needs.append(Need(ladder, 1, least, used + option.most[r]))
+            for slot in _others(terrain.states[state], option.slot):
+                needs += [Need(one, 1, taken, taken) for one, taken in terrain.used(slot, r)]
+        needs += list(_taken(problem, {s: count for s, count in rest.items() if count > 0}, r))
+        self.steps += FLOW_STEPS
+        flows = budgets.settle(name=problem.names[r], needs=needs, extra=problem.want[r] - entry)
+        if flows is None:
+            return None
+        found, at = [], 0
+        for state, option in self.copies:
+            found.append(sum(flows[at]) - self._used(option.slot, r)[0])
+            others = _others(terrain.states[state], option.slot)
+            at += 1 + sum(len(list(terrain.used(slot, r))) for slot in others)
+        apart = [amount - (entry if i == 0 and self.host else 0) for i, amount in enumerate(found)]
+        if min(sum(a % SCALE > 0 for a in found), sum(a % SCALE > 0 for a in apart)) > 1:
+            return None
+        return [(amount, ()) for amount in found]
+
+    def _used(self, slot: SlotState, r: int) -> tuple[int, Ladder]:
+        terrain = self.problem.terrain
+        ladders = terrain.traits[slot.trait].ladders
+        ladder, potential = terrain.ladders[ladders[r]] if ladders else ((), 0)
+        return potential - slot.free[r] if ladders else 0, ladder
+
+    def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
+        """Node after node, most of it first."""
+        taken: list[tuple[int, tuple[int, ...]]] = []
+        ways = [self._ways(r, 0, self.problem.want[r])]
+        while ways:
+            self.steps += FLOW_STEPS
+            if self.steps > self.tries:
+                return None
+            one = next(ways[-1], None)
+            if one is None:
+                ways.pop()
+                if taken:
+                    taken.pop()
+                continue
+            taken.append(one)
+            rest = self.problem.want[r] - sum(amount for amount, _ in taken)
+            if rest > self._most(r, len(taken)) or not self._is_allowed(r, taken):
+                taken.pop()
+            elif not rest:
+                return taken + [(0, ())] * (len(self.copies) - len(taken))
+            elif len(taken) < len(self.copies):
+                ways.append(self._ways(r, len(taken), rest))
+            else:
+                taken.pop()
+        return None
+
+    def _most(self, r: int, since: int) -> int:
+        return sum(option.most[r] for _, option in self.copies[since:])
+
+    def _is_allowed(self, r: int, taken: list[tuple[int, tuple[int, ...]]]) -> bool:
+        parts = []
+        for (state, option), (amount, picked) in zip(self.copies, taken, strict=False):
+            vector = tuple(amount if i == r else 0 for i in range(len(self.problem.names)))
+            parts.append(Part(state, option.slot, vector, tuple((r, level) for level in picked)))
+        return _allows(self.problem, _after(self.problem, self.world, parts), r)
+
+    def _ways(self, r: int, i: int, rest: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """What one node may take of what is left."""
+        option = self.copies[i][1]
+        entry = self.problem.want_entry[r] if i == 0 and self.host else 0
+        most = min(option.most[r], rest)
+        fractions = {0, rest % SCALE, entry % SCALE}
+        amounts = {a for f in fractions for a in range(f, most + 1, SCALE) if a >= entry}
+        is_unit = self.problem.terrain.traits[option.slot.trait].units[r]
+        for amount in sorted(amounts, reverse=True):
+            if is_unit and amount:
+                if amount < SCALE or amount % SCALE == 0:
+                    yield from ((amount, picked) for picked in self.problem.instances(option.slot, r, amount))
+            else:
+                yield amount, ()
+
+
+def _others(state: NodeState, slot: SlotState) -> list[SlotState]:
+    others = list(state.slots)
+    others.remove(slot)
+    return others

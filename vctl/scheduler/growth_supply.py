@@ -1,0 +1,210 @@
+"""Where growth takes from, and whether the limits of all clusters on the way let many places have it at once.
+
+A ladder lists the sources of one place: at depth 0 what the cluster has free there; at depth d what its d-th ancestor
+has free there, or what a sibling of its (d-1)-th ancestor lends. Taking from depth d makes d clusters grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+OWN = -1
+"""No sibling lends it: the cluster at that depth has it free."""
+UNLIMITED = 1 << 62
+
+
+class Source(NamedTuple):
+    """One source of a place; ``lender`` is a number in ``Budgets.lenders`` or ``OWN``."""
+
+    depth: int
+    lender: int
+    amount: int
+
+
+Ladder = tuple[Source, ...]
+"""Sources of one place, by depth, free capacity before loans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lender:
+    """A sibling of the cluster that grows from ``depth``, and how much it may lend in all."""
+
+    cluster_id: str
+    depth: int
+    most: Mapping[str, int]
+
+
+class Need(NamedTuple):
+    """So many places with one ladder: what they need in all, and at most how much they could take."""
+
+    ladder: Ladder
+    places: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """How much each growing cluster may gain, lowest first (a name missing is not limited), and who lends."""
+
+    limits: tuple[Mapping[str, int], ...]
+    lenders: tuple[Lender, ...] = ()
+
+    def is_limited(self, name: str) -> bool:
+        """Whether places compete for anything but what is free on them."""
+        return any(name in limit for limit in self.limits) or any(name in one.most for one in self.lenders)
+
+    def names(self) -> set[str]:
+        """Resources for which ``is_limited`` holds."""
+        return {name for limit in self.limits for name in limit} | {
+            name for one in self.lenders for name in one.most
+        }
+
+    def potential(self, name: str, ladder: Ladder) -> int:
+        """What one place could have if it were the only one to grow."""
+        have = 0
+        for depth in range(len(self.limits), 0, -1):
+            for source in ladder:
+                if source.depth == depth:
+                    most = (
+                        UNLIMITED if source.lender == OWN else self.lenders[source.lender].most.get(name, 0)
+                    )
+                    have += min(source.amount, most)
+            have = min(have, self.limits[depth - 1].get(name, UNLIMITED))
+        return have + sum(source.amount for source in ladder if not source.depth)
+
+    def settle(self, name: str, needs: Sequence[Need], extra: int = 0) -> list[list[int]] | None:
+        """What each source gives so that all have their least and together ``extra`` more; None: impossible.
+
+        Loans are used last.
+        """
+        return _Flow(self, name, needs).run(extra)
+
+    def most(self, name: str, needs: Sequence[Need], enough: int) -> int:
+        """How much all places together could have, as far as ``enough``."""
+        flow = _Flow(self, name, [need._replace(least=0) for need in needs])
+        flow.run(enough)
+        return flow.total
+
+
+def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
+    """How much each of so many clusters has to grow, lowest first, when this much of a place is used."""
+    grown = [used] * levels
+    for source in ladder:
+        for level in range(source.depth, levels):
+            grown[level] -= source.amount
+    return [max(amount, 0) for amount in grown]
+
+
+def depth_of(ladder: Ladder, used: int) -> int:
+    """How far up one has to go for this much."""
+    for source in ladder:
+        if used <= 0:
+            break
+        used -= source.amount
+        depth = source.depth
+        if used <= 0:
+            return depth
+    return 0 if used <= 0 else UNLIMITED
+
+
+class _Flow:
+    """Sources, limits and places as a flow network: a hub per depth, a node per lender and per place."""
+
+    def __init__(self, budgets: Budgets, name: str, needs: Sequence[Need]) -> None:
+        self.needs = needs
+        levels = len(budgets.limits)
+        first_place = levels + 1 + len(budgets.lenders)
+        self.sink = first_place + len(needs)
+        self.edges: list[list[int]] = []
+        """[to, capacity left]; edge n ^ 1 is the way back."""
+        self.out: list[list[int]] = [[] for _ in range(self.sink + 1)]
+        self.total = 0
+        for level, limit in enumerate(budgets.limits):
+            self._edge(level, level + 1, limit.get(name, UNLIMITED))
+        self.loans: list[tuple[int, int, int]] = []
+        self.supplied: list[list[int]] = []
+        self.drains = []
+        for number, need in enumerate(needs):
+            row = []
+            for source in need.ladder:
+                amount = source.amount * need.places
+                if source.lender == OWN:
+                    row.append(self._edge(source.depth, first_place + number, amount))
+                else:
+                    edge = self._edge(levels + 1 + source.lender, first_place + number, 0)
+                    self.loans.append((edge, amount, source.lender))
+                    row.append(edge)
+            self.supplied.append(row)
+            self.drains.append(self._edge(first_place + number, self.sink, need.least))
+        self.taps = [
+            (self._edge(one.depth, levels + 1 + number, 0), one.most.get(name, 0))
+            for number, one in enumerate(budgets.lenders)
+        ]
+
+    def run(self, extra: int) -> list[list[int]] | None:
+        least = sum(need.least for need in self.needs)
+        self._fill(least)
+        if self.total < least and not self._lend(least):
+            return None
+        if extra:
+            for edge, need in zip(self.drains, self.needs, strict=True):
+                self.edges[edge][1] += need.most - need.least
+            self._fill(least + extra)
+            if self.total < least + extra and not self._lend(least + extra):
+                return None
+        return [[self.edges[edge ^ 1][1] for edge in row] for row in self.supplied]
+
+    def _lend(self, wanted: int) -> bool:
+        for edge, most in self.taps:
+            self.edges[edge][1] += most
+        for edge, amount, _ in self.loans:
+            self.edges[edge][1] += amount
+        self.taps, self.loans = [], []
+        self._fill(wanted)
+        return self.total >= wanted
+
+    def _edge(self, start: int, end: int, capacity: int) -> int:
+        number = len(self.edges)
+        self.edges += [[end, capacity], [start, 0]]
+        self.out[start].append(number)
+        self.out[end].append(number + 1)
+        return number
+
+    def _fill(self, wanted: int) -> None:
+        """Augment along shortest ways until so much flows or no more can."""
+        while self.total < wanted:
+            came: dict[int, int] = {0: -1}
+            queue = deque([0])
+            while queue and self.sink not in came:
+                here = queue.popleft()
+                for edge in self.out[here]:
+                    end, capacity = self.edges[edge]
+                    if capacity and end not in came:
+                        came[end] = edge
+                        queue.append(end)
+            if self.sink not in came:
+                return
+            way = []
+            here = self.sink
+            while here:
+                way.append(came[here])
+                here = self.edges[came[here] ^ 1][0]
+            amount = min(wanted - self.total, *(self.edges[edge][1] for edge in way))
+            for edge in way:
+                self.edges[edge][1] -= amount
+                self.edges[edge ^ 1][1] += amount
+            self.total += amount
+
+
+def merged_ladder(ladders: Iterable[Ladder]) -> Ladder:
+    """Several places taken as one."""
+    sums: dict[tuple[int, bool, int], int] = {}
+    for ladder in ladders:
+        for source in ladder:
+            key = (source.depth, source.lender != OWN, source.lender)
+            sums[key] = sums.get(key, 0) + source.amount
+    return tuple(Source(depth, lender, amount) for (depth, _, lender), amount in sorted(sums.items()))
