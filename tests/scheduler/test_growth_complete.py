@@ -24,21 +24,22 @@ CPU_STEPS = [0.5, 1, 1, 1.5, 2, 2, 3]
 def random_tree(pick: random.Random) -> tuple[Ledger, str]:
     """Two or three nodes; two or three levels, each with a sibling here and there, partly used."""
     nodes = [
-        f"{pick.choice([1, 2, 2, 3, 4])}c {pick.choice([0, 1, 1, 2])}g" for _ in range(pick.randint(1, 3))
+        f"{pick.choice([2, 3, 4, 4, 5, 6])}c {pick.choice([0, 1, 2, 2])}g" for _ in range(pick.randint(2, 3))
     ]
     labels = {f"n{i}": f"zone={pick.choice('ab')}" for i in range(1, 4) if pick.random() < 0.6}
     world = ground.ledger(nodes, labels)
     parent, cluster_id = PRIMARY, ""
     for depth in range(pick.choice([1, 2, 2, 3])):
         cluster_id = "abc"[depth]
-        add_cluster(world, pick, cluster_id, parent, flexible=pick.random() < 0.85)
-        if pick.random() < 0.5:
-            add_cluster(world, pick, f"{cluster_id}x", parent, flexible=True, lends=pick.random() < 0.7)
+        add_cluster(world, pick, cluster_id, parent, flexible=pick.random() < 0.92)
+        for name in (f"{cluster_id}x", f"{cluster_id}y"):
+            if pick.random() < 0.6:
+                add_cluster(world, pick, name, parent, flexible=True, lends=pick.random() < 0.85)
         parent = cluster_id
     for vnode_id in sorted(world.vnodes):
         for _ in range(pick.randint(0, 2)):
             held_ = ground.amounts(pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "1g"]))
-            if pick.random() < 0.35 and world.rooms[vnode_id].fits(held_):
+            if pick.random() < 0.2 and world.rooms[vnode_id].fits(held_):
                 world.charge(
                     f"run-{len(world.charges)}", vnode_id, world.rooms[vnode_id].copy().take(held_)
                 )
@@ -48,18 +49,25 @@ def random_tree(pick: random.Random) -> tuple[Ledger, str]:
 def add_cluster(
     world: Ledger, pick: random.Random, cluster_id: str, parent: str, *, flexible: bool, lends: bool = False
 ) -> None:
-    most = pick.choice([None, None, None, "3c", "4c 1g", "2c 0.5g", "1.5c", "2g"])
-    borrow = pick.choice([None, None, None, None, "1c", "2c 1g", "0.5c"])
+    most = pick.choice([None, None, None, None, "6c", "4c 1g", "5c 1.5g", "3.5c", "2g"])
+    borrow = pick.choice([None, None, None, None, "2c", "4c 1g", "1.5c"])
     spec = ClusterSpec({}, None if most is None else ground.amounts(most), flexible=flexible)
     world.put_cluster(Cluster(cluster_id, parent, LOGICAL, spec))
-    for rank in range(pick.randint(0 if flexible and not lends else 1, 3)):
+    for rank in range(pick.randint(2, 3) if lends else pick.randint(0 if flexible else 1, 3)):
         slots = sorted(world.members[parent])
         if not slots:
             return
         slot = world.vnodes[pick.choice(slots)]
         want = ground.amounts(
-            f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0.5, 0.25, 1, 1])}g"
+            f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0, 0.5, 0.25, 1])}g"
         )
+        if lends:
+            want = {n: a for n, a in world.rooms[slot.vnode_id].free.items() if a > 0}
+            want["CPU"] = max(want.get("CPU", 0) - pick.choice([0, 0, 0, HALF, SCALE]), 0)
+            if pick.random() < 0.5:
+                want.pop("GPU", None)
+            if any(a % SCALE for n, a in want.items() if n == "GPU" and a > SCALE):
+                continue
         want = {name: amount for name, amount in want.items() if amount}
         is_flexible = flexible and (lends or pick.random() < 0.7)
         there = any(
@@ -99,7 +107,7 @@ HALF = SCALE // 2
 
 
 def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[str, int]]:
-    groups, left = [], pick.choice([0, 0, 1, 2, 2, 3])
+    groups, left = [], pick.choice([0, 0, 1, 1, 2, 3])
     while left:
         size = pick.randint(1, left)
         left -= size
@@ -108,11 +116,11 @@ def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[s
             bundles = [bundles[0]] * size
         groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
     whole = {}
-    if pick.random() < 0.15:
+    if pick.random() < 0.1:
         whole = {pick.choice(sorted({n.template_id for n in world.nodes.values()})): pick.randint(1, 2)}
     flexible, most = None, None
     if pick.random() < 0.6 or not (groups or whole):
-        flexible = f"{pick.choice([0, 0, 0.5, 1, 1, 2, 2.5, 3, 4.5, 6])}c"
+        flexible = f"{pick.choice([0, 0, 0.5, 1, 1, 2, 2.5, 3, 4.5, 6, 8])}c"
         flexible += pick.choice(["", "", "", " 0.5g", " 1g", " 2g"])
         if pick.random() < 0.2:
             most = "8c 2g"
@@ -121,9 +129,9 @@ def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[s
 
 
 def random_bundle(pick: random.Random) -> str:
-    cpu = pick.choice([0, 0, 0.5, 0.5, 1, 1, 1.5, 2])
-    gpu = pick.choice([0, 0, 0, 0.25, 0.5, 0.5, 0.75, 1])
-    condition = pick.choice(["", "", "", "", "", "", " @zone=a", " @zone!=a", " @tier=x", " @!tier"])
+    cpu = pick.choice([0, 0.5, 0.5, 1, 1, 1.5, 2])
+    gpu = pick.choice([0, 0, 0, 0, 0.25, 0.5, 0.75, 1])
+    condition = pick.choice(["", "", "", "", "", "", "", "", "", "", " @zone=a", " @zone!=a", " @!tier"])
     return f"{cpu}c {gpu}g{condition}"
 
 

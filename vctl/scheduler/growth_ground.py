@@ -155,7 +155,8 @@ class _View:
             above += [(level, vnode) for vnode in levels[level] if self._is_in_view(vnode)]
         for level, vnode in [*found, *above]:
             if vnode.vnode_id not in self.barred:
-                self.ways[vnode.vnode_id] = Way(self._sources(level, vnode), level > 0, len(above) > 1)
+                is_new = level > 0
+                self.ways[vnode.vnode_id] = Way(self._sources(level, vnode), is_new, is_new and len(above) > 1)
                 self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
 
     def _is_in_view(self, vnode: VNode) -> bool:
