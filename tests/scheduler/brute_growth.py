@@ -97,7 +97,9 @@ class World:
         if place.above is None:
             return have
         lent = sum(min(self.free(v, atom), most) for _, v, most in self.lends(place, atom[0]))
-        return have + min(self.gain_left(place.cluster_id, atom[0]), lent + self.could_have(place.above, atom))
+        return have + min(
+            self.gain_left(place.cluster_id, atom[0]), lent + self.could_have(place.above, atom)
+        )
 
     def allows(self, taken: Taken, name: str) -> bool:
         """Whether all that is taken of a resource can be had at once."""
@@ -224,9 +226,7 @@ class Gang:
             self.taken = before
         return False
 
-    def _fixed(
-        self, bundles: list[tuple[int, FixedNode]], housed: bool, done: list[tuple[int, str]]
-    ) -> bool:
+    def _fixed(self, bundles: list[tuple[int, FixedNode]], housed: bool, done: list[tuple[int, str]]) -> bool:
         if not bundles:
             return self._flexible(housed)
         (g, bundle), rest = bundles[0], bundles[1:]

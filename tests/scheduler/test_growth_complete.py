@@ -40,9 +40,7 @@ def random_tree(pick: random.Random) -> tuple[Ledger, str]:
         for _ in range(pick.randint(0, 2)):
             held_ = ground.amounts(pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "1g"]))
             if pick.random() < 0.2 and world.rooms[vnode_id].fits(held_):
-                world.charge(
-                    f"run-{len(world.charges)}", vnode_id, world.rooms[vnode_id].copy().take(held_)
-                )
+                world.charge(f"run-{len(world.charges)}", vnode_id, world.rooms[vnode_id].copy().take(held_))
     return world, cluster_id
 
 
@@ -58,9 +56,7 @@ def add_cluster(
         if not slots:
             return
         slot = world.vnodes[pick.choice(slots)]
-        want = ground.amounts(
-            f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0, 0.5, 0.25, 1])}g"
-        )
+        want = ground.amounts(f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0, 0.5, 0.25, 1])}g")
         if lends:
             want = {n: a for n, a in world.rooms[slot.vnode_id].free.items() if a > 0}
             want["CPU"] = max(want.get("CPU", 0) - pick.choice([0, 0, 0, HALF, SCALE]), 0)
@@ -98,9 +94,7 @@ def add_cluster(
     if spec.flexible_max is not None:
         least = {n: min(a, spec.flexible_max.get(n, a)) for n, a in least.items()}
     spec = ClusterSpec(least, spec.flexible_max, flexible=flexible)
-    world.put_cluster(
-        Cluster(cluster_id, parent, LOGICAL, spec, borrow_limit=limit, lending_limit=lending)
-    )
+    world.put_cluster(Cluster(cluster_id, parent, LOGICAL, spec, borrow_limit=limit, lending_limit=lending))
 
 
 HALF = SCALE // 2

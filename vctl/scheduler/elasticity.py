@@ -123,7 +123,7 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
-    """Siblings that may lend to a cluster, by id, and how much; not what it lacks of its minimum: that it calls back."""
+    """Siblings that may lend to a cluster, by id, and how much. What it lacks of its minimum it calls back."""
     siblings = sorted(ledger.subclusters.get(cluster.parent_id or "", ()))
     lenders = [one for one in siblings if one != cluster.cluster_id and ledger.clusters[one].lending_limit]
     if not lenders:

@@ -156,7 +156,9 @@ class _View:
         for level, vnode in [*found, *above]:
             if vnode.vnode_id not in self.barred:
                 is_new = level > 0
-                self.ways[vnode.vnode_id] = Way(self._sources(level, vnode), is_new, is_new and len(above) > 1)
+                self.ways[vnode.vnode_id] = Way(
+                    self._sources(level, vnode), is_new, is_new and len(above) > 1
+                )
                 self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
 
     def _is_in_view(self, vnode: VNode) -> bool:
