@@ -6,14 +6,16 @@ no ladders, no flows, no classes of nodes. A place is a virtual node of the clus
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from tests.scheduler.brute import HALF, ONE
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, ClusterSpec, FixedNode
 from vctl.core.labels import VCLUSTER_ID, VNODE_ID, matches
 from vctl.core.ledger import Ledger
+from vctl.core.resources import Holding
 
 QUARTER = 2_500
 Atom = tuple[str, int]
@@ -372,3 +374,57 @@ def subsets(atoms: list[Atom], size: int) -> Iterator[list[Atom]]:
 def fits(tree: Ledger, cluster_id: str, spec: ClusterSpec, entry: dict[str, int]) -> bool:
     """Whether any assignment of the gang exists, with all growth and lending that the limits allow."""
     return Gang(World(tree, cluster_id), spec, entry).fits()
+
+
+def ever_fits(tree: Ledger, cluster_id: str, spec: ClusterSpec, entry: dict[str, int]) -> bool:
+    """The same when nothing runs: no siblings, draining nodes back in service, what was borrowed given back."""
+    return fits(idle(tree, cluster_id), cluster_id, spec, entry)
+
+
+def idle(tree: Ledger, cluster_id: str) -> Ledger:
+    """One cluster and those above it; each flexible part, the newest first, is cut down to the minimum of all."""
+    tree = copy.deepcopy(tree)
+    chain = [cluster_id]
+    while chain[-1] != PRIMARY:
+        chain.append(tree.clusters[chain[-1]].parent_id or PRIMARY)
+    for run_id in list(tree.charges):
+        tree.discharge(run_id)
+    while others := [one for one in tree.clusters if one not in chain and not tree.subclusters.get(one)]:
+        tree.remove_cluster(others[0])
+    for node in list(tree.nodes.values()):
+        if node.state == "DRAINING":
+            tree.put_node(replace(node, state="ALIVE"))
+    for one in chain[:-1]:
+        tree.put_cluster(replace(tree.clusters[one], state="ACTIVE"))
+        parts = [tree.vnodes[v] for v in tree.members[one] if tree.vnodes[v].kind == FLEXIBLE]
+        for part in sorted(parts, key=lambda v: -v.rank):
+            while cut_some(tree, part.vnode_id):
+                pass
+            if (
+                not any(tree.vnodes[part.vnode_id].holding.amounts.values())
+                and not tree.children[part.vnode_id]
+            ):
+                tree.release(part.vnode_id)
+    return tree
+
+
+def cut_some(tree: Ledger, vnode_id: str) -> bool:
+    """Take a quarter of something off a virtual node that has it free and does not need it for the minimum."""
+    vnode, room = tree.vnodes[vnode_id], tree.rooms[vnode_id]
+    least = tree.clusters[vnode.cluster_id].spec.flexible_min
+    for name, amount in vnode.holding.amounts.items():
+        has = flexible_total(tree, vnode.cluster_id, name)
+        if room.free.get(name, 0) < QUARTER or has - QUARTER < least.get(name, 0):
+            continue
+        instances = {n: dict(shares) for n, shares in vnode.holding.instances.items()}
+        if name in instances:
+            index = max(i for i, share in room.instances[name].items() if share)
+            instances[name][index] -= QUARTER
+        amounts = {**vnode.holding.amounts, name: amount - QUARTER}
+        cores = tuple(sorted(room.cores)) if name == "CPU" else ()
+        held = tuple(core for core in vnode.holding.cores if core not in cores)
+        keep = max(amounts.get("CPU", 0) // ONE - len(held), 0) if cores else 0
+        left = tuple(sorted({*held, *cores[:keep]})) if cores else vnode.holding.cores
+        tree.resize(replace(vnode, holding=Holding(amounts, instances, left)))
+        return True
+    return False

@@ -285,10 +285,8 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
         feasible.asked(cluster.spec, {}),
         f"cluster {cluster.cluster_id} can never be",
     )
-    judge = feasible.judge_of(store, cluster.parent_id)
-    if judge == PRIMARY:
-        feasible.add_possible(store, ledger)  # which is given up with the transaction
-    never = ever(ledger, judge, cluster.spec, {})
+    feasible.add_possible(store, ledger)  # which is given up with the transaction
+    never = ever(ledger, cluster.parent_id, cluster.spec, {})
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(

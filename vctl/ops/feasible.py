@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
@@ -27,20 +28,24 @@ def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
 
 
 def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
-    """Refuse what could never run. In the primary a few nodes of each kind answer most questions."""
+    """Refuse what could never run. Where nodes of the primary count, a few of each kind answer most questions."""
     from vctl.scheduler.feasibility import ever
 
     check_maximum(store, parent_id, asked(spec, entry))
-    judge = judge_of(store, parent_id)
-    if judge == PRIMARY:
+    chain = _growing(store, parent_id)
+    if chain is not None:
         fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
-        if ever(_primary_of(nodes.samples(store, fixed + 2)), judge, spec, entry) is None:
+        few = _primary_of(nodes.samples(store, fixed + 2))
+        for cluster in reversed(chain):
+            few.put_cluster(_with_nothing(cluster))
+        if ever(few, parent_id, spec, entry) is None:
             return
+    if parent_id == PRIMARY:
         ledger = _primary_of(nodes.samples(store, 1 << 40))
-        add_possible(store, ledger)
     else:
         ledger = clusters.load_ledger(store)
-    never = ever(ledger, judge, spec, entry)
+    add_possible(store, ledger)
+    never = ever(ledger, parent_id, spec, entry)
     if never is not None and not never.exhausted:
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(judge)}: {never.capacity}",
@@ -49,14 +54,24 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
         )
 
 
-def judge_of(store: Store, parent_id: str) -> str:
-    """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
+def _growing(store: Store, parent_id: str) -> list[Cluster] | None:
+    """The clusters from the parent up to the primary, when each of them can grow; nothing for the primary."""
+    found: list[Cluster] = []
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
         if row is None or not rows.spec(row["spec"]).flexible:
-            return parent_id
+            return None
+        found.append(rows.cluster(row))
         parent_id = row["parent_id"]
-    return PRIMARY
+    return found
+
+
+def _with_nothing(cluster: Cluster) -> Cluster:
+    """A cluster as if its minimum lay elsewhere, and only the rest of its maximum could be had here."""
+    spec, most = cluster.spec, cluster.spec.flexible_max
+    if most is not None:
+        most = {name: amount - spec.flexible_min.get(name, 0) for name, amount in most.items()}
+    return replace(cluster, spec=ClusterSpec(flexible_max=most))
 
 
 def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:

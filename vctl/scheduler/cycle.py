@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
 from vctl.scheduler.earmarks import Holds
+from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
 from vctl.scheduler.plan import Plan, Start, Wait, revert
@@ -17,7 +18,6 @@ from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
-from vctl.scheduler.tasking import ancestors
 from vctl.scheduler.turns import Turn
 
 MOST_STARTS = 256
@@ -90,7 +90,7 @@ def decide(
 
 
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
-    """Look again at what the growth since the last round could help: in the parent, or above it if it can grow.
+    """Look again at what the growth since the last round could help: in the parent, or where it can grow from.
 
     What one grown virtual node lacks, a parent that can grow may add there: so then everything is judged anew.
     """
@@ -100,7 +100,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
         queue.arrange(parent.queue)
         queue.judge_capacity(ledger)
     if parent is not None and parent.spec.flexible and len(grown) > 0:
-        if not set(grown).isdisjoint(ancestors(ledger, queue.parent_id)):
+        if not suppliers(ledger, queue.parent_id).isdisjoint(grown):
             queue.forget_verdicts()
     queue.reconsider(ledger, grown.get(queue.parent_id, ()))
 

@@ -139,6 +139,17 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
             yield one, left
 
 
+def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
+    """The cluster and all of which free capacity may become its own: those above it, and siblings that lend."""
+    found = {cluster_id}
+    while can_grow(cluster := ledger.clusters[cluster_id]):
+        assert cluster.parent_id is not None
+        siblings = ledger.subclusters.get(cluster.parent_id, ())
+        found |= {cluster.parent_id, *(one for one in siblings if ledger.clusters[one].lending_limit)}
+        cluster_id = cluster.parent_id
+    return found
+
+
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
     """What the flexible virtual nodes of a cluster have together."""
     return total(part.holding.amounts for part in flexible_parts(ledger, cluster_id))

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from vctl.core import labels as lb
 from vctl.core.clusters import ClusterSpec, FixedNode
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, template_of
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import Amounts, Room
+from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_ground import ground_when_empty
 
@@ -19,14 +21,23 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
 ) -> Unplaced | None:
-    """None when the gang would fit if every alive or draining node of the parent were empty, else why not.
+    """None when the gang would fit if every alive or draining node were empty and the parent grew, else why not.
 
     A search that ends at its budget proves nothing, so it counts as possible.
     """
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
-    answer = place_on(ground_when_empty(ledger, parent_id), spec, entry, budget=budget)
-    return None if isinstance(answer, Placed) or answer.exhausted else answer
+    if not ledger.clusters[parent_id].spec.flexible:
+        answer = place_on(ground_when_empty(ledger, parent_id), spec, entry, budget=budget)
+        return None if isinstance(answer, Placed) or answer.exhausted else answer
+    empty = emptied(ledger, parent_id)
+    answer = place(empty, parent_id, spec, entry, budget=budget)
+    if isinstance(answer, Placed) or answer.exhausted:
+        return None
+    grown = place_with_growth(empty, parent_id, spec, entry, budget=budget)
+    if isinstance(grown, Unplaced):
+        return None if grown.exhausted else grown
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
     node = ledger.nodes[vnode.node_id]
     need = vnode.holding.amounts if part.template else part.request
     have = {name: room.free.get(name, 0) for name in need}
-    if part.template and not (vnode.whole and node.template_id == part.template):
+    if part.template and template_of(vnode, node) != part.template:
         return NodeVerdict(node.node_id, INFEASIBLE, {}, {}, f"not a whole node of template {part.template}")
     if not lb.matches(part.selector, vnode.labels):
         wrong = ", ".join(f"{c.key}: {c}" for c in part.selector if not c.matches(vnode.labels))
@@ -140,8 +151,8 @@ def _takes_something(
     vnode, room = ledger.vnodes[vnode_id], ledger.rooms[vnode_id]
     if any(lb.matches(n.selector, vnode.labels) and room.fits(n.resources) for n in nodes):
         return True
-    template = ledger.nodes[vnode.node_id].template_id
-    if vnode.whole and spec.replica_sets.get(template, 0) > 0 and room.is_untouched():
+    template = template_of(vnode, ledger.nodes[vnode.node_id])
+    if template and spec.replica_sets.get(template, 0) > 0 and room.is_untouched():
         return True
     if not spec.flexible:
         return False

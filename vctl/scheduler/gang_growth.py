@@ -26,23 +26,23 @@ def place_with_growth(
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
-) -> tuple[list[Grow], Placed] | Unplaced | None:
+) -> tuple[list[Grow], Placed] | Unplaced:
     """Let a cluster grow until a gang fits into it; applied to the ledger.
 
-    A reason, or None when the cluster cannot grow at all, leaves the ledger as it was. ``avoid`` are physical nodes
-    and ``barred`` virtual nodes of the parent, or above it, that will not do.
+    When there is a reason instead, the ledger is as it was. ``avoid`` are physical nodes, ``barred`` virtual nodes of
+    the parent, or above it, that will not do.
     """
-    found: Unplaced | None = None
+    found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
         if lending and not _has_lenders(ledger, parent_id):
             break
         ground = growth_ground(ledger, parent_id, lending=lending, avoid=avoid, barred=barred)
         if ground is None:
-            return None
+            break
         answer = place_on(ground, spec, entry, budget=budget)
         if isinstance(answer, Placed):
             return growth_for(ground, answer, entry)
-        found = replace(answer, exhausted=True) if found is not None and found.exhausted else answer
+        found = replace(answer, exhausted=True) if found.exhausted else answer
     return found
 
 

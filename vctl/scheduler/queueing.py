@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 
+from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.wording import cluster_text
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help, ever
+from vctl.scheduler.growth_idle import idle_parts, lineage
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.reservations import FOR_EVER, Reservation
@@ -100,6 +102,8 @@ class Queue:
         """The state of the nodes in which they were seen to stand."""
         self.never: dict[str, tuple[object, str | None]] = {}
         """Shape -> (capacity of the parent, why it could never run or None): holds until that changes."""
+        self._seen: tuple[object, object] | None = None
+        """What was last seen of the clusters above, and the capacity that comes of it."""
         self.judged_at: object = None
         """The capacity for which verdicts say what is possible at all."""
         self.earmarks: dict[int, Earmark] = {}
@@ -142,9 +146,9 @@ class Queue:
 
     def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
         """Why a job could never run, as far as that is certain: asked once as long as the cluster has the same."""
-        if ledger.may_gain_nodes or ledger.clusters[self.parent_id].spec.flexible:
+        if ledger.may_gain_nodes:
             return None
-        capacity = ledger.capacity(self.parent_id)
+        capacity = self._capacity(ledger)
         known = self.never.get(job.shape)
         if known is None or known[0] != capacity:
             if len(self.never) >= MOST_JUDGED:
@@ -157,6 +161,20 @@ class Queue:
                 else f"exceeds the capacity of {cluster_text(self.parent_id)}: {never.capacity}",
             )
         return known[1]
+
+    def _capacity(self, ledger: Ledger) -> object:
+        """Changes whenever what is possible here at all does. Growth that is given back again does not count."""
+        parent = ledger.clusters[self.parent_id]
+        if not parent.spec.flexible:
+            return ledger.capacity(self.parent_id)
+        chain = lineage(ledger, self.parent_id)
+        versions = (
+            ledger.capacity(self.parent_id), *((one, ledger.versions.get(one.cluster_id, 0)) for one in chain)
+        )  # fmt: skip
+        if self._seen is None or self._seen[0] != versions:
+            limits = [(one.spec, one.borrow_limit) for one in chain]
+            self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
+        return self._seen[1]
 
     def note_again(self, at_ns: int | None) -> None:
         """Look at this queue again then, also when nothing else happens."""
@@ -255,7 +273,7 @@ class Queue:
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
-        capacity = (ledger.capacity(self.parent_id), ledger.may_gain_nodes)
+        capacity = (self._capacity(ledger), ledger.may_gain_nodes)
         if capacity == self.judged_at:
             return
         self.judged_at = capacity

@@ -15,7 +15,8 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text
-from vctl.scheduler.elasticity import Grow, revert_growth
+from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
+from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 from vctl.scheduler.task_queue import Shape, TaskQueue, Verdict, shape_of
@@ -80,7 +81,7 @@ class _Visit:
         self.queue = queue
         above = ancestors(self.ledger, queue.cluster_id)
         self.joined = {node_id for one in above for node_id in joined.get(one, ())} if joined else set()
-        if not grown.isdisjoint(above):
+        if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown):
             queue.forget_verdicts()
         self.load: dict[str, dict[str, int]] = dict(queue.load)
         self.started: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from vctl.core import jobs as jb
@@ -11,7 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import grow_for_gang
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
@@ -184,7 +185,10 @@ class Turn:
             found = place(ledger, job.parent_id, job.spec, job.entry)
             if isinstance(found, Placed):
                 return self._take(start_of(ledger, job, found)), None
-            return (self._grow(job) if can_grow else None), found
+            grown = self._grow(job) if can_grow else found
+            if isinstance(grown, Unplaced):
+                return None, replace(found, exhausted=found.exhausted or grown.exhausted)
+            return grown, None
         if reach:
             self._line.forget_views()
         view = self._line.view(binding, frozenset(self.preemptor.holds.earmarks))
@@ -194,7 +198,7 @@ class Turn:
         if can_grow:
             with view:
                 grown = self._grow(job)
-            if grown is not None:
+            if isinstance(grown, Start):
                 return grown, None
         elif not has_room and shape.count.is_exact(job.entry) and self._has_room(shape):
             return None, None
@@ -205,10 +209,10 @@ class Turn:
         index = self.ledger.index(self.queue.parent_id)
         return shape.count.is_met(shape.count.within(index.classes.values()))
 
-    def _grow(self, job: PendingJob) -> Start | None:
-        grown = grow_for_gang(self.ledger, job.parent_id, job.spec, job.entry)
-        if grown is None:
-            return None
+    def _grow(self, job: PendingJob) -> Start | Unplaced:
+        grown = place_with_growth(self.ledger, job.parent_id, job.spec, job.entry)
+        if isinstance(grown, Unplaced):
+            return grown
         steps, placed = grown
         return self._take(start_of(self.ledger, job, placed, steps))
 

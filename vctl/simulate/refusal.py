@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.scheduler.feasibility import ever
@@ -28,11 +27,5 @@ class Refusals:
     def _judge(self, job: PendingJob) -> tuple[str, str] | None:
         if job.parent_id not in self.ledger.clusters:
             return UNKNOWN_CLUSTER, f"there is no cluster {job.parent_id}"
-        never = ever(self.ledger, self._judge_of(job.parent_id), job.spec, job.entry)
+        never = ever(self.ledger, job.parent_id, job.spec, job.entry)
         return None if never is None or never.exhausted else (jb.INFEASIBLE, never.message)
-
-    def _judge_of(self, cluster_id: str) -> str:
-        """The cluster whose nodes limit a job: the nearest one, from its own up, that cannot grow."""
-        while cluster_id != PRIMARY and self.ledger.clusters[cluster_id].spec.flexible:
-            cluster_id = self.ledger.clusters[cluster_id].parent_id or PRIMARY
-        return cluster_id
