@@ -33,7 +33,7 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
 
     check_maximum(store, parent_id, asked(spec, entry))
     chain = _growing(store, parent_id)
-    if chain is not None:
+    if PRIMARY in (parent_id, *(cluster.parent_id for cluster in chain)):
         fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
         few = _primary_of(nodes.samples(store, fixed + 2))
         for cluster in reversed(chain):
@@ -47,20 +47,31 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     add_possible(store, ledger)
     never = ever(ledger, parent_id, spec, entry)
     if never is not None and not never.exhausted:
+        judge = judge_of(store, parent_id)
+        above = None if judge == parent_id else ever(ledger, judge, spec, entry)
+        where, never = (
+            (parent_id, never) if above is None else (judge, above)
+        )  # its nodes, else limits on the way
         raise Infeasible(
-            f"the job can never run: it exceeds the capacity of {cluster_text(judge)}: {never.capacity}",
+            f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
             fix="ask for less, or add a node with `vctl node add`",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
 
 
-def _growing(store: Store, parent_id: str) -> list[Cluster] | None:
-    """The clusters from the parent up to the primary, when each of them can grow; nothing for the primary."""
+def judge_of(store: Store, parent_id: str) -> str:
+    """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
+    chain = _growing(store, parent_id)
+    return (chain[-1].parent_id or PRIMARY) if chain else parent_id
+
+
+def _growing(store: Store, parent_id: str) -> list[Cluster]:
+    """The clusters from the parent up, as far as they can grow."""
     found: list[Cluster] = []
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
         if row is None or not rows.spec(row["spec"]).flexible:
-            return None
+            break
         found.append(rows.cluster(row))
         parent_id = row["parent_id"]
     return found

@@ -244,8 +244,12 @@ def _growth(problem: Problem) -> Unplaced | None:
         ]
         have = budgets.most(name, needs, wanted)
         if have < wanted:
-            text = f"needs {amount_text(name, wanted)} in total, {amount_text(name, have)} can be had with growth"
-            return Unplaced(name, wanted, have, text)
+            asked, most = amount_text(name, wanted), number_text(name, have)
+            text = (
+                f"needs {asked} in total, {most} can be had within the limits of the clusters that would grow"
+            )
+            beyond = f"{asked} asked, the limits of the clusters that would grow allow {most}"
+            return Unplaced(name, wanted, have, text, beyond=beyond)
     return None
 
 

@@ -17,7 +17,6 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
 from vctl.scheduler.gang_growth import grow
-from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 from vctl.scheduler.task_queue import Shape, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (
