@@ -57,10 +57,15 @@ SHORT = {
     "logs": "job logs",
     "stop": "job stop",
     "wait": "job wait",
+    "shell": "job submit",
 }
 """Short words for commands that people type all day: the same command, with the same options."""
+SHELL = "shell"
+SHELL_HELP = "Open a shell with a terminal inside a job of its own."
+SHELL_EXAMPLES = ("vctl shell -n 4 -g 1", "vctl shell --time-limit 2h -- python3 -i train.py")
+"""``vctl shell`` is ``vctl job submit --pty -- $SHELL``, or another command behind ``--``."""
 SECTIONS = {
-    "Work": ("run", "ps", "logs", "stop", "wait", "job", "task"),
+    "Work": ("run", "ps", "logs", "stop", "wait", "shell", "job", "task"),
     "Look": (
         "status", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "simulate",
@@ -71,7 +76,7 @@ SECTIONS = {
 }  # fmt: skip
 """The first help page in groups; every word that is not hidden stands in one of them."""
 ELSEWHERE = {
-    "srun": "run", "salloc": "run", "submit": "run", "exec": "task run", "start": "run",
+    "srun": "run", "salloc": "shell", "submit": "run", "exec": "task run", "start": "run",
     "sbatch": "run --no-wait", "qsub": "run --no-wait", "bsub": "run --no-wait",
     "squeue": "ps", "qstat": "ps", "bjobs": "ps", "queue": "ps", "jobs": "ps", "ls": "ps", "sacct": "ps -a",
     "scancel": "stop", "qdel": "stop", "bkill": "stop", "kill": "stop", "cancel": "stop", "end": "stop",
@@ -82,7 +87,8 @@ ELSEWHERE = {
     "apply": "vc apply", "create": "vc create", "delete": "job delete", "rm": "job delete", "edit": "job edit",
     "drain": "node drain", "cordon": "node drain", "uncordon": "node undrain", "hold": "job hold",
     "release": "job release", "cluster": "vc", "clusters": "vc list", "tree": "vc tree", "leases": "lease list",
-    "tasks": "task list", "objects": "list objects", "up": "daemon", "server": "serve", "memory": "list objects",
+    "tasks": "task list", "objects": "list objects", "up": "daemon", "ssh": "shell", "server": "serve",
+    "memory": "list objects",
 }  # fmt: skip
 """The first word that people type who come from Slurm, PBS, LSF, Ray or kubectl -> the command here."""
 OTHER_WORDS = {
@@ -183,7 +189,22 @@ def short(word: str) -> Command:
     """The command behind a short word, under that word."""
     path = SHORT[word]
     load(path.split()[0])
-    return COMMANDS[path].called(word)
+    twin = COMMANDS[path].called(word)
+    if word == SHELL:
+        twin.help, twin.details, twin.examples = SHELL_HELP, "", SHELL_EXAMPLES
+    return twin
+
+
+def _in_shell(words: list[str]) -> list[str]:
+    """The words of ``vctl shell`` as those of a submit."""
+    import os
+
+    from vctl.cli import quick
+
+    words = ["--pty", *words]
+    if "--" in words or quick.read(COMMANDS[SHORT[SHELL]], words) is not None:
+        return words
+    return [*words, "--", os.environ.get("SHELL") or "/bin/sh"]
 
 
 def line_of(word: str) -> str:
@@ -195,7 +216,7 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
     """The command that the first words name, and the rest of the words."""
     first = words[0]
     if first in SHORT:
-        return short(first), words[1:]
+        return short(first), _in_shell(words[1:]) if first == SHELL else words[1:]
     if first not in GROUPS and first not in WORDS and first not in HIDDEN:
         raise _unknown("vctl", first, [*GROUPS, *WORDS, *SHORT])
     load(first)

@@ -65,6 +65,12 @@ class Job:
             self.wait()
         return self.info()
 
+    def rerun(self) -> Job:
+        """Submit it once more, as it was, under a new id."""
+        from vctl.ops import rerun
+
+        return Job(self._place, str(self._place.ask(rerun.rerun, self.submission_id)["submission_id"]))
+
     def hold(self) -> forms.JobForm:
         """Keep it from starting."""
         from vctl.ops import job_edits

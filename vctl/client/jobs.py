@@ -107,6 +107,12 @@ def stop(
     return job
 
 
+def rerun(server: Connection, ref: str | int) -> Form:
+    """Submit a job once more, as it was."""
+    job: Form = server.post(at("jobs", str(ref), "rerun"))
+    return job
+
+
 def hold(server: Connection, ref: str | int) -> Form:
     """Keep a pending job from starting."""
     job: Form = server.post(at("jobs", str(ref), "hold"))

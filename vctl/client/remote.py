@@ -26,6 +26,7 @@ STANDINS = {
     "vctl.ops.objects": "objects",
     "vctl.ops.overview": "views",
     "vctl.ops.replay": "upkeep",
+    "vctl.ops.rerun": "jobs",
     "vctl.ops.submitting": "jobs",
     "vctl.ops.tasks": "tasks",
     "vctl.ops.tree_files": "tree_files",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from vctl.core import resources as rs
@@ -14,6 +16,7 @@ from vctl.core.resources import CPU, GPU, SCALE, Holding
 from vctl.daemon import gangs, notices, objects
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_of
+from vctl.runtime import relay
 from vctl.runtime.environment import job_environment
 from vctl.runtime.protocol import LaunchRequest
 from vctl.store import jobs, tasks
@@ -27,7 +30,8 @@ def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0
     launch = jobs.launch(store, run.job_id) if run.task_id is None else tasks.launch(store, run.task_id)
     if job is None or launch is None:
         return None
-    sees_all = run.task_id is None and loads(launch["options"]).get("sees_all")
+    options = loads(launch["options"]) if run.task_id is None else {}
+    sees_all = options.get("sees_all")
     in_gang = run.task_id is None and job["per_node"]
     sees = visible(ledger, run) if sees_all else run.holding
     if in_gang:
@@ -67,7 +71,7 @@ def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
-        argv=tuple(loads(launch["argv"])),
+        argv=(*relayed(options.get("relay")), *loads(launch["argv"])),
         env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
         cwd=os.fsdecode(launch["cwd"]),
         log_path=str(log_of(Path(store.home), run.task_id or job["submission_id"])),
@@ -75,6 +79,11 @@ def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0
         grace_s=job["grace_s"],
         log_max_bytes=log_max_bytes,
     )
+
+
+def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
+    """The words before a command that stands behind the relay: a mode and a socket."""
+    return () if how is None else (sys.executable, "-I", "-S", relay.__file__, *how, "--")
 
 
 def visible(ledger: Ledger, run: Run) -> Holding:

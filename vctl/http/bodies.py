@@ -239,3 +239,4 @@ class Job(Body):
     after: list[Id] = []
     array: Id | None = None
     job_scope: Literal["own", "all"] = "own"
+    label: StrictBool = False

@@ -102,6 +102,15 @@ def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
         return jobs.stop(store, job, grace_s=given.grace_s, message=given.reason)
 
 
+@router.post("/{job}/rerun", responses=good(documents.Job), response_model=None)
+def rerun(request: Request, job: str) -> Any:
+    """Submit a job once more, as it was, under a new id."""
+    from vctl.ops import rerun as ops
+
+    with state(request) as store:
+        return ops.rerun(store, job)
+
+
 @router.post("/{job}/hold", responses=good(documents.Job), response_model=None)
 def hold(request: Request, job: str) -> Any:
     """Keep a pending job from starting."""

@@ -83,6 +83,7 @@ def job_request(server: Server, body: bodies.Job) -> JobRequest:
         after=tuple(options.parse_dependency(text, "after") for text in body.after),
         array=None if body.array is None else options.parse_array(body.array, "array"),
         job_scope=body.job_scope,
+        label=body.label,
     )
 
 

@@ -100,6 +100,10 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         "per_node": request.per_node,
     }
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
+    if request.label:
+        options["relay"] = ["label", ""]
+    elif request.attach is not None:
+        options["relay"] = list(request.attach)
     launch = {
         "argv": rows.dumps(list(request.argv)),
         "env": rows.dumps(_environment(request, around)),

@@ -39,7 +39,9 @@ class JobRequest:
 
     ``max_retries`` counts tries after the first, for the causes in ``retry_on``; the wait before the n-th
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
-    gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or ``all``.
+    gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or
+    ``all``. ``label`` puts the rank before each line of output. ``attach`` is ``stdin`` or ``terminal``, and the
+    socket of whoever hands that on.
     """
 
     argv: tuple[str, ...]
@@ -66,6 +68,8 @@ class JobRequest:
     after: tuple[Dependency, ...] = ()
     array: ArrayRange | None = None
     job_scope: str = "own"
+    label: bool = False
+    attach: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
@@ -78,6 +82,14 @@ class JobRequest:
         check_seconds(self.time_limit_s, "time_limit")
         check_seconds(self.grace_s, "grace")
         check_seconds(self.backoff_s, "backoff")
+        if self.label and not self.per_node:
+            raise refuse("label", "there is one process, and no rank", "add --per-node, or leave --label out")
+        if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
+            raise refuse(
+                self.attach[0],
+                "one process reads it, once",
+                "leave out --per-node, --array and --max-retries",
+            )
         if self.time_limit_s == 0:
             raise refuse(
                 "time_limit", "the job would end at once", "write at least 1s, or leave it out for no limit"

@@ -119,6 +119,15 @@ def submit(
     per_node: Annotated[
         bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
     ] = False,
+    label: Annotated[
+        bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
+    ] = False,
+    stdin: Annotated[
+        bool, Opt("--stdin", help="Hand this standard input on to the command; Ctrl-C then stops the job.")
+    ] = False,
+    terminal: Annotated[
+        bool, Opt("--pty", help="Give the command a terminal, this one: what `vctl shell` does.")
+    ] = False,
     max_retries: Annotated[
         int, Opt("--max-retries", help="Try so often again after a failure that --retry-on names (0).")
     ] = 0,
@@ -191,14 +200,82 @@ def submit(
         retry_on=submission.causes(retry_on),
         backoff_s=parse_duration(backoff, "--backoff"),
         job_scope=call.config.get("job_scope"),
+        label=label,
     )
     if dry_run:
         return _dry_run(call, request)
+    if stdin or terminal:
+        return _attached(call, request, terminal=terminal, no_wait=no_wait, stdin=stdin)
     job = submitting.submit(call.store, request)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
     return _follow(call, job["submission_id"], stop_on_interrupt=stop_on_interrupt)
+
+
+@command(
+    "job rerun",
+    "vctl job rerun last",
+    "vctl job rerun train-1 --no-wait",
+    common=(NO_LOCAL_NODE, *CHANGES),
+)
+def rerun(
+    call: Call,
+    job: Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")],
+    no_wait: Annotated[
+        bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
+    ] = False,
+    stop_on_interrupt: Annotated[
+        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
+    ] = False,
+) -> Answer | int:
+    """Submit a job once more, as it was, under a new id.
+
+    It has the command, environment, directory, request, cluster, priority and rules of the other one; a hold, a begin
+    time and dependencies are not repeated.
+    """
+    from vctl.ops import rerun as ops
+
+    again = ops.rerun(call.store, job)
+    if no_wait:
+        call.warn_if_nothing_schedules()
+        return done(again, again["submission_id"], again["submission_id"])
+    return _follow(call, again["submission_id"], stop_on_interrupt=stop_on_interrupt)
+
+
+def _attached(
+    call: Call, request: "JobRequest", *, terminal: bool, stdin: bool, no_wait: bool
+) -> Answer | int:
+    """Submit with this terminal, or this standard input, for the command."""
+    import os
+    from dataclasses import replace
+
+    from vctl.errors import BadSpec, NotPermitted
+    from vctl.ops import submitting
+
+    option = "--pty" if terminal else "--stdin"
+    if terminal and stdin:
+        raise BadSpec("--stdin: a terminal is its own input", fix="leave out --stdin")
+    if no_wait:
+        raise BadSpec(
+            f"{option}: --no-wait leaves nobody to read from", fix=f"leave out --no-wait, or {option}"
+        )
+    if call.config.get("address"):
+        raise NotPermitted(
+            f"{option} works on the machine of the state directory, not through a server",
+            fix="run it there, or let the command read a file",
+        )
+    if not terminal and os.isatty(0):
+        raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
+    from vctl.cli.attach import Door, converse
+
+    with Door(call.home) as door:
+        attach = ("terminal" if terminal else "stdin", os.fspath(door.path))
+        job = submitting.submit(call.store, replace(request, attach=attach))
+        if terminal:
+            return converse(call, door, job["submission_id"])
+        door.hand_over_stdin()
+        return _follow(call, job["submission_id"], stop_on_interrupt=True)
 
 
 def _dry_run(call: Call, request: "JobRequest") -> Answer:

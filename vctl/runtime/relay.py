@@ -1,0 +1,271 @@
+"""Stands between a supervisor and the command of a job, where that needs a terminal, an input, or marked lines.
+
+Run as a script, `python -I -S relay.py MODE SOCKET -- COMMAND`, as the main process of a run:
+
+    label     every line of the command's output gets the rank of the process in front: "3: line"
+    stdin     the command gets the standard input of the submitting command, which hands it over SOCKET
+    terminal  the command gets a terminal of its own; what is typed and shown travels over SOCKET
+
+SOCKET is a unix socket of the command that submitted the job, below the state directory. When that command is
+killed, the input of `stdin` stays open, and `terminal` hangs up: the command gets SIGHUP and the job ends. When this
+process is killed the supervisor clears up what is left, and the other side sees its socket close.
+"""
+
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+
+# on SOCKET, towards the terminal: a kind, the length of what follows in 4 bytes, and that
+DATA, SIZE = b"d", b"s"
+HEAD_BYTES = 5
+HUNG_UP = 128 + signal.SIGHUP
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 16
+_HANG_UP_S = 1.0
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(words: list[str]) -> None:
+    """Never returns."""
+    mode, path, _, *command = words
+    if mode == "label":
+        label(os.environ.get("RANK", "0"), command)
+    line = reach(path)
+    if mode == "stdin":
+        take_stdin(line, command)
+    Terminal(line, command).serve()
+
+
+def frame(kind: bytes, content: bytes) -> bytes:
+    """One message towards the terminal."""
+    return kind + len(content).to_bytes(HEAD_BYTES - 1, "little") + content
+
+
+def address(path: str) -> tuple[int, str]:
+    """A directory to keep open, and a name of the socket in it that is short enough whatever the path."""
+    folder, name = os.path.split(path)
+    held = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return held, f"/proc/self/fd/{held}/{name}"
+
+
+def reach(path: str) -> socket.socket:
+    """Connect to the command that submitted the job."""
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        held, name = address(path)
+        line.connect(name)
+        os.close(held)
+    except OSError:
+        fail("the command that submitted this job has ended, and with it the input of the job", HUNG_UP)
+    return line
+
+
+def fail(message: str, code: int) -> None:
+    """Say why and end."""
+    os.write(2, f"vctl: {message}\n".encode(errors="surrogateescape"))
+    os._exit(code)
+
+
+def execute(command: list[str]) -> None:
+    """Become the command."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}", 127 if error.errno == errno.ENOENT else 126)
+
+
+def take_stdin(line: socket.socket, command: list[str]) -> None:
+    """Become the command with the standard input that is handed over."""
+    _, handed, _, _ = socket.recv_fds(line, 1, 1)
+    if not handed:
+        fail("the command that submitted this job has ended, and with it the input of the job", HUNG_UP)
+    os.dup2(handed[0], 0)
+    os.close(handed[0])
+    line.close()
+    execute(command)
+
+
+def end_as(status: int) -> None:
+    """End as the command ended: with its code, or by its signal."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def label(rank: str, command: list[str]) -> None:
+    """Run the command with its rank in front of every line that it writes."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        execute(command)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop is told to all processes of the run
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    ended = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    mark, rest = f"{rank}: ".encode(), b""
+    while True:
+        over = any(fd == ended for fd, _ in poll.poll())  # looked at first: then the pipe has the last of it
+        rest, closed = _marked(reading, mark, rest)
+        if over:
+            break
+        if closed:
+            poll.unregister(reading)
+    if rest:
+        os.write(1, mark + rest + b"\n")
+    _, status = os.waitpid(child, 0)
+    end_as(status)
+
+
+def _marked(reading: int, mark: bytes, rest: bytes) -> tuple[bytes, bool]:
+    """Pass whole lines on, marked; what is left of the last one, and whether nothing more can come."""
+    while True:
+        try:
+            chunk = os.read(reading, _CHUNK)
+        except BlockingIOError:
+            return rest, False
+        if not chunk:
+            return rest, True
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        if lines:
+            os.write(1, b"".join(mark + one + b"\n" for one in lines))
+
+
+class Terminal:
+    """The command on a terminal of its own, and the line to whoever sits before it."""
+
+    def __init__(self, line: socket.socket, command: list[str]) -> None:
+        import pty
+
+        self.line = line
+        self.child, self.master = pty.fork()
+        if self.child == 0:
+            execute(command)
+        os.set_blocking(self.master, False)
+        line.settimeout(0)
+        self.received, self.typed, self.shown = bytearray(), bytearray(), bytearray()
+        self.hung_up = False
+        for number in (signal.SIGTERM, signal.SIGHUP):  # a stop; shells do not heed SIGTERM
+            signal.signal(number, lambda *_: self.hang_up())
+
+    def hang_up(self) -> None:
+        """Nobody sits there any more, or the job is to end: tell all that has the terminal."""
+        if not self.hung_up:
+            self.hung_up = True
+            _kill(-self.child, signal.SIGHUP)
+            _kill(-self.child, signal.SIGCONT)
+
+    def serve(self) -> None:
+        """Until the command has ended; ends as it did."""
+        ended = os.pidfd_open(self.child)
+        while not self.hung_up:
+            poll = select.poll()
+            poll.register(ended, select.POLLIN)
+            poll.register(self.line, select.POLLIN | (select.POLLOUT if self.shown else 0))
+            asks = (0 if self.shown else select.POLLIN) | (select.POLLOUT if self.typed else 0)
+            poll.register(self.master, asks)
+            ready = dict(poll.poll())
+            if self.master in ready:
+                self.exchange()
+            if self.line.fileno() in ready and not self.hear():
+                self.hang_up()
+            self.send()
+            if ended in ready:
+                break
+        self.finish(ended)
+
+    def exchange(self) -> None:
+        """Type what was typed, and take what is shown."""
+        try:
+            if self.typed:
+                del self.typed[: os.write(self.master, self.typed)]
+            if not self.shown:
+                self.shown += os.read(self.master, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EIO:  # nobody has the terminal open: the command is about to end
+                raise
+            select.select([], [], [], 0.01)
+
+    def hear(self) -> bool:
+        """What the other side typed; False when it is gone."""
+        try:
+            chunk = self.line.recv(_CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.received += chunk
+        while len(self.received) >= HEAD_BYTES:
+            end = HEAD_BYTES + int.from_bytes(self.received[1:HEAD_BYTES], "little")
+            if len(self.received) < end:
+                break
+            kind, content = bytes(self.received[:1]), bytes(self.received[HEAD_BYTES:end])
+            del self.received[:end]
+            if kind == SIZE:
+                self.resize(content)
+            else:
+                self.typed += content
+        return bool(chunk)
+
+    def resize(self, size: bytes) -> None:
+        """Give the terminal the size of the other one; the kernel tells the command."""
+        import fcntl
+        import termios
+
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
+
+    def send(self) -> None:
+        """Show what there is to show."""
+        try:
+            if self.shown:
+                del self.shown[: self.line.send(self.shown)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.hang_up()
+
+    def finish(self, ended: int) -> None:
+        """Show the rest, and end as the command ended."""
+        if not select.select([ended], [], [], _HANG_UP_S if self.hung_up else None)[0]:
+            os._exit(HUNG_UP)  # the supervisor clears up
+        self.line.settimeout(_HANG_UP_S)
+        try:
+            while True:
+                if self.shown:
+                    self.line.sendall(bytes(self.shown))
+                self.shown = bytearray(os.read(self.master, _CHUNK))
+                if not self.shown:
+                    break
+        except OSError:
+            pass  # nothing more is there, or nobody to show it to
+        self.line.close()
+        end_as(os.waitpid(self.child, 0)[1])
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
