@@ -49,7 +49,6 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
     }
     if retries:
         retries["retry_on"] = tuple(rules["retry_on"])
-    at_once = f"%{array['at_once']}" if array is not None and array["at_once"] is not None else ""
     return JobRequest(
         argv=tuple(rows.loads(launch["argv"])),
         cluster=row["parent_cluster_id"],
@@ -66,7 +65,7 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         per_node=bool(row["per_node"]),
         label=relay is not None,
         signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
-        array=None if array is None else parse_array(f"{array['range']}{at_once}"),
+        array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
         **retries,
     )
