@@ -21,8 +21,8 @@ _vctl_offer() {
 
 _vctl_words() {
     case "$1" in
-        "") echo "run ps logs stop wait job task status why events list get summary cluster-resources available-resources nodes current-cluster current-node simulate vc lease demand node daemon serve config doctor replay backup restore prune" ;;
-        "job") echo "submit list status logs stop delete wait hold release edit" ;;
+        "") echo "run ps logs stop wait shell job task status why events list get summary cluster-resources available-resources nodes current-cluster current-node simulate vc lease demand node daemon serve config doctor replay backup restore prune" ;;
+        "job") echo "submit rerun list status logs stop delete wait hold release edit" ;;
         "vc") echo "create update stop resume delete remove-nodes list get tree plan apply export" ;;
         "task") echo "run put list status logs cancel wait" ;;
         "node") echo "add list get drain undrain update remove kill heartbeat" ;;
@@ -40,7 +40,8 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job rerun") echo "--detach --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
@@ -101,11 +102,12 @@ _vctl_options() {
         "backup") echo "--output --color --home --help" ;;
         "restore") echo "--output --color --home --help" ;;
         "prune") echo "--older-than --dry-run --output --color --home --help" ;;
-        "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "ps") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "logs") echo "--follow --tail --output --color --home --help" ;;
         "stop") echo "--grace --no-wait --output --color --home --help" ;;
         "wait") echo "--timeout --output --color --home --help" ;;
+        "shell") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
     esac
 }
 
@@ -145,6 +147,7 @@ _vctl_value() {
         *" --signal") echo "any" ;;
         *" -o") echo "choice table json jsonl yaml csv name" ;;
         "job submit --output") echo "choice table json jsonl yaml csv name" ;;
+        "job rerun --output") echo "choice table json jsonl yaml csv name" ;;
         "job list --output") echo "choice table json jsonl yaml csv name" ;;
         "job status --output") echo "choice table json jsonl yaml csv name" ;;
         "job logs --output") echo "choice table json jsonl yaml csv name" ;;
@@ -210,6 +213,7 @@ _vctl_value() {
         "logs --output") echo "choice table json jsonl yaml csv name" ;;
         "stop --output") echo "choice table json jsonl yaml csv name" ;;
         "wait --output") echo "choice table json jsonl yaml csv name" ;;
+        "shell --output") echo "choice table json jsonl yaml csv name" ;;
         *" --color") echo "choice auto always never" ;;
         *" --home") echo "dir" ;;
         "job list -f") echo "any" ;;
@@ -282,6 +286,7 @@ _vctl_value() {
 _vctl_argument() {
     case "$1 $2" in
         "job submit "*) echo "command" ;;
+        "job rerun "0) echo "live jobs" ;;
         "job status "0) echo "live jobs" ;;
         "job logs "0) echo "live jobs" ;;
         "job stop "*) echo "live jobs" ;;
@@ -322,6 +327,7 @@ _vctl_argument() {
         "logs "0) echo "live jobs" ;;
         "stop "*) echo "live jobs" ;;
         "wait "*) echo "live jobs" ;;
+        "shell "*) echo "command" ;;
     esac
 }
 
@@ -330,7 +336,7 @@ _vctl_is_group() {
 }
 
 _vctl_has_own_words() {
-    case "$1" in "job submit"|"task run"|"run") return 0 ;; esac
+    case "$1" in "job submit"|"task run"|"run"|"shell") return 0 ;; esac
     return 1
 }
 
