@@ -76,13 +76,25 @@ def test_a_short_word_is_the_same_command(cli: Cli, word: str) -> None:
     """spec 13: short verbs, same options."""
     command, rest = catalog.find([word, "x"])
     long = COMMANDS[catalog.SHORT[word]]
-    assert (command.run, rest, command.own_words) == (long.run, ["x"], long.own_words)
+    given = ["--pty", "x"] if word == catalog.SHELL else ["x"]
+    assert (command.run, rest, command.own_words) == (long.run, given, long.own_words)
     assert [param.info for param in command.params] == [param.info for param in long.params]
     ran = cli(word, "--help")
     assert ran.code == 0
     assert f"Usage: vctl {word}" in ran.out
     assert f"  vctl {word}" in ran.out.partition("Examples:")[2]
     assert f"vctl {long.path}" not in ran.out
+
+
+def test_a_shell_runs_what_the_user_works_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/zsh")
+    for line, rest in {
+        "shell": "--pty -- /bin/zsh",
+        "shell -n 2": "--pty -n 2 -- /bin/zsh",
+        "shell -n 2 -- python -i": "--pty -n 2 -- python -i",
+        "shell -n 2 python -i": "--pty -n 2 python -i",
+    }.items():
+        assert catalog.find(line.split())[1] == rest.split()
 
 
 MISTYPES = {
