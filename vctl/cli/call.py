@@ -13,7 +13,7 @@ from vctl.core.text import visible
 from vctl.errors import BadSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
@@ -33,7 +33,8 @@ class Call:
         flags["local_node"] = False if shared.get("no_local_node") else None
         self.config: Config = load(flags=flags)
         self.output: str = self.config.get("output")
-        self.filters: list[str] = shared.get("filter") or []
+        self.filters: list[str] = list(shared.get("filter") or [])
+        self._choices: tuple[str | None, ...] = tuple(shared.get(name) for name in ("state", "user", "since"))
         self.watch_s: float | None = shared.get("watch")
         self.sort: str | None = shared.get("sort")
         self.columns: str | None = shared.get("columns")
@@ -98,6 +99,46 @@ class Call:
         return (
             self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
         )
+
+    def choose(
+        self,
+        *,
+        state: str | None = None,
+        states: "Sequence[str]" = (),
+        user: str | None = None,
+        since: str | None = None,
+    ) -> bool:
+        """Add ``--state``, ``--user`` and ``--since`` to the filters, by the fields that the objects have for them.
+
+        Returns whether those that are over are wanted, because a state or a time was named.
+        """
+        given = {
+            "state": (state, self._choices[0]),
+            "user": (user, self._choices[1]),
+            "since": (since, self._choices[2]),
+        }
+        for name, (field, value) in given.items():
+            if value is not None and field is None:
+                raise BadSpec(f"--{name}: these objects have no {name}", fix=f"leave out --{name}")
+        wanted_state, wanted_user, wanted_since = self._choices
+        self._choices = (None, None, None)
+        if wanted_state is not None:
+            from vctl.spec.fields import did_you_mean
+
+            for word in wanted_state.upper().split(","):
+                if word not in states:
+                    raise BadSpec(f"--state: unknown state {word!r}", fix=did_you_mean(word, states))
+            self.filters.append(f"{state}={wanted_state.upper()}")
+        if wanted_user is not None:
+            self.filters.append(f"{user}={wanted_user}")
+        if wanted_since is not None:
+            import time
+
+            from vctl.ops.forms import timestamp
+            from vctl.spec.options import parse_since
+
+            self.filters.append(f"{since}>={timestamp(int(parse_since(wanted_since, time.time()) * 1e9))}")
+        return wanted_state is not None or wanted_since is not None
 
     def unlimited(self) -> None:
         """Everything is wanted, because it is counted and not shown."""

@@ -1,6 +1,6 @@
 """The options that commands share, and which kind of command has which."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from vctl.cli.declare import Opt, Param
 from vctl.config import COLORS, OUTPUTS
@@ -64,6 +64,31 @@ FILTER = Param(
     ],
     default=None,
 )
+USER = Param(
+    "user",
+    Annotated[str | None, Opt("--user", metavar="NAME", help="Only what this user submitted.")],
+    default=None,
+)
+STATE = Param(
+    "state",
+    Annotated[
+        str | None,
+        Opt("--state", metavar="STATE,…", help="Only what is in one of these states, over or not."),
+    ],
+    default=None,
+)
+SINCE = Param(
+    "since",
+    Annotated[
+        str | None,
+        Opt(
+            "--since",
+            metavar="TIME",
+            help="Only what began in the last 1h, or since 2030-01-31T08:00; over or not.",
+        ),
+    ],
+    default=None,
+)
 SORT = Param(
     "sort",
     Annotated[
@@ -95,5 +120,27 @@ NAMES_OUTPUTS = (SHORT_OUTPUT, COLOR, HOME)
 """Instead of CHANGES where ``--output`` names objects."""
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)
 LISTS = (FILTER, SORT, COLUMNS, LIMIT, *READS)
+CHOICES = (USER, STATE, SINCE)
+"""Beside LISTS, as far as a kind of object has a user, a state and a beginning."""
+CHOSEN_BY: dict[str, dict[str, Any]] = {
+    "jobs": {
+        "state": "status",
+        "states": ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"),
+        "user": "user",
+        "since": "submitted_at",
+    },
+    "tasks": {
+        "state": "state",
+        "states": ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "RUNNING", "FINISHED", "FAILED"),
+        "since": "created_at",
+    },
+    "nodes": {"state": "state", "states": ("ALIVE", "DRAINING", "DRAINED", "DEAD"), "since": "created_at"},
+    "clusters": {"state": "state", "states": ("ACTIVE", "STOPPED", "REMOVING")},
+    "objects": {"since": "created_at"},
+    "leases": {"since": "since"},
+    "events": {"since": "at"},
+    "vnodes": {},
+}
+"""The fields that --state, --user and --since mean, for each kind of object."""
 HOISTED = (OUTPUT, COLOR, HOME)
 """Accepted in front of the command word too: ``vctl -o json job list``."""

@@ -16,7 +16,7 @@ STATE_COLOURS = {
     "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
 _PRIMARY = re.compile(rf"\b{PRIMARY}\b")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def state(word: str | None) -> Cell:
@@ -52,8 +52,10 @@ def replicas(counts: Mapping[str, int] | None) -> str:
 
 
 def named(text: str) -> str:
-    """A text in which the primary goes by its alias, as on all screens: ``primary``, ``primary##train``."""
-    return _PRIMARY.sub(PRIMARY_ALIAS, text) if PRIMARY in text else text
+    """A text as it stands on all screens: the primary goes by its alias (``primary##train``), times are local."""
+    if PRIMARY in text:
+        text = _PRIMARY.sub(PRIMARY_ALIAS, text)
+    return _MOMENT.sub(lambda found: moment(found[0]), text)
 
 
 def moment(stamp: str | None) -> str:
@@ -107,4 +109,4 @@ def value(name: str, given: Any) -> str:
         return json.dumps(given, ensure_ascii=False)
     if isinstance(given, list):
         return ", ".join(value(name, inner) for inner in given) or "-"
-    return moment(given) if isinstance(given, str) and _MOMENT.match(given) else str(given)
+    return str(given)

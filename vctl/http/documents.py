@@ -61,6 +61,10 @@ class Job(Document):
     ended_at: str | None
     resources: Amounts
     node_ids: list[str]
+    wait_s: float | None
+    run_s: float | None
+    time_limit_s: float | None
+    log_path: str | None
     metadata: dict[str, str]
     array_id: str | None
     array_index: int | None

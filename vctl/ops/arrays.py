@@ -109,7 +109,7 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> forms.Form:
     span = table.span(store, array)
     reasons = Reasons(store)
     return {
-        **forms.job(row, None, reasons.fresh(row) if submitted else reasons.of(row)),
+        **forms.job(store, row, None, reasons.fresh(row) if submitted else reasons.of(row)),
         "job_id": array["first_job_id"],
         "submission_id": array["array_id"],
         "status": _status(counts),
@@ -118,6 +118,9 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> forms.Form:
         "started_at": forms.timestamp(span["started_at"]),
         "ended_at": forms.timestamp(span["ended_at"]) if over else None,
         "node_ids": [],
+        "wait_s": None,
+        "run_s": None,
+        "log_path": None,
         "array_id": array["array_id"],
         "array_index": None,
         "array": {

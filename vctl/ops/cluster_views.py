@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.errors import BadSpec, NotFound
 from vctl.ops import forms
 from vctl.ops.filters import parse_filters
 from vctl.ops.totals import totals_of
+from vctl.spec.ids import full_cluster_id
 from vctl.store import clusters as table
 from vctl.store import job_views, nodes, rows, settings
 from vctl.store.store import Row, Store
@@ -23,7 +24,7 @@ FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
 def resolve(cluster_id: str | None) -> str:
     """The id behind an alias; the primary when none is given."""
-    return PRIMARY if cluster_id in (None, "", PRIMARY_ALIAS) else str(cluster_id)
+    return full_cluster_id(cluster_id or PRIMARY)
 
 
 def cluster_row(store: Store, cluster_id: str) -> Row:
@@ -84,7 +85,7 @@ def get_cluster(store: Store, cluster_id: str) -> forms.Form:
     with store.snapshot():
         if resolve(cluster_id) == PRIMARY:
             return _primary_form(store)
-        return cluster_form(store, cluster_row(store, cluster_id))
+        return cluster_form(store, cluster_row(store, resolve(cluster_id)))
 
 
 def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True) -> list[forms.Form]:

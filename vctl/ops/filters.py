@@ -1,4 +1,4 @@
-"""``--filter key=value`` and ``key!=value``, as in Ray's state API."""
+"""``--filter key=value`` and ``key!=value``, as in Ray's state API, and ``key>=value``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from vctl.errors import BadSpec
 
-Filter = tuple[str, bool, str]
-"""(key, equal, value)"""
+Filter = tuple[str, str, str]
+"""(key, one of MARKS, value)"""
+MARKS = ("=", "!=", ">=")
 
 
 def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
@@ -16,15 +17,18 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     found: list[Filter] = []
     for text in given:
         key, mark, value = text.partition("=")
-        equal = not key.endswith("!")
-        key = key.removesuffix("!").strip()
+        if mark and key.endswith(("!", ">")):
+            key, mark = key[:-1], key[-1] + mark
+        key = key.strip()
         if not mark or not key:
-            raise BadSpec(f"--filter: {text!r} is not a filter", fix="write key=value or key!=value")
+            raise BadSpec(
+                f"--filter: {text!r} is not a filter", fix="write key=value, key!=value or key>=value"
+            )
         if key not in keys:
             from vctl.spec.fields import did_you_mean
 
             raise BadSpec(f"--filter: unknown key {key!r}", fix=did_you_mean(key, keys))
-        found.append((key, equal, value.strip()))
+        found.append((key, mark, value.strip()))
     return found
 
 
@@ -50,4 +54,4 @@ def choose(items: list[dict[str, Any]], filters: Sequence[str], kind: str = "") 
 
 
 def _key(text: str) -> str:
-    return text.partition("=")[0].rstrip("!")
+    return text.partition("=")[0].rstrip("!>")

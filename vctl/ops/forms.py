@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from vctl.core.jobs import NON_ZERO_EXIT
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED
+from vctl.ops.logs import log_of
 from vctl.store.rows import loads
-from vctl.store.store import Row
+from vctl.store.store import Row, Store
 
 Form = dict[str, Any]
 
@@ -22,6 +24,15 @@ def timestamp(ns: int | None) -> str | None:
     seconds, rest = divmod(ns, 1_000_000_000)
     moment = time.gmtime(seconds)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{rest // 1000:06d}Z"
+
+
+def moment(text: str) -> int | None:
+    """A timestamp of this form in nanoseconds since the epoch; None for any other text."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else round(at.timestamp() * 1e6) * 1000
 
 
 def amounts(value: Amounts) -> dict[str, float]:
@@ -41,8 +52,10 @@ def amount_text(name: str, amount: int) -> str:
     return f"{whole if not part else amount / SCALE:g} {name}"
 
 
-def job(row: Row, position: int | None, told: tuple[str | None, str | None]) -> Form:
+def job(store: Store, row: Row, position: int | None, told: tuple[str | None, str | None]) -> Form:
     """A job; ``told`` are its reason token and the message."""
+    submitted, started = row["submitted_at"], row["started_at"]
+    until = row["ended_at"] or store.clock()
     return {
         "job_id": row["job_id"],
         "submission_id": row["submission_id"],
@@ -62,7 +75,11 @@ def job(row: Row, position: int | None, told: tuple[str | None, str | None]) -> 
         "started_at": timestamp(row["started_at"]),
         "ended_at": timestamp(row["ended_at"]),
         "resources": amounts(loads(row["resources"])) if row["resources"] else {},
-        "node_ids": loads(row["node_ids"]) if row["node_ids"] and row["status"] == "RUNNING" else [],
+        "node_ids": loads(row["node_ids"]) if row["node_ids"] else [],
+        "wait_s": ((until if started is None else started) - submitted) / 1e9,
+        "run_s": None if started is None else (until - started) / 1e9,
+        "time_limit_s": row["time_limit_s"],
+        "log_path": str(log_of(store.home, row["submission_id"])),
         "metadata": loads(row["metadata"]),
         "array_id": row["array_id"],
         "array_index": row["array_index"],
@@ -110,11 +127,24 @@ def event(row: Row) -> Form:
     }
 
 
-def matches(form: Mapping[str, Any], filters: list[tuple[str, bool, str]]) -> bool:
-    """Whether an object passes all filters ``(key, equal, value)``; words compare without case."""
-    for key, equal, wanted in filters:
-        have = form.get(key)
-        text = "" if have is None else str(have).lower()
-        if (text == wanted.lower()) != equal:
-            return False
-    return True
+def matches(form: Mapping[str, Any], filters: list[tuple[str, str, str]]) -> bool:
+    """Whether an object passes all filters ``(key, mark, value)``; words compare without case.
+
+    A state may be one of several: ``status=FAILED,STOPPED``.
+    """
+    return all(_passes(key, form.get(key), mark, wanted.lower()) for key, mark, wanted in filters)
+
+
+def _passes(key: str, have: object, mark: str, wanted: str) -> bool:
+    text = "" if have is None else str(have).lower()
+    if mark == ">=":
+        return have is not None and _at_least(text, wanted)
+    several = wanted.split(",") if key in ("status", "state") else [wanted]
+    return (text in several) == (mark == "=")
+
+
+def _at_least(text: str, wanted: str) -> bool:
+    try:
+        return float(text) >= float(wanted)
+    except ValueError:
+        return text >= wanted

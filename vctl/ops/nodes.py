@@ -181,7 +181,7 @@ def _numbered(store: Store, stem: str, count: int) -> list[str]:
 
 def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[forms.Form]:
     """Every physical node, whoever owns it, with what is free on it."""
-    wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname"))
+    wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
         free = _free(store)
         found = [forms.node(row, free.get(row["node_id"])) for row in table.all_rows(store)]

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vctl.core.clusters import PRIMARY
-from vctl.ops import forms
+from vctl.core.jobs import PENDING
+from vctl.core.jobs import RUNNING as RUNNING_STATE
+from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, resolve
 from vctl.ops.positions import is_plain, position
 from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
+from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, job_views
 from vctl.store import nodes as node_table
 from vctl.store.rows import loads
@@ -37,44 +40,52 @@ def status(store: Store, cluster_id: str | None = None) -> forms.Form:
         sums = capacities(store)
         jobs = job_views.counts_by_cluster(store)
         lines = _lines(store, top, sums, jobs)
-        within = None if top == PRIMARY else [top, *clusters.subtree(store, top)]
-        counts = _counts(jobs, within)
-        running = job_views.running(store, RUNNING, within)
-        if any(row["cluster_id"] == top != row["parent_cluster_id"] for row in running):
-            counts["running"] += 1  # the job whose cluster it is
+        within = scope.of_jobs(store, top)
+        own_job = JOB_MARK in top
+        counts = _counts(store, within) if own_job else _sums(jobs, lines)
+        running = job_views.running(store, RUNNING, *within)
+        head = _head_within(store, within) if own_job else _head(store, jobs, lines)
         own = sums[top].form()
         return {
             "cluster_id": top,
-            "nodes": _nodes(store, within),
+            "nodes": _nodes(store, top),
             "resources": {
                 name: {kind: own[kind][name] for kind in ("total", "reserved", "used")}
                 for name in own["total"]
             },
             "clusters": lines,
             "running_jobs": [_running(store, row) for row in running],
-            "queue": {**counts, "head": _head(store, jobs, within)},
+            "queue": {**counts, "head": head},
             "recent_failures": [
                 _failure(row)
-                for row in job_views.recent_failures(store, FAILURES, store.clock() - FAILURES_NS, within)
+                for row in job_views.recent_failures(store, FAILURES, store.clock() - FAILURES_NS, *within)
             ],
             "scheduler": scheduler(store),
         }
 
 
-def _nodes(store: Store, within: Sequence[str] | None) -> dict[str, int]:
+def _nodes(store: Store, top: str) -> dict[str, int]:
     """How many machines are in each state; of those on which a cluster has something."""
-    if within is None:
+    if top == PRIMARY:
         return node_table.states(store)
     found: dict[str, int] = {}
-    for state in clusters.node_states(store, within[0]).values():
+    for state in clusters.node_states(store, top).values():
         found[state] = found.get(state, 0) + 1
     return found
 
 
-def _counts(jobs: Mapping[str, Mapping[str, int]], within: Sequence[str] | None) -> dict[str, int]:
-    """How many jobs wait and run in some clusters."""
-    own = [counts for cluster_id, counts in jobs.items() if within is None or cluster_id in within]
+def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many jobs wait and run in the clusters that are shown, from the kept counts."""
+    own = [jobs.get(line["cluster_id"], {}) for line in lines]
     return {word: sum(counts.get(word, 0) for counts in own) for word in ("pending", "running")}
+
+
+def _counts(store: Store, within: scope.Condition) -> dict[str, int]:
+    where, values = within
+    return {
+        state.lower(): job_views.count(store, f"{where} AND j.status = ?", [*values, state])
+        for state in (PENDING, RUNNING_STATE)
+    }
 
 
 def _lines(
@@ -126,31 +137,39 @@ def _running(store: Store, row: Row) -> dict[str, Any]:
 
 
 def _head(
-    store: Store, jobs: Mapping[str, Mapping[str, int]], within: Sequence[str] | None
+    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The first of all queues by priority, each with its place in its own."""
+    """The first of the queues of some clusters by priority, each with its place in its own."""
     first: list[tuple[Row, int | None]] = []
-    for cluster_id, counts in jobs.items():
-        if counts.get("pending") and (within is None or cluster_id in within):
+    for cluster_id in (line["cluster_id"] for line in lines):
+        if jobs.get(cluster_id, {}).get("pending"):
             plain = is_plain(queue_of(store, cluster_id))
             for place, row in enumerate(job_views.head(store, cluster_id, HEAD), 1):
                 first.append((row, place if plain else position(store, row)))
-    reasons = Reasons(store)
     first.sort(key=lambda one: (-one[0]["priority"], one[0]["job_id"]))
-    return [
-        {
-            "submission_id": row["submission_id"],
-            "name": row["name"],
-            "user": row["user"],
-            "priority": row["priority"],
-            "parent_cluster_id": row["parent_cluster_id"],
-            "state_reason": told[0],
-            "message": told[1],
-            "queue_position": place,
-        }
-        for row, place in first[:HEAD]
-        for told in (reasons.of(row),)
-    ]
+    reasons = Reasons(store)
+    return [_waiting(row, place, reasons) for row, place in first[:HEAD]]
+
+
+def _head_within(store: Store, within: scope.Condition) -> list[dict[str, Any]]:
+    where, values = within
+    found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
+    reasons = Reasons(store)
+    return [_waiting(row, position(store, row), reasons) for row in found]
+
+
+def _waiting(row: Row, place: int | None, reasons: Reasons) -> dict[str, Any]:
+    reason, message = reasons.of(row)
+    return {
+        "submission_id": row["submission_id"],
+        "name": row["name"],
+        "user": row["user"],
+        "priority": row["priority"],
+        "parent_cluster_id": row["parent_cluster_id"],
+        "state_reason": reason,
+        "message": message,
+        "queue_position": place,
+    }
 
 
 def _failure(row: Row) -> dict[str, Any]:

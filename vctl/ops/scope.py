@@ -10,6 +10,8 @@ from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, jobs
 from vctl.store.store import Store
 
+Condition = tuple[str, list[object]]
+"""SQL and its values."""
 _AFTER_MARK = JOB_MARK[:-1] + chr(ord(JOB_MARK[-1]) + 1)
 """The end of the range of ids that begin with the mark."""
 
@@ -42,7 +44,7 @@ def job_of(store: Store, cluster_id: str) -> int | None:
     return jobs.number_of(store, rest.partition(JOB_MARK)[0]) if mark else None
 
 
-def of_jobs(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
+def of_jobs(store: Store, cluster_id: str | None) -> Condition:
     """The SQL condition on ``jobs j``: those sent to a cluster or below it, its own job, and what that submitted."""
     top = existing(store, cluster_id)
     if top == PRIMARY:
@@ -53,7 +55,7 @@ def of_jobs(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
     return f"j.parent_cluster_id IN ({', '.join('?' * len(tops))})", [*tops]
 
 
-def of_events(store: Store, cluster_id: str | None) -> tuple[str, list[object]]:
+def of_events(store: Store, cluster_id: str | None) -> Condition:
     """The SQL condition on events of a cluster, of those below it and of their jobs."""
     top = existing(store, cluster_id)
     if top == PRIMARY:

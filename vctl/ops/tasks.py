@@ -30,6 +30,7 @@ FILTER_KEYS = (
     "node_id",
     "vnode_id",
     "owner_id",
+    "created_at",
 )
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
                "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
@@ -151,7 +152,7 @@ def list_tasks(
     limit: int | None = None,
     job: str | None = None,
 ) -> tuple[list[forms.Form], int]:
-    """Tasks, oldest first, and how many there are in all. Without ``all`` only those not over."""
+    """Tasks, oldest first, the newest when limited, and how many there are; without ``all`` only those not over."""
     wanted = parse_filters(filters, FILTER_KEYS)
     where: list[str] = ["1"]
     values: list[object] = []
@@ -167,7 +168,7 @@ def list_tasks(
     if wanted:
         found = [one for one in found if forms.matches(one, wanted)]
         total = len(found)
-    return (found if limit is None else found[:limit]), total
+    return (found if limit is None else found[max(0, len(found) - limit) :]), total
 
 
 def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.Form:

@@ -45,7 +45,7 @@ def why(store: Store, ref: str | int) -> forms.Form:
         assert row is not None
         reasons = Reasons(store)
         told = reasons.of(row)
-        answer = _answer(forms.job(row, position(store, row), told))
+        answer = _answer(forms.job(store, row, position(store, row), told))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] += (

@@ -44,8 +44,16 @@ def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
         return PRIMARY
     if not cluster_id:
         raise refuse(path, "the virtual cluster id is empty", f"write an id, or {PRIMARY_ALIAS}")
+    cluster_id = full_cluster_id(cluster_id)
     if len(cluster_id) > 1024 or not all(_is_part(part) for part in cluster_id.split(JOB_MARK)):
         raise refuse(path, f"{show(cluster_id)} is not a virtual cluster id", "vctl vc list shows the ids")
+    return cluster_id
+
+
+def full_cluster_id(cluster_id: str) -> str:
+    """The id behind what screens show: ``primary##train`` is the cluster of a job in the primary."""
+    if cluster_id == PRIMARY_ALIAS or cluster_id.startswith(PRIMARY_ALIAS + JOB_MARK):
+        return PRIMARY + cluster_id.removeprefix(PRIMARY_ALIAS)
     return cluster_id
 
 

@@ -187,6 +187,19 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
     return ArrayRange(indices, at_once)
 
 
+def parse_since(text: str, now: float, path: str = "--since") -> float:
+    """From when on, in epoch seconds: ``1h`` ago, or ISO 8601 (local unless zoned)."""
+    from datetime import datetime
+
+    word = text.strip()
+    if not re.match(_DATE, word):
+        return now - parse_duration(word, path)
+    try:
+        return datetime.fromisoformat(word).timestamp()
+    except (ValueError, OverflowError):
+        raise refuse(path, f"{show(text)} is not a time", "write 1h, or 2030-01-31T08:00") from None
+
+
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     """When a job may start, in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless zoned)."""
     from datetime import datetime

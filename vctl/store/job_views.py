@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from vctl.core import jobs as jb
 from vctl.store.store import Row, Store
@@ -61,11 +61,12 @@ def head(store: Store, parent_id: str, limit: int) -> list[Row]:
     )  # fmt: skip
 
 
-def running(store: Store, limit: int, within: Sequence[str] | None = None) -> list[Row]:
-    """The jobs that started last among those that run; of some clusters, or sent to them, when asked."""
-    where, values = _within(within)
+def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
+    """Of the jobs that match and run, those that were submitted last."""
     return store.rows(
-        f"SELECT * FROM jobs WHERE status = 'RUNNING'{where} ORDER BY job_id DESC LIMIT ?", *values, limit
+        f"SELECT * FROM jobs j WHERE status = 'RUNNING' AND {where} ORDER BY job_id DESC LIMIT ?",
+        *values,
+        limit,
     )
 
 
@@ -89,21 +90,13 @@ def running_by_user(store: Store, parent_id: str) -> dict[str, int]:
     )
 
 
-def recent_failures(store: Store, limit: int, since: int, within: Sequence[str] | None = None) -> list[Row]:
-    """The last jobs that failed after a moment; of some clusters, or sent to them, when asked."""
-    where, values = _within(within)
+def recent_failures(store: Store, limit: int, since: int, where: str, values: Iterable[object]) -> list[Row]:
+    """Of the jobs that match, the last that failed after a moment."""
     return store.rows(
-        "SELECT * FROM jobs INDEXED BY jobs_failed"
-        f" WHERE ended_at >= ? AND status = 'FAILED'{where} ORDER BY ended_at DESC LIMIT ?",
+        "SELECT * FROM jobs j INDEXED BY jobs_failed"
+        f" WHERE status = 'FAILED' AND ended_at >= ? AND {where} ORDER BY ended_at DESC LIMIT ?",
         since, *values, limit,
     )  # fmt: skip
-
-
-def _within(clusters: Sequence[str] | None) -> tuple[str, list[str]]:
-    if clusters is None:
-        return "", []
-    marks = ", ".join("?" * len(clusters))
-    return f" AND (parent_cluster_id IN ({marks}) OR cluster_id IN ({marks}))", [*clusters, *clusters]
 
 
 def counts_by_status(store: Store) -> dict[str, int]:

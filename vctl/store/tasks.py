@@ -49,9 +49,10 @@ def launch(store: Store, task_id: str) -> Row | None:
 def views(
     store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
 ) -> list[Row]:
-    """Tasks that match, oldest first."""
+    """Tasks that match, oldest first; the newest of them when limited."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
-    return store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number{tail}", *values)
+    found = store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number DESC{tail}", *values)
+    return found[::-1]
 
 
 def waiting_rows(store: Store) -> list[Row]:

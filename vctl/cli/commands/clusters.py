@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from vctl.cli import queue_options
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS
+from vctl.cli.common import CHANGES, CHOSEN_BY, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
 from vctl.cli.declare import Arg, Given, Opt, Together, command
 from vctl.cli.output import Answer, done, listing, single
 from vctl.cli.scoping import InCluster, below, place
@@ -240,13 +240,14 @@ def remove_nodes(
     "vc list",
     "vctl vc list",
     "vctl vc list --filter kind=logical -o json",
-    common=LISTS,
+    common=(STATE, *LISTS),
 )
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List virtual clusters of every kind: inside a job its own and those below it."""
     from vctl.cli.columns import CLUSTERS
     from vctl.ops import cluster_views
 
+    call.choose(**CHOSEN_BY["clusters"])
     items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
     items = below(call, place(call, cluster), items, "cluster_id")
     return listing(

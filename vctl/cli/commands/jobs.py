@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, READS, Grace
+from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Grace
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
 
@@ -16,7 +16,13 @@ JobRefs = Annotated[
 ]
 
 
-@command("job list", "vctl job list", "vctl job list -a --filter status=FAILED -o json", common=LISTS)
+@command(
+    "job list",
+    "vctl job list",
+    "vctl job list -a --filter status=FAILED -o json",
+    "vctl job list --user ana --state FAILED,STOPPED --since 24h",
+    common=(*CHOICES, *LISTS),
+)
 def list_(
     call: Call,
     all_: Annotated[
@@ -34,7 +40,9 @@ def list_(
     from vctl.cli.columns import JOBS
     from vctl.ops import jobs
 
-    over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
+    filtered = bool(call.filters)
+    chosen = call.choose(**CHOSEN_BY["jobs"])
+    over_too = all_ or filtered or chosen or call.output not in ("table", "name")
     within = call.cluster(cluster)
     items, total = jobs.list_jobs(
         call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within,

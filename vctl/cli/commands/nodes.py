@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, READS
+from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, READS, SINCE, STATE
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
@@ -89,13 +89,14 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
     "node list",
     "vctl node list",
     "vctl node list --filter state=ALIVE -o name",
-    common=LISTS,
+    common=(STATE, SINCE, *LISTS),
 )
 def list_(call: Call) -> Answer:
     """List physical nodes, whatever cluster owns them."""
     from vctl.cli.columns import NODES
     from vctl.ops import nodes
 
+    call.choose(**CHOSEN_BY["nodes"])
     items = nodes.list_nodes(call.store, filters=call.filters)
     none = (
         "no nodes yet: the first `vctl run` registers this machine; `vctl node add --simulated` declares some"

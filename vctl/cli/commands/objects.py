@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import LISTS, READS
+from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.scoping import InCluster, below, place
@@ -175,7 +175,7 @@ Single = Annotated[
     "vctl list clusters --detail -o json",
     "vctl list objects --filter node_id=n1",
     "vctl list jobs --cluster team-a",
-    common=LISTS,
+    common=(*CHOICES, *LISTS),
 )
 def list_(
     call: Call,
@@ -188,6 +188,7 @@ def list_(
     from vctl.cli.table import Column
 
     kind = KINDS[res]
+    call.choose(**CHOSEN_BY[res])
     items, total = kind.many(call, place(call, cluster))
     shown = getattr(columns, res.upper())
     if detail and items:

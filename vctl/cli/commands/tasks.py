@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS
+from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, each, listing, single
 
@@ -128,7 +128,13 @@ def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the objec
     return done(made, made["object_id"], f"object {made['object_id']} is there ({made['size']} bytes)")
 
 
-@command("task list", "vctl task list", "vctl task list --job last -a -o json", common=LISTS)
+@command(
+    "task list",
+    "vctl task list",
+    "vctl task list --job last -a -o json",
+    "vctl task list --state FAILED --since 1h",
+    common=(STATE, SINCE, *LISTS),
+)
 def list_(
     call: Call,
     all_: Annotated[
@@ -140,7 +146,9 @@ def list_(
     from vctl.cli.columns import TASKS
     from vctl.ops import tasks
 
-    over_too = all_ or bool(call.filters) or call.output not in ("table", "name")
+    filtered = bool(call.filters)
+    chosen = call.choose(**CHOSEN_BY["tasks"])
+    over_too = all_ or filtered or chosen or call.output not in ("table", "name")
     items, total = tasks.list_tasks(
         call.store,
         all=over_too,
