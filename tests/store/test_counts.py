@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.crowd import fill
-from vctl.ops import health, positions, submitting, views
+from vctl.ops import health, overview, positions, submitting, views
 from vctl.ops.jobs import list_jobs
 from vctl.spec.job_request import JobRequest
 from vctl.store import job_views, queues, repair
@@ -83,7 +83,8 @@ def test_counts_are_exact_whatever_happens_to_jobs(store: Store, seed: int) -> N
     first = store.rows(
         "SELECT job_id FROM jobs WHERE status = 'PENDING' ORDER BY priority DESC, job_id LIMIT 5"
     )
-    assert [row["job_id"] for row in job_views.head(store, 5)] == [row[0] for row in first]
+    head = overview.status(store)["queue"]["head"]
+    assert [table.number_of(store, job["submission_id"]) for job in head] == [row[0] for row in first]
 
 
 def test_counts_follow_a_rollback_and_a_wrong_one_is_found(store: Store) -> None:
@@ -166,7 +167,7 @@ def test_what_looking_and_submitting_cost_does_not_grow(tmp_path: Path) -> None:
                 "submit": lambda store=store: submitting.submit(
                     store, JobRequest(argv=("true",), cwd="/"), environment={}
                 ),
-                "status": lambda store=store: views.status(store),
+                "status": lambda store=store: overview.status(store),
                 "the last jobs": lambda store=store: list_jobs(store, all=True, limit=5),
                 "the last events": lambda store=store: views.events(store, limit=5),
                 "summary": lambda store=store: job_views.counts_by_status(store),

@@ -19,4 +19,4 @@ def scheduler_notice(store: "Store") -> str | None:
     if age_s is None:
         return "No scheduler is running. Start one with `vctl daemon`."
     ended = "just now" if age_s < 1 else f"{format_duration(int(age_s))} ago"
-    return f"No scheduler is running; the last one was seen {ended}. Start one with `vctl daemon`."
+    return f"No scheduler is running (last seen {ended}). Start one with `vctl daemon`."

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 MOST_CLUSTERS = 20
+PROMPT = 1
+"""The line that a low screen keeps free for what follows."""
 LEAST_LINES = 3
 """Heading and rows of a section that a low screen leaves at least."""
 
@@ -37,9 +39,9 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     head = list(_head(screen, data))
     sections = [one for one in _sections(screen.inner, data) if one.lines or one.title.startswith("Queue")]
     if screen.height is not None:
-        _fit(sections, screen.height - len(head))
+        _fit(sections, screen.height - len(head) - PROMPT)
     yield from head
-    airy = screen.height is None or _height(sections) + len(head) <= screen.height
+    airy = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
     for one in sections:
         if one.hidden:
             one.lines += screen.inner.text((f"{screen.mark} {one.hidden} more{one.hint}", "dim"))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
+from vctl.cli.columns import WIDE, state
 from vctl.cli.table import GIVES, Cell, Column, key, matters
 from vctl.spec.quantities import format_duration
 
@@ -76,8 +77,8 @@ _VICTIMS = [
 ]
 _NODES = [
     key("NODES", "nodes"),
-    Column("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
-    Column("NEEDS", lambda one: words.amounts(one["need"]), rank=GIVES),
+    state("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
+    Column("NEEDS", lambda one: words.amounts(one["need"]), rank=GIVES, at=WIDE),
     Column("FREE", lambda one: words.amounts(one["have"]) or "nothing", rank=GIVES),
     matters("HELD BY", lambda one: _holders(one["holders"]) or one.get("note")),
 ]

@@ -96,6 +96,8 @@ def value(name: str, given: Any) -> str:
         return "-"
     if isinstance(given, bool):
         return "yes" if given else "no"
+    if isinstance(given, (int, float)) and name.endswith("_s"):
+        return format_duration(int(given) if given >= 1 else round(given, 3))
     if isinstance(given, Mapping):
         numbers = all(
             isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values()

@@ -73,7 +73,9 @@ def _form(store: Store, ref: str | int, *, submitted: bool) -> forms.Form:
         row = job_views.get(store, resolve(store, ref))
         assert row is not None
         reasons = Reasons(store)
-        return forms.job(store, row, position(store, row), reasons.fresh(row) if submitted else reasons.of(row))
+        return forms.job(
+            store, row, position(store, row), reasons.fresh(row) if submitted else reasons.of(row)
+        )
 
 
 def is_array(store: Store, submission_id: str) -> bool:

@@ -1,0 +1,168 @@
+"""The real command on terminals of 80x24 and 200x50: no line too wide, no page too high, no unmarked cut (spec 13)."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tests import crowd
+from tests.cli.conftest import ROOT
+
+SIZES = [(80, 24), (200, 50)]
+SCREENS = [
+    "status",
+    "ps",
+    "ps -a --limit 5",
+    "vc tree",
+    "vc list",
+    "node list",
+    "list events",
+    f"why {crowd.WAITS}",
+    f"job status {crowd.WAITS}",
+    "vc get teaching",
+    "nodes -c teaching",
+    "list vnodes",
+    "config show --origin",
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("crowd")
+    world = crowd.build(place, time.time())
+    yield place
+    world.close()
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("VCTL_")}
+    return {**kept, "VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "NO_COLOR": "1", "TERM": "xterm-256color",
+            "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(home / "config")}  # fmt: skip
+
+
+def terminal(home: Path, size: tuple[int, int], *words: str, until: bytes | None = None) -> str:
+    """What a command writes to a terminal; it is interrupted once that was seen."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execvpe(sys.executable, [sys.executable, "-m", "vctl", *words], environment(home))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    out, end = b"", time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([fd], [], [], 0.2)[0]:
+            try:
+                block = os.read(fd, 1 << 16)
+            except OSError:
+                break
+            out += block
+            if until is not None and until in out:
+                until = None
+                os.kill(pid, signal.SIGINT)
+    os.waitpid(pid, 0)
+    os.close(fd)
+    return out.decode().replace("\r\n", "\n")
+
+
+@cache
+def piped(home: Path, *words: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "vctl", *words], capture_output=True, text=True, env=environment(home),
+        check=True, timeout=60,
+    )  # fmt: skip
+    return ran.stdout
+
+
+def is_command(line: str) -> bool:
+    """Commands to copy are never cut or broken, whatever the width is."""
+    return line.strip().startswith("vctl ")
+
+
+@pytest.mark.parametrize("line", SCREENS)
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "200x50"])
+def test_no_line_is_wider_and_nothing_is_cut_without_a_mark(
+    home: Path, size: tuple[int, int], line: str
+) -> None:
+    shown = terminal(home, size, *line.split())
+    whole = re.sub(r"\s+", " ", piped(home, *line.split()))
+    assert shown.strip(), line
+    assert "kPrimaryClusterID" not in shown
+    for row in shown.splitlines():
+        if is_command(row) or re.match(r" *… \d+ more", row):
+            continue
+        assert cell_len(row) <= size[0], row
+        for word in re.split(r"\s+", row.strip("│├└─ ")):
+            if "…" in word or re.match(r"[\d:.hms]+$", word) or "━" in word:
+                continue  # marked, or it moves while we look
+            assert word in whole or any(word in part for part in SAID), (word, row)
+
+
+SAID = (  # for people only
+    "No scheduler is running (last seen ago). Start one with `vctl daemon`.",
+    "`vctl vc tree` shows all; `vctl job list` shows all; --limit more; more",
+)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "200x50"])
+def test_columns_do_not_come_and_go_with_what_is_in_them(home: Path, size: tuple[int, int]) -> None:
+    one, other = (
+        terminal(home, size, "ps", "--state", state).splitlines()[0].split()
+        for state in ("RUNNING", "FAILED")
+    )
+    assert one == other
+    assert [name for name in piped(home, "ps").splitlines()[0].split() if name in one] == one
+
+
+def test_the_column_that_matters_is_whole_at_80_columns(home: Path) -> None:
+    rows = terminal(home, (80, 24), "ps", "--state", "PENDING").splitlines()
+    assert sum("InsufficientResources" in row for row in rows) > 90
+    held = terminal(home, (80, 24), "why", crowd.WAITS)
+    assert "feasible but not available" in held
+    assert "HELD BY" in held
+    events = terminal(home, (80, 24), "list", "events", "--limit", "3").splitlines()
+    assert events[0].split() == ["SEQ", "TIME", "EVENT", "OBJECT", "DETAILS"]
+
+
+@pytest.mark.parametrize("line", ["status", "ps", "vc tree", "list events", "node list"])
+def test_watching_stays_inside_the_terminal(home: Path, line: str) -> None:
+    shown = terminal(home, (80, 24), *line.split(), "--watch", "--no-header", until=b"Ctrl-C ends it")
+    assert shown.startswith("\x1b[?1049h")  # a screen of its own, given back at the end
+    assert shown.rstrip().endswith("\x1b[?1049l")
+    frames = [one for one in re.split(r"\x1b\[H", shown) if "every 2 s" in one]
+    assert frames
+    for frame in frames:
+        rows = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).splitlines()
+        assert len(rows) <= 24
+        assert all(cell_len(row.rstrip()) <= 80 for row in rows)
+        if line != "node list":
+            assert re.search(r"… \d+ more", frame), frame
+
+
+def test_status_says_what_jobs_use_and_clusters_hold(home: Path) -> None:
+    """spec 11: the physical total, what clusters hold, what jobs hold; one and the same on every screen."""
+    data = json.loads(piped(home, "status", "-o", "json"))
+    assert data["resources"]["CPU"] == {"total": 320.0, "reserved": 320.0, "used": 216.0}
+    lines = {line["cluster_id"]: line for line in data["clusters"]}
+    top = lines["kPrimaryClusterID"]
+    assert (top["total"]["CPU"], top["reserved"]["CPU"], top["used"]["CPU"]) == (320.0, 320.0, 216.0)
+    jobs = json.loads(piped(home, "job", "list", "--state", "RUNNING", "-o", "json"))["items"]
+    assert sum(job["resources"]["CPU"] for job in jobs) == 216.0
+    assert (data["queue"]["pending"], data["queue"]["running"]) == (288, len(jobs))
+    assert {"user", "parent_cluster_id", "node_ids", "run_s", "time_left_s"} <= set(data["running_jobs"][0])
+    assert [job["submission_id"] for job in data["recent_failures"]] == ["data-preparation"]
+    assert set(data["scheduler"]) >= {"running", "last_beat", "last_round_ms", "rounds"}
+    below = json.loads(piped(home, "vc", "tree", "-o", "json"))
+    assert below["used"] == top["used"]
+    assert sum(child["total"].get("CPU", 0) for child in below["tree"]) == below["reserved"]["CPU"]

@@ -1,0 +1,86 @@
+"""A crowded cluster for pictures and for tests of what fits a terminal: long ids, 40 clusters, 300 jobs.
+
+The scheduler, the tables and the rules are the real ones; processes are stood in for, as in ``world``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.world import World
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE
+from vctl.ops import clusters, job_edits, nodes, submitting
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest, shortcut_spec
+
+GIB = 2**30
+WAITS = "evaluation-of-the-large-language-model-7"
+"""Waits for more than there is room for; 40 characters."""
+TEAMS = 32
+
+
+def build(home: Path, now_s: float) -> World:
+    """The cluster as it is at a moment, an hour after its first job."""
+    world = World(home)
+    world.elapsed_s = now_s - 3600
+    resources = {CPU: 32 * SCALE, GPU: 8 * SCALE, MEMORY: 256 * GIB * SCALE}
+    nodes.add(
+        world.store,
+        resources=resources,
+        count=10,
+        template="32c8g",
+        node_id="gpu-box-of-the-vision-laboratory",
+    )
+    for name, count in (("vision-laboratory-of-the-institute", 3), ("robotics", 2)):
+        clusters.create(world.store, name, divisible=True, replica_sets={"32c8g": count})
+    clusters.create(world.store, "teaching", divisible=True, spec=_spec({"CPU": 16, "GPU": 2}))
+    for number in range(TEAMS):
+        clusters.create(world.store, f"group-{number:02d}", divisible=True, spec=_spec({}))
+    for number in range(5):
+        clusters.create(
+            world.store, f"seminar-{number}", divisible=True, spec=_spec({"CPU": 1}), parent_id="teaching"
+        )
+    for number in range(12):
+        submit(world, f"training-run-of-the-vision-transformer-{number:02d}", 16, 4, user="ana", limit_s=7200)
+    submit(world, "segmentation", 32, 8, cluster="vision-laboratory-of-the-institute", user="ben", nodes_=2)
+    submit(world, "calibration", 8, 1, cluster="robotics", user="carla", limit_s=3700)
+    failed = submit(world, "data-preparation", 1, 0, cluster="robotics", user="carla")
+    world.turn()
+    world.sleep(1800)
+    for run in world.processes.running():
+        row = world.store.row("SELECT job_id FROM runs WHERE run_id = ?", run)
+        if row is not None and row["job_id"] == failed:
+            world.processes.end(run, 3)
+    world.turn()
+    submit(world, WAITS, 32, 8, user="dora", nodes_=3)
+    for number in range(284):
+        submit(
+            world, f"parameter-sweep-of-the-reinforcement-learner-{number:03d}", 24, 2,
+            user=("ana", "ben", "carla", "dora")[number % 4],
+        )  # fmt: skip
+    job_edits.hold(world.store, "parameter-sweep-of-the-reinforcement-learner-283")
+    world.turn()
+    world.sleep(1800)
+    return world
+
+
+def _spec(minimum: dict[str, int]) -> object:
+    return parse_cluster_spec({"flexible_resource_min": minimum}, units=frozenset({GPU}), logical=True)
+
+
+def submit(
+    world: World, name: str, cpus: int, gpus: int, *, user: str, cluster: str | None = None, nodes_: int = 1,
+    limit_s: float | None = None,
+) -> int:  # fmt: skip
+    """Queue a job of someone; its number."""
+    spec = shortcut_spec(
+        str(cpus), str(gpus) if gpus else None, None, nodes_, units=frozenset({GPU}), beside_spec=False
+    )
+    request = JobRequest(
+        argv=("python", "train.py", "--config", f"configs/{name}.yaml"), cluster=cluster, spec=spec,
+        submission_id=name, cwd="/", time_limit_s=limit_s,
+    )  # fmt: skip
+    job = submitting.submit(world.store, request, environment={"PATH": "/bin"})
+    with world.store.transaction():
+        world.store.db.execute("UPDATE jobs SET user = ? WHERE job_id = ?", (user, job["job_id"]))
+    return int(job["job_id"])
