@@ -42,7 +42,7 @@ _vctl_options() {
         "config") echo "--help" ;;
         "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
         "job rerun") echo "--detach --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
-        "job list") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "job list") echo "--all --cluster --members --user --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
         "job logs") echo "--follow --tail --output --color --home --help" ;;
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
@@ -57,7 +57,7 @@ _vctl_options() {
         "vc resume") echo "--output --color --home --help" ;;
         "vc delete") echo "--drain --force --no-wait --output --color --home --help" ;;
         "vc remove-nodes") echo "--output --color --home --help" ;;
-        "vc list") echo "--cluster --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "vc list") echo "--cluster --state --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "vc get") echo "--output --no-header --watch --color --home --help" ;;
         "vc tree") echo "--output --no-header --watch --color --home --help" ;;
         "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
@@ -65,13 +65,13 @@ _vctl_options() {
         "vc export") echo "--output --color --home --help" ;;
         "task run") echo "--num-cpus --num-gpus --memory --resources --label-selector --strategy --input --output --max-retries --name --job --detach --no-wait --color --home --help" ;;
         "task put") echo "--output --color --home --help" ;;
-        "task list") echo "--all --job --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "task list") echo "--all --job --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "task status") echo "--output --no-header --watch --color --home --help" ;;
         "task logs") echo "--follow --tail --output --color --home --help" ;;
         "task cancel") echo "--grace --output --color --home --help" ;;
         "task wait") echo "--timeout --output --color --home --help" ;;
         "node add") echo "--count --template --resources --label --labels --simulated --output --color --home --help" ;;
-        "node list") echo "--filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "node list") echo "--state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "node get") echo "--output --no-header --watch --color --home --help" ;;
         "node drain") echo "--reason --output --color --home --help" ;;
         "node undrain") echo "--output --color --home --help" ;;
@@ -88,7 +88,7 @@ _vctl_options() {
         "nodes") echo "--cluster --limit --output --no-header --watch --color --home --help" ;;
         "current-cluster") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "current-node") echo "--output --no-header --watch --color --home --help" ;;
-        "list") echo "--cluster --detail --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "list") echo "--cluster --detail --user --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "get") echo "--output --no-header --watch --color --home --help" ;;
         "summary") echo "--cluster --output --no-header --watch --color --home --help" ;;
         "simulate") echo "--trace --model --since --until --cluster --policy --nodes --template --node-resources --limit-factor --jobs --seed --load --write --output --no-header --color --home --help" ;;
@@ -103,7 +103,7 @@ _vctl_options() {
         "restore") echo "--output --color --home --help" ;;
         "prune") echo "--older-than --dry-run --output --color --home --help" ;;
         "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
-        "ps") echo "--all --cluster --members --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
+        "ps") echo "--all --cluster --members --user --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "logs") echo "--follow --tail --output --color --home --help" ;;
         "stop") echo "--grace --no-wait --output --color --home --help" ;;
         "wait") echo "--timeout --output --color --home --help" ;;
@@ -216,6 +216,9 @@ _vctl_value() {
         "shell --output") echo "choice table json jsonl yaml csv name" ;;
         *" --color") echo "choice auto always never" ;;
         *" --home") echo "dir" ;;
+        *" --user") echo "any" ;;
+        *" --state") echo "any" ;;
+        *" --since") echo "any" ;;
         "job list -f") echo "any" ;;
         "vc list -f") echo "any" ;;
         "vc plan -f") echo "file" ;;
@@ -265,7 +268,6 @@ _vctl_value() {
         *" --reason") echo "any" ;;
         *" --trace") echo "file" ;;
         *" --model") echo "choice lublin" ;;
-        *" --since") echo "any" ;;
         *" --until") echo "any" ;;
         *" -p") echo "any" ;;
         *" --policy") echo "any" ;;
