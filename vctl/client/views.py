@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vctl.client.connection import Connection, at
@@ -57,7 +58,27 @@ def events(
     cluster: str | None = None,
 ) -> list[Form]:
     """History, oldest first."""
-    return server.items("/events", since=since, limit=limit, job=job, cluster=cluster)
+    return list_events(server, since=since, limit=limit, job=job, cluster=cluster)[0]
+
+
+def list_events(
+    server: Connection,
+    *,
+    since: int = 0,
+    limit: int | None = None,
+    job: str | None = None,
+    cluster: str | None = None,
+    filters: Sequence[str] = (),
+) -> tuple[list[Form], int]:
+    """History, oldest first, and how much there is."""
+    found = server.get("/events", since=since, limit=limit, job=job, cluster=cluster, filter=list(filters))
+    return found["items"], found["total"]
+
+
+def summary(server: Connection, kind: str) -> dict[str, int]:
+    """How many jobs there are in each state, or events of each kind."""
+    found: dict[str, int] = server.get(at("summary", kind))
+    return found
 
 
 def list_leases(server: Connection) -> list[Form]:

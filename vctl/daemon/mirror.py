@@ -27,7 +27,13 @@ class Mirror(Image):
     @classmethod
     def load(cls, store: Store) -> Mirror:
         """Replay the tables and read the queue; everything after this comes through the feed."""
-        rebuilt = replay.rebuild(store)
+        try:
+            return cls._read(store, replay.rebuild(store, check_queue=False))
+        except (ValueError, KeyError, TypeError, AttributeError):  # a job that cannot be read: it goes aside
+            return cls._read(store, replay.rebuild(store))
+
+    @classmethod
+    def _read(cls, store: Store, rebuilt: replay.Replayed) -> Mirror:
         with store.snapshot():
             mirror = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
             for row in queues.pending_rows(store):

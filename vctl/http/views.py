@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
@@ -11,7 +11,7 @@ from vctl.http import bodies, documents, streams
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
-from vctl.http.jobs import Limit
+from vctl.http.jobs import Filters, Limit
 
 router = APIRouter(prefix="/api/v1", tags=["views"], responses=ERRORS)
 
@@ -112,6 +112,7 @@ def demand(request: Request) -> JSONResponse:
 @router.get("/events", responses=good(Listing), response_model=None)
 def events(
     request: Request,
+    filters: Filters,
     since: Since = 0,
     limit: Limit = None,
     job: str | None = None,
@@ -121,8 +122,19 @@ def events(
     from vctl.ops import views
 
     with state(request) as store:
-        found = views.events(store, since=since, limit=limit, job=job, cluster=cluster)
-    return JSONResponse(listing("EventList", found))
+        found, total = views.list_events(
+            store, since=since, limit=limit, job=job, cluster=cluster, filters=filters
+        )
+    return JSONResponse(listing("EventList", found, total))
+
+
+@router.get("/summary/{kind}", responses=good(Document), response_model=None)
+def summary(request: Request, kind: Literal["jobs", "events"]) -> Any:
+    """How many jobs there are in each state, or events of each kind."""
+    from vctl.ops import views
+
+    with state(request) as store:
+        return views.summary(store, kind)
 
 
 @router.get(

@@ -20,7 +20,8 @@ CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.Form:
     """Findings (something is wrong) and notes (worth knowing). ``repair`` mends what is safe first.
 
-    The rules of the tree are always checked; ``prove`` adds the figures of what was checked as a certificate.
+    The rules of the tree are always checked; ``prove`` also looks at all rows of what is over, and adds the figures
+    of what was checked as a certificate.
     """
     repaired: list[str] = []
     if repair:
@@ -28,7 +29,8 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
         repaired = [action for step in done["steps"] for action in step["actions"]]
         repaired += objects.remove_left_over(store)
     findings = [
-        *_database(store), *proof.prove(store), *_orphans(store), *objects.without_files(store), *_clock(store),
+        *_database(store), *proof.prove(store, all_rows=prove), *_orphans(store), *objects.without_files(store),
+        *_clock(store),
     ]  # fmt: skip
     result: forms.Form = {
         "ok": not findings,
@@ -38,8 +40,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
     }
     if prove:
         result["checked"] = {
-            table: len(raw.table_rows(store, table))
-            for table in ("nodes", "clusters", "vnodes", "jobs", "runs")
+            table: raw.count_rows(store, table) for table in ("nodes", "clusters", "vnodes", "jobs", "runs")
         }
     return result
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from vctl.store.repair import table_rows, wrong_counts
+from vctl.store.repair import live_rows, table_rows, wrong_counts
 from vctl.store.store import Store
 
 PRIMARY = "kPrimaryClusterID"
@@ -26,10 +26,14 @@ KEYS = {
 }
 
 
-def prove(store: Store) -> list[str]:
-    """Everything that breaks a rule of the tree; empty when all rules hold."""
+def prove(store: Store, *, all_rows: bool = True) -> list[str]:
+    """Everything that breaks a rule of the tree; empty when all rules hold.
+
+    Without ``all_rows``, rows of what is over and cannot break a rule any more are not looked at.
+    """
     with store.snapshot():
-        tables = {name: table_rows(store, name) for name in KEYS}
+        read = table_rows if all_rows else live_rows
+        tables = {name: read(store, name) for name in KEYS}
         counts = wrong_counts(store)
     facts = _Facts(tables)
     return [

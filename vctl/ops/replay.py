@@ -106,15 +106,15 @@ def _dry(store: Store) -> Replayed:
         return done
 
 
-def rebuild(store: Store) -> Replayed:
-    """The six steps in one transaction."""
+def rebuild(store: Store, *, check_queue: bool = True) -> Replayed:
+    """The six steps in one transaction. Whoever reads all waiting jobs next need not have them checked here."""
     done = Replayed()
     with store.transaction():
-        _steps(store, done)
+        _steps(store, done, check_queue=check_queue)
     return done
 
 
-def _steps(store: Store, done: Replayed) -> None:
+def _steps(store: Store, done: Replayed, *, check_queue: bool = True) -> None:
     reader = _Reader(store)
     vnodes: dict[str, list[Row]] = {}
     for row in clusters.all_vnode_rows(store):
@@ -126,7 +126,9 @@ def _steps(store: Store, done: Replayed) -> None:
     _repair(store, done, tree, vnodes)
     _clusters(store, done, reader, 3, [row for row in tree if row["kind"] in (JOB, SUB)], vnodes)
     _processes(store, done, reader)
-    _queue(store, done, reader)
+    if check_queue:
+        _queue(store, done, reader)
+    _others(store, done, reader)
     known = {row["cluster_id"] for row in tree}
     for cluster_id in sorted(set(vnodes) - known):
         for row in vnodes[cluster_id]:
@@ -266,9 +268,13 @@ def _has_shrunk(ledger: Ledger, node_id: str) -> bool:
 
 
 def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
-    """Waiting work and leases are read by the scheduler later; here only what it could not read goes aside."""
+    """Waiting jobs are read by the scheduler later; here only what it could not read goes aside."""
     for row in queues.pending_rows(store):
         reader.read("jobs", row, rows.pending, done.steps[5])
+
+
+def _others(store: Store, done: Replayed, reader: _Reader) -> None:
+    """The same for waiting tasks, leases and what else a scheduler reads."""
     for row in (*tasks.waiting_rows(store), *objects.awaiting(store)):
         reader.read("tasks", row, rows.task, done.steps[5])
     for row in tasks.lease_rows(store):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
@@ -9,8 +11,9 @@ from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
 from vctl.ops import forms, scope
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
+from vctl.ops.filters import KEYS, parse_filters
 from vctl.ops.totals import Slot, slots_of, totals_of
-from vctl.store import clusters, feed
+from vctl.store import clusters, feed, job_views
 from vctl.store.database import command_name
 from vctl.store.rows import loads
 from vctl.store.store import BEAT_EVERY_S, Store
@@ -142,7 +145,20 @@ def events(
     job: str | None = None,
     cluster: str | None = None,
 ) -> list[forms.Form]:
-    """History after event ``since``, oldest first; of one job or one cluster when asked."""
+    """The history that ``list_events`` finds."""
+    return list_events(store, since=since, limit=limit, job=job, cluster=cluster)[0]
+
+
+def list_events(
+    store: Store,
+    *,
+    since: int = 0,
+    limit: int | None = None,
+    job: str | None = None,
+    cluster: str | None = None,
+    filters: Sequence[str] = (),
+) -> tuple[list[forms.Form], int]:
+    """History, oldest first, and how much there is: with a limit the newest, or after ``since`` the next ones."""
     where: list[str] = ["seq > ?"]
     values: list[object] = [since]
     if job is not None:
@@ -154,10 +170,27 @@ def events(
         within, more = scope.of_events(store, cluster)
         where.append(within)
         values += more
-    return [
-        forms.event(row)
-        for row in feed.matching(store, " AND ".join(where), values, -1 if limit is None else limit)
-    ]
+    wanted = parse_filters(filters, KEYS["events"].split())
+    for name, equal, word in wanted:
+        if name in feed.COLUMNS:
+            where.append(feed.matches(name, equal=equal))
+            values.append(word.lower())
+    left = [one for one in wanted if one[0] not in feed.COLUMNS]
+    condition = " AND ".join(where)
+    with store.snapshot():
+        if left:
+            every = [forms.event(row) for row in feed.matching(store, condition, values, -1)]
+            found = [form for form in every if forms.matches(form, left)]
+            most = len(found) if limit is None else limit
+            return found[:most] if since else found[max(len(found) - most, 0) :], len(found)
+        rows = feed.matching(store, condition, values, -1 if limit is None else limit, first=bool(since))
+        total = len(rows) if limit is None else feed.count(store, condition, values)
+    return [forms.event(row) for row in rows], total
+
+
+def summary(store: Store, kind: str) -> dict[str, int]:
+    """How many jobs there are in each state, or events of each kind."""
+    return job_views.counts_by_status(store) if kind == "jobs" else feed.counts(store)
 
 
 def scheduler(store: Store) -> forms.Form:

@@ -14,8 +14,10 @@ def last(store: Store) -> int:
 
 
 def newest_at(store: Store) -> int | None:
-    """When the newest event happened, by the clock of then."""
-    found: int | None = store.value("SELECT max(at) FROM events")
+    """The latest time of the newest events, by the clock of then."""
+    found: int | None = store.value(
+        "SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)"
+    )
     return found
 
 
@@ -24,12 +26,36 @@ def after(store: Store, seq: int, limit: int = -1) -> list[Row]:
     return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, limit)
 
 
-def matching(store: Store, where: str, values: Iterable[object], limit: int) -> list[Row]:
-    """The newest events that match, oldest first."""
+COLUMNS = ("seq", "kind", "object", "object_id", "cluster_id", "job_id")
+"""What SQL can compare with a word."""
+
+
+def matches(column: str, *, equal: bool) -> str:
+    """The condition that a column reads as a word in lower case, or does not."""
+    assert column in COLUMNS, column
+    return f"lower(coalesce({column}, '')) {'=' if equal else '<>'} ?"
+
+
+def matching(
+    store: Store, where: str, values: Iterable[object], limit: int, *, first: bool = False
+) -> list[Row]:
+    """The newest events that match, or the first ones, oldest first."""
+    order = "" if first else "DESC"
     return store.rows(
-        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq DESC LIMIT {int(limit)}) ORDER BY seq",
+        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}) ORDER BY seq",
         *values,
     )
+
+
+def count(store: Store, where: str, values: Iterable[object]) -> int:
+    """How many events match."""
+    found: int = store.value(f"SELECT count(*) FROM events WHERE {where}", *values)
+    return found
+
+
+def counts(store: Store) -> dict[str, int]:
+    """How many events there are of each kind."""
+    return {row[0]: row[1] for row in store.rows("SELECT kind, count(*) FROM events GROUP BY 1 ORDER BY 1")}
 
 
 def delete_before(store: Store, before_ns: int) -> int:

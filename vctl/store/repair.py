@@ -99,6 +99,28 @@ def table_rows(store: Store, table: str) -> list[Row]:
     return store.rows(f"SELECT * FROM {table}")
 
 
+def live_rows(store: Store, table: str) -> list[Row]:
+    """The rows of one table that the rules of the tree are about: of what is over, only what still has processes."""
+    of_jobs = "job_id IN (SELECT job_id FROM runs WHERE state <> 'ENDED')"
+    where = {
+        "runs": "state <> 'ENDED'",
+        "tasks": f"ended_at IS NULL OR {of_jobs}",
+        "jobs": f"status = 'RUNNING' OR {of_jobs} OR job_id IN (SELECT job_id FROM clusters WHERE job_id IS NOT NULL)",
+    }
+    return (
+        store.rows(f"SELECT * FROM {table} WHERE {where[table]}")
+        if table in where
+        else table_rows(store, table)
+    )
+
+
+def count_rows(store: Store, table: str) -> int:
+    """How many rows a table has."""
+    assert table in KEYS, table
+    found: int = store.value(f"SELECT count(*) FROM {table}")
+    return found
+
+
 def is_set_aside(store: Store, table: str, key: str) -> bool:
     """Whether a row was set aside."""
     return store.row("SELECT 1 FROM set_aside WHERE source = ? AND row_key = ?", table, key) is not None

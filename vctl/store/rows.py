@@ -12,7 +12,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.core.resources import Holding
+from vctl.core.resources import Amounts, Holding
 from vctl.core.tasks import Lease, PendingTask
 
 
@@ -75,6 +75,19 @@ def spec(text: str) -> ClusterSpec:
         if len(_specs) > 10_000:
             _specs.clear()
         value = _specs[text] = _spec_of(loads(text))
+    return value
+
+
+_entries: dict[str, Amounts] = {}
+
+
+def entry(text: str) -> Amounts:
+    """What an entrypoint asks for, of a column; equal texts share one value."""
+    value = _entries.get(text)
+    if value is None:
+        if len(_entries) > 10_000:
+            _entries.clear()
+        value = _entries[text] = loads(text)
     return value
 
 
@@ -147,7 +160,7 @@ def pending(row: Row) -> PendingJob:
     """A queued row of ``jobs``."""
     return PendingJob(
         row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
-        loads(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
+        entry(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
         bool(row["per_node"]), row["user"], row["submitted_at"], in_ns(row["time_limit_s"]),
     )  # fmt: skip
 

@@ -142,11 +142,9 @@ def _lease(call: Call, ref: str) -> Data:
 
 def _events(call: Call, cluster: str) -> Items:
     from vctl.ops import views
-    from vctl.ops.filters import choose
 
     within = None if cluster == PRIMARY else cluster
-    items = choose(views.events(call.store, cluster=within), call.filters, "events")
-    return items if call.limit is None else items[max(len(items) - call.limit, 0) :], len(items)
+    return views.list_events(call.store, cluster=within, filters=call.filters, limit=call.limit)
 
 
 def _cut(call: Call, items: list[Data]) -> Items:
@@ -234,12 +232,18 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     kind = KINDS[res]
     counts: dict[str, int] = {}
     call.unlimited()
-    items, _ = kind.many(call, place(call, cluster))
-    for item in items:
-        word = str(item[kind.counted])
-        counts[word] = counts.get(word, 0) + 1
-    data = {"kind": res, "by": kind.counted, "counts": counts, "total": len(items)}
+    here = place(call, cluster)
+    if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
+        from vctl.ops import views
+
+        counts = views.summary(call.store, res)
+    else:
+        for item in kind.many(call, here)[0]:
+            word = str(item[kind.counted])
+            counts[word] = counts.get(word, 0) + 1
+    total = sum(counts.values())
+    data = {"kind": res, "by": kind.counted, "counts": counts, "total": total}
     rows = [(word, str(count)) for word, count in sorted(counts.items())]
-    answer = single(data, res, lambda screen: screen.pairs([*rows, ("total", str(len(items)))]))
+    answer = single(data, res, lambda screen: screen.pairs([*rows, ("total", str(total))]))
     answer.rows = [{kind.counted: word, "count": count} for word, count in counts.items()]
     return answer

@@ -137,8 +137,5 @@ def events(
     from vctl.ops import views
 
     within = call.cluster(cluster)
-    items = views.events(call.store, since=since, job=job, cluster=within)
-    total = len(items)
-    if call.limit is not None:  # who gives a number reads on from there; who does not wants the latest
-        items = items[: call.limit] if since else items[max(total - call.limit, 0) :]
+    items, total = views.list_events(call.store, since=since, job=job, cluster=within, limit=call.limit)
     return listing("EventList", items, total, "seq", EVENTS, "nothing has happened yet")
