@@ -76,7 +76,7 @@ def _end(store: Store) -> None:
         f" 'ENDED', '{{\"CPU\": 10000}}', '{{}}', '[]', started_at, ended_at FROM jobs WHERE {reach}",
         (len(CPUS),),
     )
-    store.db.execute(f"UPDATE events SET at = at - ?2 WHERE {reach}", (len(CPUS), day))
+    store.db.execute("UPDATE events SET at = at - ?", (day,))
     for kind, moment in (
         ("job.started", "started_at"),
         ("run.started", "started_at"),

@@ -104,7 +104,10 @@ class Image:
     def enqueue(self, row: Row) -> None:
         """A job waits for its turn."""
         job = rows.pending(row)
-        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        queue = self.queues.get(job.parent_id)
+        if queue is None:
+            queue = self.queues[job.parent_id] = Queue(job.parent_id)
+        queue.put(job)
         self.parent_of[job.job_id] = job.parent_id
 
     def dequeue(self, job_id: int) -> None:

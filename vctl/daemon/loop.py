@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vctl.daemon.collection import Collection
 from vctl.daemon.scheduler import Scheduler, say
 from vctl.daemon.settings import scheduler_of
 from vctl.errors import Conflict
@@ -37,16 +38,19 @@ def run_daemon(home: Path, config: Config) -> int:
     with Signals() as signals:
         scheduler = scheduler_of(store, config, kind="daemon")
         orderly = False
+        collection = Collection()
         try:
             scheduler.start()
+            collection.start()
             say(f"vctl daemon {os.getpid()} schedules {home}")
-            _loop(scheduler, signals)
+            _loop(scheduler, signals, collection)
             orderly = True
             say(f"vctl daemon {os.getpid()} ends; running jobs go on")
         except Fenced as error:
             say(f"vctl daemon {os.getpid()} ends: {error.problem}")
             return error.exit_code
         finally:
+            collection.stop()
             scheduler.close(orderly=orderly)
             lock.release()
             store.close()
@@ -78,13 +82,15 @@ def _take_over(store: Store, lock: SchedulerLock) -> None:
         stop_asking(store.home)
 
 
-def _loop(scheduler: Scheduler, signals: Signals) -> None:
+def _loop(scheduler: Scheduler, signals: Signals, collection: Collection) -> None:
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
     while not signals.caught:
         scheduler.turn()
-        poll.poll(scheduler.sleep_s() * 1000)
+        pause_s = scheduler.sleep_s()
+        collection.between(pause_s)
+        poll.poll(pause_s * 1000)
 
 
 class Signals:

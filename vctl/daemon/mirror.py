@@ -9,6 +9,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import joined_since
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE
+from vctl.daemon.collection import paused
 from vctl.daemon.image import Image
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Shares
@@ -18,7 +19,7 @@ from vctl.store.store import Row, Store
 
 
 class Unreadable(Exception):
-    """A row that somebody changed cannot be taken over; a replay sets it aside."""
+    """What others changed cannot be followed: a row cannot be read, or events are missing. The tables are read anew."""
 
 
 class Mirror(Image):
@@ -27,10 +28,16 @@ class Mirror(Image):
     @classmethod
     def load(cls, store: Store) -> Mirror:
         """Replay the tables and read the queue; everything after this comes through the feed."""
-        try:
-            return cls._read(store, replay.rebuild(store, check_queue=False))
-        except (ValueError, KeyError, TypeError, AttributeError):  # a job that cannot be read: it goes aside
-            return cls._read(store, replay.rebuild(store))
+        with paused():
+            try:
+                return cls._read(store, replay.rebuild(store, check_queue=False))
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+            ):  # a job that cannot be read: it goes aside
+                return cls._read(store, replay.rebuild(store))
 
     @classmethod
     def _read(cls, store: Store, rebuilt: replay.Replayed) -> Mirror:
@@ -69,6 +76,8 @@ class Mirror(Image):
         events = feed.after(store, self.seen)
         if not events:
             return False
+        if events[0]["seq"] > self.seen + 1:
+            raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         try:
             self._take_over(store, events)
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:

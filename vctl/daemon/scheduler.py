@@ -151,7 +151,7 @@ class Scheduler:
             try:
                 self._turn()
             except Unreadable as error:
-                say(f"the tables are replayed, as a row cannot be taken over: {error}")
+                say(f"the tables are read anew: {error}")
                 self.mirror = None
                 self._turn()
         except BaseException as error:

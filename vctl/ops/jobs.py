@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from vctl.core import jobs as jb
@@ -16,6 +17,10 @@ from vctl.store import jobs as table
 from vctl.store.store import Store
 
 UNREAD_NS = 60 * 10**9
+SLICE_S = 0.01
+"""How long a prune writes without a pause."""
+PAUSE_S = 0.01
+"""How long it then pauses at least: others wait for the right to write by looking again and again."""
 LAST = "last"
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
@@ -231,19 +236,41 @@ def _refuse_while_used(store: Store, form: forms.Form) -> None:
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:
-    """Forget jobs that ended longer ago, with their logs, and history of that age."""
+    """Forget jobs that ended longer ago, with their logs, and history of that age.
+
+    In slices, each a transaction of its own with a pause behind it, so that others can write in between. Whatever
+    stops it, some of the jobs are forgotten and the others are whole.
+    """
     rights.check_service(store, "the history of all jobs")
     before = store.clock() - int(older_than_s * 1e9)
-    with store.transaction():
-        old = table.ended_before(store, before)
-        events = 0
-        if not dry_run:
-            for row in old:
-                table.delete(store, row["job_id"], row["submission_id"])
-            arrays.forget_empty(store)
-            unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
-            events = feed.delete_before(store, min(before, unread))
+    old = [(int(row["job_id"]), str(row["submission_id"])) for row in table.ended_before(store, before)]
+    events = 0
     if not dry_run:
-        for row in old:
-            logs.forget_log(store.home, row["submission_id"])
-    return {"jobs": [row["submission_id"] for row in old], "events": events, "dry_run": dry_run}
+        _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
+        with store.transaction():
+            arrays.forget_empty(store)
+        unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
+        lowest, highest = feed.reach_before(store, min(before, unread))
+        events = max(0, highest + 1 - lowest)
+        _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
+    return {"jobs": [submission_id for _, submission_id in old], "events": events, "dry_run": dry_run}
+
+
+def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
+    with store.transaction():
+        table.delete_over(store, [job_id for job_id, _ in old])
+    for _, submission_id in old:
+        logs.forget_log(store.home, submission_id)
+
+
+def _in_slices(count: int, do: Callable[[int, int], None]) -> None:
+    """Do something with all of so many: with as many at a time as take ``SLICE_S``, then let others write."""
+    done, size = 0, 50
+    while done < count:
+        began = time.monotonic()
+        end = min(done + size, count)
+        do(done, end)
+        done, took = end, time.monotonic() - began
+        size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
+        if done < count:
+            time.sleep(max(PAUSE_S, took))

@@ -184,7 +184,12 @@ def list_events(
             most = len(found) if limit is None else limit
             return found[:most] if since else found[max(len(found) - most, 0) :], len(found)
         rows = feed.matching(store, condition, values, -1 if limit is None else limit, first=bool(since))
-        total = len(rows) if limit is None else feed.count(store, condition, values)
+        if limit is None:
+            total = len(rows)
+        elif len(values) == 1:
+            total = feed.count_after(store, since)
+        else:
+            total = feed.count(store, condition, values)
     return [forms.event(row) for row in rows], total
 
 

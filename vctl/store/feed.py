@@ -53,13 +53,25 @@ def count(store: Store, where: str, values: Iterable[object]) -> int:
     return found
 
 
+def count_after(store: Store, seq: int) -> int:
+    """How many events there are after a number, from the numbers alone: they have no holes, a prune takes the first."""
+    first, newest = store.value("SELECT min(seq) FROM events"), last(store)
+    return 0 if first is None else max(0, newest - max(seq, first - 1))
+
+
 def counts(store: Store) -> dict[str, int]:
     """How many events there are of each kind."""
     return {row[0]: row[1] for row in store.rows("SELECT kind, count(*) FROM events GROUP BY 1 ORDER BY 1")}
 
 
-def delete_before(store: Store, before_ns: int) -> int:
-    """Forget old history, never what a scheduler has not read yet (the newest rows)."""
-    return store.db.execute(
-        "DELETE FROM events WHERE at < ? AND seq < (SELECT max(seq) FROM events)", (before_ns,)
-    ).rowcount
+def reach_before(store: Store, before_ns: int) -> tuple[int, int]:
+    """The numbers of the first event and of the last one that is older than all later ones, never the newest."""
+    lowest = store.value("SELECT coalesce(min(seq), 1) FROM events")
+    young = store.value("SELECT seq FROM events WHERE at >= ? ORDER BY seq LIMIT 1", before_ns)
+    return lowest, (last(store) if young is None else young) - 1
+
+
+def delete_until(store: Store, seq: int) -> None:
+    """Forget history up to a number. Only from the front: whoever follows sees by the numbers what is missing."""
+    with store.transaction():
+        store.db.execute("DELETE FROM events WHERE seq <= ?", (seq,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sqlite3 import Row
 
 from vctl.core import jobs as jb
@@ -208,6 +208,15 @@ def delete(store: Store, job_id: int, submission_id: str) -> None:
     store.db.execute("DELETE FROM tasks WHERE job_id = ?", (job_id,))
     store.db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
     store.event("job.deleted", "job", submission_id, job_id=job_id)
+
+
+def delete_over(store: Store, job_ids: Sequence[int]) -> None:
+    """Forget jobs that are over, with one event for all: nobody follows them any more."""
+    wanted = rows.dumps(list(job_ids))
+    among = "job_id IN (SELECT value FROM json_each(?))"
+    for table in ("runs", "tasks", "jobs"):
+        store.db.execute(f"DELETE FROM {table} WHERE {among}", (wanted,))
+    store.event("jobs.pruned", "jobs", "", data={"count": len(job_ids)})
 
 
 def ended_before(store: Store, before_ns: int) -> list[Row]:

@@ -1,0 +1,87 @@
+"""Forgetting very many jobs: others write meanwhile, and a crash in the middle loses nothing (spec 17)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+from tests.benchmarks.crowd import fill
+from vctl.ops import jobs, submitting
+from vctl.ops.prove import prove
+from vctl.spec.job_request import JobRequest
+from vctl.store.store import Store
+
+FINISHED = 10_000
+
+
+def whole(store: Store) -> bool:
+    """No half of a job is left, and the counts fit."""
+    halves = store.value(
+        "SELECT (SELECT count(*) FROM jobs WHERE job_id NOT IN (SELECT job_id FROM job_launches))"
+        " + (SELECT count(*) FROM job_launches WHERE job_id NOT IN (SELECT job_id FROM jobs))"
+        " + (SELECT count(*) FROM runs WHERE job_id NOT IN (SELECT job_id FROM jobs))"
+    )
+    first, last, count = store.row("SELECT min(seq), max(seq), count(*) FROM events") or (0, 0, 0)
+    return halves == 0 and prove(store) == [] and count == last + 1 - first
+
+
+def test_others_write_while_very_much_is_forgotten(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=FINISHED)
+    waited: list[float] = []
+    over = threading.Event()
+
+    def submit() -> None:
+        with Store.open(home) as store:
+            while not over.is_set():
+                began = time.monotonic()
+                submitting.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})
+                waited.append(time.monotonic() - began)
+                time.sleep(0.002)
+
+    writer = threading.Thread(target=submit)
+    writer.start()
+    with Store.open(home) as store:
+        began = time.monotonic()
+        found = jobs.prune(store, 3600)
+        took = time.monotonic() - began
+        over.set()
+        writer.join()
+        assert len(found["jobs"]) == FINISHED
+        assert found["events"] >= 4 * FINISHED
+        assert whole(store)
+        assert store.value("SELECT count(*) FROM jobs") == 14 + len(waited)
+        assert store.value("SELECT count(*) FROM events WHERE kind = 'job.submitted'") == 10 + len(waited)
+    assert len(waited) > 10
+    assert max(waited) < max(0.2, took / 5)  # never behind all of it
+
+
+def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=FINISHED)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with Store.open(home) as store:
+                jobs.prune(store, 3600)
+        finally:
+            os._exit(0)
+    reader = sqlite3.connect(home / "cluster.db")
+    give_up = time.monotonic() + 30
+    while reader.execute("SELECT count(*) FROM runs").fetchone()[0] > FINISHED * 0.8:
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    left = reader.execute("SELECT count(*) FROM runs").fetchone()[0]
+    reader.close()
+    assert left > 0
+    with Store.open(home) as store:
+        assert whole(store)
+        assert len(jobs.prune(store, 3600)["jobs"]) == left
+        assert whole(store)
+        assert store.value("SELECT count(*) FROM jobs") == 14
