@@ -171,11 +171,13 @@ def list_events(
         where.append(within)
         values += more
     wanted = parse_filters(filters, KEYS["events"].split())
-    for name, equal, word in wanted:
-        if name in feed.COLUMNS:
-            where.append(feed.matches(name, equal=equal))
+    left = []
+    for name, mark, word in wanted:
+        if name in feed.COLUMNS and mark != ">=":
+            where.append(feed.matches(name, equal=mark == "="))
             values.append(word.lower())
-    left = [one for one in wanted if one[0] not in feed.COLUMNS]
+        else:
+            left.append((name, mark, word))
     condition = " AND ".join(where)
     with store.snapshot():
         if left:
