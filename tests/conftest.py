@@ -1,12 +1,17 @@
-"""What holds for every test: nothing of the caller's own vctl is seen, and a check run repeats itself."""
+"""What holds for every test: nothing of the caller's own vctl is seen, a check run repeats itself, nothing stays."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from vctl.ops import background
+from vctl.runtime import processes
+from vctl.store.locks import SCHEDULER_LOCK
 
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -24,3 +29,32 @@ def nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("HOME", str(home))
     for name, place in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
         monkeypatch.setenv(name, str(Path(home, place)))
+    monkeypatch.setenv("VCTL_IDLE_EXIT", "10")
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A scheduler that a command has started in the background ends with the test."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None:
+        end_schedulers(folder)
+
+
+def end_schedulers(folder: Path) -> None:
+    """End those of all state directories in a folder."""
+    for depth in range(1, 4):
+        for lock in folder.glob("*/" * depth + SCHEDULER_LOCK):
+            background.stop(lock.parent)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """After the last test no process works on a state directory of these tests."""
+    yield
+    folder = os.fsencode(tmp_path_factory.getbasetemp())
+    end_schedulers(tmp_path_factory.getbasetemp())
+    commands = {one.pid: b" ".join(processes.command(one.pid)) for one in processes.all_processes()}
+    left = {pid: words for pid, words in commands.items() if b"vctl" in words and folder in words}
+    left.pop(os.getpid(), None)
+    assert not left

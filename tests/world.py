@@ -165,7 +165,11 @@ class World:
 
     def start(self) -> Scheduler:
         scheduler = Scheduler(
-            self._open(MortalStore), kind="daemon", local_node=False, terms=self.terms, provider=self.provider
+            self._open(MortalStore),
+            kind="foreground",
+            local_node=False,
+            terms=self.terms,
+            provider=self.provider,
         )
         scheduler.runtime = self.processes  # type: ignore[assignment]
         scheduler.limits.uptime_ns = self.now

@@ -15,9 +15,12 @@ def main() -> int:
         from vctl.cli.live import offer
 
         return offer(words[1:])
-    from vctl.cli.app import run
+    try:
+        from vctl.cli.app import run
 
-    return run(words)
+        return run(words)
+    except KeyboardInterrupt:  # while it is still imported
+        return 130
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ One table says what exists. Nothing is read but the environment unless a file is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "provider_timeout", "duration", "VCTL_PROVIDER_TIMEOUT", "A provider's command may take so long.", 300
     ),
+    Setting(
+        "autostart",
+        "flag",
+        "VCTL_AUTOSTART",
+        "Whether commands start a scheduler when none runs.",
+        default=True,
+    ),
+    Setting("idle_exit", "duration", "VCTL_IDLE_EXIT", "A background scheduler ends when idle so long.", 60),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
     Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A running job's log rotates here; 0: never.", 0),
 )
@@ -108,6 +116,14 @@ class Config:
                 where = "--" + name.replace("_", "-")
                 values[name], origins[name] = _parse(_setting(name), value, where, self.cwd, self.env), "flag"
         return Config(values, origins, self.cwd, self.env)
+
+    def handed_on(self, names: Iterable[str]) -> dict[str, str]:
+        """Settings that are not at their default, as the environment of another process."""
+        return {
+            BY_NAME[name].env: _as_text(self.values[name], self.cwd)
+            for name in names
+            if self.origins[name] != "default" and self.values[name] is not None
+        }
 
     def home(self) -> Path:
         """The state directory: as set, else ``$XDG_STATE_HOME/vctl``, else ``~/.local/state/vctl``."""
@@ -214,6 +230,16 @@ def _parse(setting: Setting, value: object, where: str, base: str, env: Mapping[
             )
         return os.path.normpath(os.path.join(base, text))
     return _PARSERS[setting.kind](value, where)
+
+
+def _as_text(value: object, cwd: str) -> str:
+    """A value so that it is read as the same value in another directory."""
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    text = str(value)
+    return "@" + os.path.join(cwd, text[1:]) if text.startswith("@") else text
 
 
 def _flag(value: object, where: str) -> bool:

@@ -49,6 +49,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("VCTL_HOME", str(home))
     monkeypatch.setenv("VCTL_LOCAL_NODE", "0")
+    monkeypatch.setenv("VCTL_AUTOSTART", "0")  # what is submitted here waits
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
@@ -70,7 +71,13 @@ def nodes(cli: Cli) -> Cli:
 
 def python(*words: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
-    environment = {**os.environ, "VCTL_HOME": str(home), "PYTHONPATH": str(ROOT), **more}
+    environment = {
+        **os.environ,
+        "VCTL_AUTOSTART": "1",
+        "VCTL_HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        **more,
+    }
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, env=environment, timeout=60, check=False
     )

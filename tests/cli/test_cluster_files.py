@@ -50,6 +50,7 @@ def test_jobs_wait_while_their_cluster_is_stopped(nodes: Cli) -> None:
     nodes("vc", "create", "x", "--replica-sets", '{"4c8g": 1}')
     nodes("vc stop x")
     nodes("job", "submit", "--no-wait", "-c", "x", "--submission-id", "j", "--", "true")
+    assert vctl("daemon", "--background") == 0
     assert vctl("job", "wait", "j", "--timeout", "0.3s") == 7
     waiting = nodes("job status j -o json").json
     assert (waiting["status"], waiting["state_reason"]) == ("PENDING", "ClusterStopped")

@@ -46,7 +46,7 @@ class Life:
         """Begin to rule, with a store of its own as a daemon has; its clock is ours."""
         ruling = store or Store.open(self.home)
         ruling.clock = self.now
-        self.scheduler = Scheduler(ruling, kind="daemon", local_node=False)
+        self.scheduler = Scheduler(ruling, kind="foreground", local_node=False)
         self.scheduler.limits.uptime_ns = lambda: uptime_ns() + self.skew_ns
         self.scheduler.start()
         return self.scheduler

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from vctl.ops import background
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
@@ -95,6 +96,8 @@ class Place:
         self.home = home
         self.folder = folder
         folder.mkdir(exist_ok=True)
+        self.more: dict[str, str] = {}
+        """Variables of every command from now on."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
@@ -102,7 +105,9 @@ class Place:
             **os.environ,
             "VCTL_HOME": str(self.home),
             "VCTL_LOCAL_NODE": "0",
+            "VCTL_IDLE_EXIT": "10",
             "PYTHONPATH": str(ROOT),
+            **self.more,
             **more,
         }
 
@@ -170,8 +175,8 @@ class Place:
         self.ok("node", "add", "--count", str(count), "--simulated", "--resources", resources)
 
     def submit(self, *words: str) -> str:
-        """Queue a job and return its submission id."""
-        return self.ok("job", "submit", "--no-wait", *words).strip()
+        """Queue a job and return its submission id; nobody is started for it."""
+        return self.ok("job", "submit", "--no-wait", *words, VCTL_AUTOSTART="0").strip()
 
     def sleeper(self, *words: str) -> str:
         return self.submit(*words, "--", "sleep", "1000")
@@ -245,6 +250,10 @@ class Place:
         eventually(ready, "the daemon to begin")
         return process
 
+    def scheduler(self) -> dict[str, Any]:
+        """Which scheduler is at work, as ``vctl daemon --status`` says."""
+        return background.status(self.home)
+
     def beat(self) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads((self.home / "scheduler.beat").read_text())
@@ -281,6 +290,7 @@ class Place:
             if process.poll() is None:
                 process.kill()
             process.communicate(timeout=PATIENCE_S)
+        background.stop(self.home)
         if not (self.home / "runs").is_dir():
             return
         runtime = LocalRuntime(self.home)

@@ -87,17 +87,17 @@ def test_revisions_increase_whatever_the_clock_does(store: Store, clock: Clock) 
 
 def test_a_newer_reign_fences_the_older_one(store: Store) -> None:
     with Store.open(store.home) as old, Store.open(store.home) as new:
-        old.begin_reign("daemon")
+        old.begin_reign("foreground")
         with old.transaction():
             old.event("a", "job", "1")
-        new.begin_reign("embedded")
+        new.begin_reign("background")
         with pytest.raises(Fenced), old.transaction():
             old.event("never", "job", "1")
         with new.transaction():
             new.event("b", "job", "1")
         reign = store.last_reign()
         assert reign is not None
-        assert (reign["kind"], reign["ended_at"]) == ("embedded", None)
+        assert (reign["kind"], reign["ended_at"]) == ("background", None)
         new.end_reign()
         with store.transaction():  # whoever rules not at all may write: submits
             store.event("c", "job", "1")
@@ -106,7 +106,7 @@ def test_a_newer_reign_fences_the_older_one(store: Store) -> None:
 
 def test_old_reigns_are_forgotten(store: Store) -> None:
     for _ in range(130):
-        store.begin_reign("embedded")
+        store.begin_reign("background")
         store.end_reign()
     assert store.value("SELECT count(*) FROM reigns") <= 101
 
@@ -149,26 +149,13 @@ def test_writers_of_several_threads_wait_for_each_other(store: Store) -> None:
 def test_the_scheduler_lock_is_for_one(store: Store) -> None:
     first, second = locks.SchedulerLock(store.home), locks.SchedulerLock(store.home)
     assert not locks.scheduler_is_running(store.home)
-    assert first.acquire()
+    assert first.acquire(locks.FOREGROUND)
     assert locks.scheduler_is_running(store.home)
-    assert not second.acquire()
+    assert not second.acquire(locks.BACKGROUND)
     first.release()
-    assert second.acquire()
+    assert second.acquire(locks.BACKGROUND)
     second.release()
     assert not locks.scheduler_is_running(store.home)
-
-
-def test_asking_for_the_lock_ends_with_the_asker(store: Store) -> None:
-    assert not locks.lock_is_wanted(store.home)
-    locks.ask_for_the_lock(store.home)
-    assert locks.lock_is_wanted(store.home)
-    os.utime(store.home / locks.DAEMON_WANTED, (1, 1))
-    assert not locks.lock_is_wanted(store.home)
-    locks.ask_for_the_lock(store.home)
-    assert locks.lock_is_wanted(store.home)
-    locks.stop_asking(store.home)
-    locks.stop_asking(store.home)
-    assert not locks.lock_is_wanted(store.home)
 
 
 def test_a_fresh_directory_is_private(tmp_path: Path) -> None:
@@ -231,7 +218,7 @@ def test_a_newer_schema_is_not_touched(store: Store) -> None:
 
 def test_no_migration_under_a_running_scheduler(store: Store) -> None:
     lock = locks.SchedulerLock(store.home)
-    assert lock.acquire()
+    assert lock.acquire(locks.FOREGROUND)
     store.db.execute("PRAGMA user_version = -1")
     try:
         with pytest.raises(Conflict, match="an older scheduler is running"):

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
+    from vctl.ops.background import Background
     from vctl.store.store import Store
 
 TABLE_LIMIT = 100
 LEAST_WATCH_S = 0.1
+_LOCAL = ("daemon", "serve")
+"""Commands that are about this machine, wherever others find the state."""
 
 
 class Call:
@@ -43,6 +46,7 @@ class Call:
         self._header = not shared.get("no_header")
         self._store: Store | None = None
         self._live: LiveView | None = None
+        self._background: Background | None = None
         self._give_back: Callable[[], None] | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
             raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
@@ -50,7 +54,7 @@ class Call:
             raise BadSpec(f"--limit: {self._limit} is negative", fix="write 0 or more")
 
     def __enter__(self) -> "Call":
-        if self.config.get("address"):
+        if self.config.get("address") and self.command.path not in _LOCAL:
             from vctl.client.remote import take_over
 
             self._give_back = take_over()
@@ -82,7 +86,20 @@ class Call:
             self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
             self._store.caller = Caller.of(os.environ)
             self._store.local_node = bool(self.config.get("local_node"))
+            if self.command.path not in _LOCAL:
+                self._scheduling().attend(self._store)
         return self._store
+
+    def require_scheduler(self) -> None:
+        """Refuse what is waited for where nobody schedules nor is to be started. A server sees to that itself."""
+        self._scheduling().insisted = True
+
+    def _scheduling(self) -> "Background":
+        from vctl.ops.background import Background
+
+        if self._background is None:
+            self._background = Background(self.config)
+        return self._background
 
     @property
     def for_people(self) -> bool:
@@ -185,6 +202,8 @@ class Call:
             return None
         from vctl.cli.notice import scheduler_notice
 
+        if self._background is not None and self._background.problem:
+            return f"Warning: {self._background.problem}"
         return scheduler_notice(self._store)
 
     def write(self, answer: "Answer") -> int:

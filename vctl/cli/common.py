@@ -9,6 +9,9 @@ Grace = Annotated[
     str | None,
     Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
 ]
+WithProgress = Annotated[
+    bool, Opt("--progress", help="Say on stderr what is waited for, where that is no terminal, too.")
+]
 OUTPUT = Param(
     "output",
     Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],

@@ -13,7 +13,7 @@ def scheduler_notice(store: "Store") -> str | None:
     from vctl.spec.quantities import format_duration
 
     state = scheduler(store)
-    if state["running"]:
+    if state["running"] or state["starting"]:
         return None
     age_s = seconds_between(state["last_beat"], None)
     if age_s is None:

@@ -52,6 +52,29 @@ def surroundings(
     return variables, path
 
 
+def unread_input() -> str | None:
+    """A warning when something is on standard input, which no job reads."""
+    import fcntl
+    import os
+    import stat
+    import sys
+    import termios
+
+    try:
+        kind = os.fstat(0).st_mode
+        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+            waiting = int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+        elif stat.S_ISREG(kind):
+            waiting = os.fstat(0).st_size - os.lseek(0, 0, os.SEEK_CUR)
+        else:
+            return None
+    except OSError:  # closed
+        return None
+    if waiting <= 0:
+        return None
+    return "Warning: nobody reads what is on standard input; a job reads a file, or its input with --stdin"
+
+
 def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
     """The pairs and the document as one map; pairs are stronger."""
     found: dict[str, str] = {}

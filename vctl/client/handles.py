@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 
 from vctl.client import forms
 from vctl.client.place import LOOK_EVERY_S, Kind, Place
-from vctl.client.waiting import exit_code
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut
+from vctl.ops.forms import exit_code
 
 FOLLOW_EVERY_S = 0.2
 

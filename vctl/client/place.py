@@ -1,15 +1,13 @@
 """Where a Python client finds the state: the tables of a directory, or a server. Both answer the functions of ``ops``.
 
-While a client waits and nothing schedules, a child does: the same ``vctl job wait`` that a user would run. The
-process that uses the API never schedules itself; its signals, threads and children are its own.
+When something is to be scheduled and no scheduler runs, one is started in the background, as commands do it. It is
+no child of the process that uses the API, whose signals, threads and children are its own.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from vctl.core.caller import Caller
 from vctl.errors import NotPermitted
+from vctl.ops.background import Background
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -30,9 +29,6 @@ Pause = Callable[[float], None]
 """Sleep until something may have changed, but not longer than that many seconds."""
 
 LOOK_EVERY_S = 0.5
-LEAVE_S = 10.0
-_NOT_FOR_CHILDREN = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE")
-_COMMANDS = {"jobs": "job", "tasks": "task"}
 
 
 class Place(Protocol):
@@ -56,6 +52,7 @@ class Local:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home: Path = config.home()
+        self._background = Background(config)
 
     def __repr__(self) -> str:
         return str(self.home)
@@ -67,22 +64,22 @@ class Local:
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
             store.caller = Caller.of(os.environ)
             store.local_node = bool(self.config.get("local_node"))
-            return function(store, *args, **kwargs)
+            return function(self._background.attend(store), *args, **kwargs)
 
     @contextmanager
-    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for
         """Wakes by inotify after every commit."""
         from vctl.runtime.watch import MODIFY, Watch
         from vctl.store.store import Store
 
-        with Watch() as watch, Hired(self.home, kind, ref) as hired:
+        with Watch() as watch:
             with Store.open(self.home) as store:
                 watch.add(store.watched(), MODIFY)
             poll = select.poll()
             poll.register(watch.fileno(), select.POLLIN)
 
             def pause(most_s: float) -> None:
-                hired.see_to_it()
+                self._background.see_to_it()
                 poll.poll(max(0.0, min(most_s, LOOK_EVERY_S)) * 1000)
                 watch.read()
 
@@ -94,43 +91,6 @@ class Local:
 
         path = self.ask(jobs.log_path if kind == "jobs" else tasks.log_path, ref)
         return b"".join(logs.read_log(path, offset=offset))
-
-
-class Hired:
-    """A child that schedules for as long as its master waits and nobody else does."""
-
-    def __init__(self, home: Path, kind: Kind, ref: str) -> None:
-        self.home = home
-        self._words = [sys.executable, "-m", "vctl", _COMMANDS[kind], "wait", ref]
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Hired:
-        return self
-
-    def see_to_it(self) -> None:
-        """Hire one when there is need."""
-        from vctl.store.locks import scheduler_is_running
-
-        if self._child is not None and self._child.poll() is None:
-            return
-        if scheduler_is_running(self.home):
-            return
-        kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_CHILDREN}
-        nothing = subprocess.DEVNULL
-        self._child = subprocess.Popen(
-            self._words, env={**kept, "VCTL_HOME": str(self.home)}, stdin=nothing, stdout=nothing, stderr=nothing,
-            start_new_session=True,
-        )  # fmt: skip
-
-    def __exit__(self, *_: object) -> None:
-        if self._child is None:
-            return
-        self._child.terminate()
-        try:
-            self._child.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
 
 
 class Remote:

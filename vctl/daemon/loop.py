@@ -1,96 +1,167 @@
-"""``vctl daemon``: a scheduler in the foreground, until SIGINT or SIGTERM."""
+"""``vctl daemon``: a scheduler in the foreground until SIGINT or SIGTERM, or in the background until it is idle."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
+from vctl.daemon.place import Place
 from vctl.daemon.scheduler import Scheduler, say
 from vctl.daemon.settings import scheduler_of
-from vctl.errors import Conflict
-from vctl.store.database import command_name
-from vctl.store.locks import SchedulerLock, ask_for_the_lock, stop_asking
+from vctl.errors import Conflict, DiskTrouble, VctlError
+from vctl.ops import background
+from vctl.runtime.detached import settle_in, use_cpus
+from vctl.store import locks, nodes, rows, upkeep
+from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
 
-HANDOVER_S = 10.0
+HANDOVER_S = 20.0
+LEAVE_S = 5.0
+"""What a background scheduler gets to make room for one in the foreground."""
+_PAUSE_S = 0.01
 
 
 def run_daemon(home: Path, config: Config) -> int:
-    """Schedule until told to stop; the exit code. A second daemon is refused at once."""
+    """Schedule in the foreground until told to stop; the exit code. A second one is refused at once."""
     from vctl.store.database import prepare_home
 
     prepare_home(home)
-    store = Store.open(home)
-    lock = SchedulerLock(home)
+    with Signals() as signals, Store.open(home) as store:
+        lock = SchedulerLock(home)
+        _take_over(home, lock, signals)
+        return 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
+
+
+def run_in_background(home: Path, config: Config, start: StartLock) -> int:
+    """Schedule until there has been nothing to do for a while; the exit code."""
+    settle_in()
     try:
-        _take_over(store, lock)
-    except Conflict:
-        store.close()
+        with Signals() as signals, Store.open(home, create=False) as store:
+            lock = SchedulerLock(home)
+            while not lock.acquire(BACKGROUND):
+                found = background.settled(home)
+                if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
+                    return 0  # another one was quicker
+                time.sleep(_PAUSE_S)  # a replay or a restore is over soon
+            start.release()
+            if local := nodes.local(store):
+                use_cpus(rows.node(local[-1]).total.cores or ())
+            return _rule(store, config, lock, signals, kind=BACKGROUND)
+    except VctlError:
         raise
-    with Signals() as signals:
-        scheduler = scheduler_of(store, config, kind="daemon")
-        orderly = False
-        collection = Collection()
-        try:
-            scheduler.start()
-            collection.start()
-            say(f"vctl daemon {os.getpid()} schedules {home}")
-            _loop(scheduler, signals, collection)
-            orderly = True
-            say(f"vctl daemon {os.getpid()} ends; running jobs go on")
-        except Fenced as error:
-            say(f"vctl daemon {os.getpid()} ends: {error.problem}")
+    except Exception:
+        traceback.print_exc()  # nobody sees more of it than this log
+        raise
+
+
+def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
+    scheduler = scheduler_of(store, config, kind=kind)
+    idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
+    orderly = False
+    collection = Collection()
+    try:
+        scheduler.start()
+        collection.start()
+        say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
+        orderly = not _loop(scheduler, signals, collection, lock, idle_s)
+        say(f"vctl daemon {os.getpid()}{background.ENDED}")
+    except VctlError as error:  # a newer scheduler rules, or the directory is gone
+        say(f"vctl daemon {os.getpid()} ends: {error.problem}")
+        if isinstance(error, Fenced):
             return error.exit_code
-        finally:
-            collection.stop()
-            scheduler.close(orderly=orderly)
-            lock.release()
-            store.close()
+        raise
+    finally:
+        collection.stop()
+        scheduler.close(orderly=orderly)
+        lock.release()
     return 0
 
 
-def _take_over(store: Store, lock: SchedulerLock) -> None:
-    """Get the lock: at once when free, within a second from an embedded scheduler, never from a daemon."""
-    if lock.acquire():
-        return
-    give_up = time.monotonic() + HANDOVER_S
-    try:
-        while True:
-            reign = store.last_reign()
-            ruled = reign is not None and reign["kind"] == "daemon" and reign["ended_at"] is None
-            if reign is not None and ruled and command_name(reign["pid"]) != "gone":
-                raise Conflict(
-                    f"a daemon is running already in {store.home} (pid {reign['pid']})",
-                    fix="use that one, or stop it first",
-                )
-            if time.monotonic() > give_up:
-                raise Conflict(f"the scheduler lock of {store.home} is held", fix="see `vctl status`")
-            ask_for_the_lock(store.home)
-            store.wake()
-            if lock.acquire():
-                return
-            time.sleep(0.02)
-    finally:
-        stop_asking(store.home)
-
-
-def _loop(scheduler: Scheduler, signals: Signals, collection: Collection) -> None:
+def _loop(
+    scheduler: Scheduler, signals: Signals, collection: Collection, lock: SchedulerLock, idle_s: float | None
+) -> bool:
+    """Take turns until a signal; True when it has left because there was nothing to do for so long."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
+    place = Place(scheduler, lock)
+    busy_at = time.monotonic()
     while not signals.caught:
+        place.look_after()
         scheduler.turn()
-        pause_s = scheduler.sleep_s()
-        collection.between(pause_s)
-        poll.poll(pause_s * 1000)
+        sleep_s = scheduler.sleep_s()
+        if idle_s is not None:
+            if scheduler.is_needed():
+                busy_at = time.monotonic()
+            left_s = busy_at + idle_s - time.monotonic()
+            if left_s <= 0 and _has_left(scheduler, lock):
+                return True
+            sleep_s = min(sleep_s, max(left_s, _PAUSE_S))
+        collection.between(sleep_s)
+        poll.poll(sleep_s * 1000)
+    return False
+
+
+def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
+    """Leave in one transaction, if nothing has come meanwhile: see ``vctl.ops.background``."""
+    store = scheduler.store
+    with contextlib.suppress(DiskTrouble), store.together():
+        if not upkeep.is_unfinished(store):
+            scheduler.resign()
+            lock.release()
+    return not lock.is_held
+
+
+# ---- one after the other ----
+
+
+def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
+    """Get the lock: at once when it is free, within a second from one in the background, never from the foreground."""
+    with contextlib.ExitStack() as stack:
+        give_up = time.monotonic() + HANDOVER_S
+        starting = False
+        while not signals.caught:
+            if (found := background.settled(home)) is not None and found.kind != BACKGROUND:
+                who = "a daemon" if found.kind in background.SCHEDULERS else f"`vctl {found.kind}`"
+                raise Conflict(
+                    f"{who} is running already in {home} (pid {found.pid or 'unknown'})",
+                    fix="use that one, or stop it first: `vctl daemon --stop`",
+                )
+            if not starting and (start := StartLock.take(home)) is not None:
+                stack.callback(start.release)  # nobody starts one in the background meanwhile
+                starting = True
+            if starting and found is None and lock.acquire(FOREGROUND):
+                return
+            if starting and found is not None:
+                _send_away(home, found)
+            if time.monotonic() > give_up:
+                raise Conflict(f"the scheduler lock of {home} is held", fix="see `vctl daemon --status`")
+            time.sleep(_PAUSE_S)
+
+
+def _send_away(home: Path, found: locks.Holder) -> None:
+    """Have the one in the background go, by force if it must be."""
+    if (handle := background.pinned(found, home)) is None:
+        return
+    try:
+        background.tell(handle, signal.SIGTERM)
+        give_up = time.monotonic() + LEAVE_S
+        while locks.holder(home) == found:
+            if time.monotonic() > give_up:
+                background.tell(handle, signal.SIGKILL)
+            time.sleep(_PAUSE_S)
+    finally:
+        os.close(handle)
 
 
 class Signals:

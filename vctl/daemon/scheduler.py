@@ -40,7 +40,7 @@ from vctl.runtime.protocol import RunState, StartRecord
 from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
-from vctl.store import jobs, repair, runs
+from vctl.store import jobs, repair, runs, upkeep
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -117,16 +117,34 @@ class Scheduler:
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
-        with contextlib.suppress(DiskTrouble):
-            if orderly and self.mirror is not None:
-                self.memory.write(self.mirror)
-                self._record(self.mirror, [])
+        if orderly:
+            with contextlib.suppress(DiskTrouble):
+                self.resign()
         self._forget_runs(SAFETY_S)
         self.provider.close()
         self.watch.close()
         self.runtime.close()
-        if orderly:
-            self.store.end_reign()
+
+    def resign(self) -> None:
+        """Write what is only remembered, and end the reign."""
+        if self.mirror is not None:
+            self.memory.write(self.mirror)
+            self._record(self.mirror, [])
+        self.store.end_reign()
+
+    def is_needed(self) -> bool:
+        """Whether anything runs, waits, or is kept for work that may come."""
+        mirror = self.mirror
+        if mirror is None or mirror.runs:
+            return True
+        return self.provider.is_needed(mirror) or upkeep.is_unfinished(self.store)
+
+    def restore_files(self) -> None:
+        """Make again what somebody removed from the state directory, and watch it."""
+        self.runtime.restore()
+        self.watch.add(self.runtime.exits, MOVED_TO)
+        self.watch.add(self.store.watched(), MODIFY)
+        self.store.reopen_files()
 
     def _reload(self) -> None:
         self.mirror = Mirror.load(self.store)

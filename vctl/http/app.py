@@ -27,7 +27,6 @@ from vctl.http import (
 from vctl.http.context import Server, state
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
-from vctl.http.keeper import Keeper
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
@@ -54,12 +53,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     server: Server = app.state.server
     with server.store() as store:
         server.changes.start(store.watched())
-    server.keeper = Keeper(server.home)
     try:
         yield
     finally:
         server.changes.stop()
-        await server.keeper.close()
 
 
 def _add_open_routes(app: FastAPI) -> None:

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 
 from vctl.config import Config
 from vctl.core.caller import Caller
+from vctl.ops.background import Background
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.store import Store
-
-if TYPE_CHECKING:
-    from vctl.http.keeper import Keeper
 
 T = TypeVar("T")
 CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
@@ -82,7 +80,9 @@ class Server:
     token: str | None
     loopback: bool = True
     changes: Changes = field(default_factory=Changes)
-    keeper: Keeper | None = None
+
+    def __post_init__(self) -> None:
+        self.background = Background(self.config)
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -90,7 +90,7 @@ class Server:
         store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
         store.local_node = bool(self.config.get("local_node"))
         try:
-            yield store
+            yield self.background.attend(store)
         finally:
             store.close()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
-from vctl.errors import NotFound
+from vctl.errors import NotFound, Unreachable
 from vctl.http.context import Server, within
 from vctl.store.store import Store
 
@@ -42,9 +42,7 @@ async def job_log(
     number, path = await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
     if not follow:
         return binary(logs.read_log(path, offset=offset, tail=tail))
-    return binary(
-        _follow(server, number, path, offset, lambda store: _over(_job(store, number), "status", jb.FINAL))
-    )
+    return binary(_follow(server, path, offset, lambda store: _over(_job(store, number), "status", jb.FINAL)))
 
 
 async def task_log(
@@ -57,29 +55,28 @@ async def task_log(
     if not follow:
         return binary(logs.read_log(path, offset=offset, tail=tail))
     name = str(form["task_id"])
-    return binary(
-        _follow(
-            server, form["job_id"], path, offset, lambda store: _over(_task(store, name), "state", tk.FINAL)
-        )
-    )
+    return binary(_follow(server, path, offset, lambda store: _over(_task(store, name), "state", tk.FINAL)))
 
 
 async def _follow(
-    server: Server, job_id: int | None, path: Path, offset: int, is_over: Callable[[Store], bool]
+    server: Server, path: Path, offset: int, is_over: Callable[[Store], bool]
 ) -> AsyncIterator[bytes]:
     """A log to its end, which is when its writer is over and all it wrote was sent; or until the server ends."""
     from vctl.ops import logs
 
-    async with _scheduling(server, job_id):
-        while not server.changes.ended:
-            ticket = server.changes.ticket()
-            over = await server.read(is_over)
-            for block in logs.read_log(path, offset=offset):
-                offset += len(block)
-                yield block
-            if over:
-                return
-            await within(ticket, LOOK_EVERY_S)
+    while not server.changes.ended:
+        ticket = server.changes.ticket()
+        over = await server.read(is_over)
+        for block in logs.read_log(path, offset=offset):
+            offset += len(block)
+            yield block
+        if over:
+            return
+        try:
+            await _see_to_it(server)
+        except Unreachable:
+            return  # who follows asks how it is, and is told
+        await within(ticket, LOOK_EVERY_S)
 
 
 async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, Any]:
@@ -88,7 +85,7 @@ async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, 
 
     first = await server.read(lambda store: jobs.get_job(store, job))
     ref: str | int = first["submission_id"] if "array" in first else first["job_id"]
-    form = await _wait(server, first["job_id"], timeout_s, lambda store: _job(store, ref), "status", jb.FINAL)
+    form = await _wait(server, timeout_s, lambda store: _job(store, ref), "status", jb.FINAL)
     return {"over": _over(form, "status", jb.FINAL), "job": form}
 
 
@@ -98,25 +95,25 @@ async def wait_for_task(server: Server, task: str, timeout_s: float) -> dict[str
 
     first = await server.read(lambda store: tasks.get_task(store, task))
     name = str(first["task_id"])
-    form = await _wait(
-        server, first["job_id"], timeout_s, lambda store: _task(store, name), "state", tk.FINAL
-    )
+    form = await _wait(server, timeout_s, lambda store: _task(store, name), "state", tk.FINAL)
     return {"over": _over(form, "state", tk.FINAL), "task": form}
 
 
 async def _wait(
-    server: Server, job_id: int | None, timeout_s: float, look: Callable[[Store], Form | None], key: str,
+    server: Server, timeout_s: float, look: Callable[[Store], Form | None], key: str,
     final: frozenset[str],
 ) -> Form | None:  # fmt: skip
     give_up = time.monotonic() + timeout_s
-    async with _scheduling(server, job_id):
-        while True:
-            ticket = server.changes.ticket()
-            form = await server.read(look)
-            left_s = give_up - time.monotonic()
-            if _over(form, key, final) or left_s <= 0 or server.changes.ended:
-                return form
-            await within(ticket, min(left_s, SAFETY_S))
+    while True:
+        ticket = server.changes.ticket()
+        form = await server.read(look)
+        left_s = give_up - time.monotonic()
+        if _over(form, key, final) or server.changes.ended:
+            return form
+        await _see_to_it(server)
+        if left_s <= 0:
+            return form
+        await within(ticket, min(left_s, SAFETY_S))
 
 
 async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> dict[str, Any]:
@@ -128,8 +125,8 @@ async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> 
         left_s = give_up - time.monotonic()
         if form is None or left_s <= 0 or server.changes.ended:
             return {"gone": form is None}
-        async with _scheduling(server, await server.read(lambda store: _blocker(store, cluster_id))):
-            await within(ticket, min(left_s, SAFETY_S))
+        await _see_to_it(server)
+        await within(ticket, min(left_s, SAFETY_S))
 
 
 async def start_of(server: Server, after: int | None, job: str | None) -> tuple[int, int | None]:
@@ -170,13 +167,9 @@ def _concerns(row: Any, cluster: str) -> bool:
     return cluster in (row["cluster_id"], row["object_id"] if row["object"] == "cluster" else None)
 
 
-@asynccontextmanager
-async def _scheduling(server: Server, number: int | None) -> AsyncIterator[None]:
-    if server.keeper is None or number is None:
-        yield
-        return
-    async with server.keeper.waiting_for(number):
-        yield
+async def _see_to_it(server: Server) -> None:
+    """Somebody waits, so somebody is to schedule. Raises Unreachable where that cannot be."""
+    await asyncio.to_thread(server.background.see_to_it)
 
 
 def _over(form: Form | None, key: str, final: frozenset[str]) -> bool:
@@ -214,16 +207,3 @@ def _after_sweep(store: Store, cluster_id: str) -> dict[str, Any] | None:
         return cluster_views.get_cluster(store, cluster_id)
     except NotFound:
         return None
-
-
-def _blocker(store: Store, cluster_id: str) -> int | None:
-    """A job in a cluster or below it that has not ended."""
-    from vctl.store import clusters, job_views
-
-    for below in [cluster_id, *clusters.subtree(store, cluster_id)]:
-        rows = job_views.matching(
-            store, "j.parent_cluster_id = ? AND j.status IN ('PENDING', 'RUNNING')", [below], 1
-        )
-        if rows:
-            return int(rows[0]["job_id"])
-    return None

@@ -158,20 +158,12 @@ def _status(counts: Mapping[str, int]) -> str:
 def code(store: Store, array: Row) -> int:
     """The first bad exit code by index, 0 when all went well."""
     bad = table.example(store, array, "'FAILED', 'STOPPED'")
-    return 0 if bad is None else exit_code(jobs.get(store, bad))
+    return 0 if bad is None else forms.exit_code(jobs.get(store, bad))
 
 
-def exit_code(row: Row | None) -> int:
-    """What a command that waited for a job exits with: the job's own code where there is one."""
-    if row is None:
-        return 1
-    if row["exit_code"] is not None:
-        return int(row["exit_code"])
-    if row["status"] == jb.STOPPED:
-        return jb.EXIT_STOPPED
-    if row["status"] == jb.SUCCEEDED:
-        return 0
-    return jb.EXIT_NEVER_RAN if row["started_at"] is None else 1
+def state(store: Store, array: Row) -> str:
+    """RUNNING while a member waits or runs, else how it went."""
+    return jb.RUNNING if table.is_unfinished(store, array) else _status(table.counts(store, array))
 
 
 def known(store: Store, array_id: str) -> bool:

@@ -33,7 +33,7 @@ def restore(home: Path, path: Path) -> forms.Form:
     database.check_copy(path)
     database.prepare_home(home)
     lock = SchedulerLock(home)
-    if not lock.acquire():
+    if not lock.acquire("restore"):
         raise Conflict("a scheduler is running here", fix="stop the daemon first, then restore")
     try:
         kept = database.replace_with(home, path)

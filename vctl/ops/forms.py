@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from vctl.core import jobs as jb
 from vctl.core.jobs import NON_ZERO_EXIT
 from vctl.core.resources import SCALE, Amounts
-from vctl.core.tasks import FAILED
+from vctl.core.tasks import FAILED, FINISHED
 from vctl.ops.logs import log_of
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -84,6 +85,20 @@ def job(store: Store, row: Row, position: int | None, told: tuple[str | None, st
         "array_id": row["array_id"],
         "array_index": row["array_index"],
     }
+
+
+def exit_code(found: Row | Mapping[str, Any] | None) -> int:
+    """What a command that waited for a job or task exits with: its own code where there is one; 1 if forgotten."""
+    if found is None:
+        return 1
+    if found["exit_code"] is not None:
+        return int(found["exit_code"])
+    state = found["status"] if "status" in found.keys() else found["state"]  # noqa: SIM118  # a Row is no map
+    if state == jb.STOPPED:
+        return jb.EXIT_STOPPED
+    if state in (jb.SUCCEEDED, FINISHED):
+        return 0
+    return jb.EXIT_NEVER_RAN if found["started_at"] is None else 1
 
 
 def failure_of(task: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,3 +34,10 @@ def forget_log(home: Path, name: str) -> None:
     log = log_of(home, name)
     log.unlink(missing_ok=True)
     log.with_name(f"{log.name}.1").unlink(missing_ok=True)
+
+
+def write_out(data: bytes) -> None:
+    """All of it to standard output, unbuffered."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]

@@ -84,7 +84,7 @@ def replay(store: Store, *, dry_run: bool = False) -> forms.Form:
         return _dry(store).form()
     rights.check_service(store, "the state as a whole")
     lock = SchedulerLock(store.home)
-    if not lock.acquire():
+    if not lock.acquire("replay"):
         raise Conflict(
             "a scheduler is running, and it replayed the tables when it started",
             fix="stop it first, or look with `vctl replay --dry-run`",

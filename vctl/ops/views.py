@@ -13,7 +13,7 @@ from vctl.ops import forms, scope
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
 from vctl.ops.filters import KEYS, parse_filters
 from vctl.ops.totals import Slot, slots_of, totals_of
-from vctl.store import clusters, feed, job_views
+from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
 from vctl.store.rows import loads
 from vctl.store.store import BEAT_EVERY_S, Store
@@ -203,18 +203,16 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 def scheduler(store: Store) -> forms.Form:
     """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
     beat = store.read_beat()
+    starting = locks.scheduler_is_starting(store.home)
     if beat is None:
         return {
-            "running": False,
-            "last_beat": None,
-            "last_round_ms": None,
-            "rounds": 0,
-            "pid": None,
-            "kind": None,
-        }
+            "running": False, "starting": starting, "last_beat": None, "last_round_ms": None, "rounds": 0,
+            "pid": None, "kind": None,
+        }  # fmt: skip
     fresh = store.clock() - int(beat["last_beat_ns"]) <= FRESH_NS
     return {
         "running": fresh and command_name(int(beat["pid"])) != "gone",
+        "starting": starting,
         "last_beat": beat["last_beat"],
         "last_round_ms": beat["last_round_ms"],
         "rounds": beat["rounds"],

@@ -19,7 +19,7 @@ from vctl.runtime import processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import LaunchRequest, RunState, RuntimeUnavailable, Seen, StartRecord
 from vctl.runtime.records import Damaged, RunFiles, check_run_id
-from vctl.runtime.supervisor import NAME, STOP_SIGNAL, Request
+from vctl.runtime.supervisor import STOP_SIGNAL, Request, serves_all
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
 """In the environment of every process of a run: how what a killed supervisor left behind is found."""
@@ -71,6 +71,10 @@ class LocalRuntime:
         """Start the launcher without waiting for it, so that the first launch finds it ready."""
         with self._lock:
             self._live_server()
+
+    def restore(self) -> None:
+        """Make directories again that somebody removed."""
+        self._files.restore()
 
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; how it went shows in its records."""
@@ -175,11 +179,9 @@ class LocalRuntime:
         return processes.has_open_below(pid, os.path.dirname(self._files.lock_path(run_id)))
 
     def _below(self, supervisor: int) -> list[int]:
-        """What came from a run, without what a scheduler inside of it launched."""
+        """What came from a run, without a scheduler that was started inside of it, and what that launched."""
         home = os.fsencode(self._files.home)
-        return processes.descendants(
-            supervisor, lambda pid: processes.name(pid) == NAME and processes.command(pid)[-1:] == [home]
-        )
+        return processes.descendants(supervisor, lambda pid: serves_all(pid, home))
 
     def _left(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a process of a run whose supervisor is gone is still there; one look at all serves many runs."""
@@ -256,7 +258,7 @@ class LocalRuntime:
             return False
         if not tree:
             return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
-        below = list(map(processes.process, processes.descendants(seen.start.supervisor)))
+        below = list(map(processes.process, self._below(seen.start.supervisor)))
         if self._look(run_id).state is not RunState.RUNNING:
             return False  # its supervisor may stand over another run by now
         told = [processes.send_signal(one.pid, one.started, signo) for one in below if one is not None]

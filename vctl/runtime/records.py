@@ -43,10 +43,20 @@ class RunFiles:
     def create(self) -> None:
         """Make the directories, readable by their owner only."""
         try:
-            for place in (self.home, self.runs, self.exits, self.stops, self.logs):
-                place.mkdir(mode=0o700, parents=place is self.home, exist_ok=True)
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _unavailable(error) from error
+        self.restore()
+
+    def restore(self) -> None:
+        """Make again what is missing in the state directory; nothing where that itself is gone."""
+        for place in (self.runs, self.exits, self.stops, self.logs):
+            try:
+                place.mkdir(mode=0o700, exist_ok=True)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise _unavailable(error) from error
 
     def started(self, run_id: str) -> bool:
         """Say whether a supervisor has taken up the run, ever."""

@@ -35,6 +35,10 @@ else:
     import _signal as signal  # see processes.py
 
 NAME = b"vctl-supervisor"  # as ps shows it
+BACKGROUND_WORDS = [
+    b"--background",
+    b"--home",
+]  # before the directory: how a scheduler that belongs to nobody ends
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
 _AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
@@ -182,12 +186,8 @@ class Supervisor:
             self.kill_pause_s = _KILL_PAUSE_S[0]
 
     def below(self) -> list[int]:
-        """All that came from the job, except runs launched by a scheduler that ran inside it."""
-        return processes.descendants(os.getpid(), spare=self.is_of_another_run)
-
-    def is_of_another_run(self, pid: int) -> bool:
-        """Say whether this is a supervisor of the same state directory, with a run of its own."""
-        return processes.name(pid) == NAME and processes.command(pid)[-1:] == [self.home]
+        """All that came from the job, except a scheduler that a command in it started, and the runs of that."""
+        return processes.descendants(os.getpid(), spare=lambda pid: serves_all(pid, self.home))
 
     def heed_stop(self) -> None:
         """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
@@ -288,6 +288,14 @@ class Supervisor:
 def is_disk_trouble(error: BaseException) -> bool:
     """Whether a file could not be written for want of room: that passes."""
     return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
+
+
+def serves_all(pid: int, home: bytes) -> bool:
+    """Say whether this is a scheduler or supervisor of the same state directory, whoever started it."""
+    words = processes.command(pid)
+    if processes.name(pid) == NAME and words[-1:] == [home]:
+        return True
+    return words[-3:-1] == BACKGROUND_WORDS and os.path.realpath(words[-1]) == os.path.realpath(home)
 
 
 def _lines(**fields: int | str) -> bytes:

@@ -1,26 +1,36 @@
-"""File locks of a state directory: one scheduler at a time, one migration at a time.
+"""File locks of a state directory: one scheduler at a time, one that starts, one migration at a time.
 
-The kernel drops a lock when its holder dies, so no stale lock ever needs breaking.
+The kernel drops a lock when its last holder dies, so no stale lock ever needs breaking.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vctl.errors import Unreachable
 
-if TYPE_CHECKING:
-    from filelock import FileLock
-
 SCHEDULER_LOCK = "scheduler.lock"
-DAEMON_WANTED = "daemon.wanted"
-"""A starting daemon makes this file, again and again; an embedded scheduler that sees it leaves at once."""
-ASKED_FOR_S = 3.0
+START_LOCK = "scheduler.start"
+FOREGROUND, BACKGROUND = "foreground", "background"
+"""Kinds of scheduler."""
+_PROBED_S = 0.05
+"""Who asks whether a lock is held takes it for an instant: a refusal counts when it lasts longer than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the scheduler lock. ``kind`` is empty, and ``pid`` 0, in the instant before the holder has said so."""
+
+    kind: str
+    pid: int
+    since_ns: int
 
 
 @contextmanager
@@ -38,64 +48,130 @@ def exclusive(path: Path, timeout_s: float = 30.0) -> Iterator[None]:
 
 
 class SchedulerLock:
-    """The right to schedule in a state directory, held for a scheduler's life."""
+    """The right to schedule in a state directory, held for a scheduler's life. The file says who holds it."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
-        self._lock: FileLock | None = None
+        self.path = home / SCHEDULER_LOCK
+        self._fd: int | None = None
 
-    def acquire(self) -> bool:
-        """Try once; True when this process schedules from now on."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.home / SCHEDULER_LOCK, mode=0o600)
+    def acquire(self, kind: str) -> bool:
+        """True when this process schedules from now on."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            return False
-        self._lock = lock
+            if not _taken(fd):
+                os.close(fd)
+                return False
+            os.ftruncate(fd, 0)
+            said = {"kind": kind, "pid": os.getpid(), "since_ns": time.time_ns()}
+            os.pwrite(fd, json.dumps(said).encode(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
         return True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process schedules."""
+        return self._fd is not None
+
+    def in_place(self) -> bool:
+        """Whether the lock that is held is still the one that others would ask for."""
+        assert self._fd is not None
+        return _same_file(self._fd, self.path)
 
     def release(self) -> None:
         """Give the right up."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+class StartLock:
+    """Held while a scheduler starts: by its starter first, then by the new process, which inherits it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def take(cls, home: Path) -> StartLock | None:
+        """None when another process starts a scheduler."""
+        fd = os.open(home / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if _taken(fd):
+            return cls(fd)
+        os.close(fd)
+        return None
+
+    @classmethod
+    def inherited(cls, home: Path, fd: int) -> StartLock | None:
+        """The lock that a starter has handed over as this descriptor; None when there is none."""
+        return cls(fd) if _same_file(fd, home / START_LOCK) else None
+
+    def release(self) -> None:
+        """The start is over, for this process."""
+        os.close(self.fd)
+
+
+def holder(home: Path) -> Holder | None:
+    """Who schedules in a state directory; None when nobody does."""
+    try:
+        fd = os.open(home / SCHEDULER_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not _is_held(fd):
+            return None
+        said = json.loads(os.pread(fd, 4096, 0))
+        return Holder(str(said["kind"]), int(said["pid"]), int(said["since_ns"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder("", 0, 0)
+    finally:
+        os.close(fd)
 
 
 def scheduler_is_running(home: Path) -> bool:
-    """Whether some process holds the scheduler lock; asks without taking it for longer than the question."""
-    import fcntl
+    """Whether some process holds the scheduler lock."""
+    return holder(home) is not None
 
+
+def scheduler_is_starting(home: Path) -> bool:
+    """Whether some process starts a scheduler, which does not hold its lock yet."""
     try:
-        fd = os.open(home / SCHEDULER_LOCK, os.O_RDWR)
+        fd = os.open(home / START_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        return _is_held(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_held(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(fd)
+    fcntl.flock(fd, fcntl.LOCK_UN)
     return False
 
 
-def ask_for_the_lock(home: Path) -> None:
-    """Tell an embedded scheduler that a daemon wants to take over."""
-    path = home / DAEMON_WANTED
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    os.utime(path)
+def _taken(fd: int) -> bool:
+    give_up = time.monotonic() + _PROBED_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.001)
+        else:
+            return True
 
 
-def lock_is_wanted(home: Path) -> bool:
-    """Whether a daemon is waiting for the lock, now: one that was killed while it waited asks no more."""
+def _same_file(fd: int, path: Path) -> bool:
     try:
-        asked_at = os.stat(home / DAEMON_WANTED).st_mtime
-    except FileNotFoundError:
+        ours, theirs = os.fstat(fd), os.stat(path)
+    except OSError:
         return False
-    return abs(time.time() - asked_at) < ASKED_FOR_S
-
-
-def stop_asking(home: Path) -> None:
-    """The daemon has the lock, or has given up."""
-    (home / DAEMON_WANTED).unlink(missing_ok=True)
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)

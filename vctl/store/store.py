@@ -42,6 +42,8 @@ class Store:
         """The job that uses this connection; what it may change is decided by ``vctl.ops.rights``."""
         self.local_node = False
         """Whether this machine may become a node when a command submits through this connection."""
+        self.before_commit: Callable[[Store], None] | None = None
+        """Called inside every transaction, when all of it is written."""
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False
@@ -119,6 +121,8 @@ class Store:
             if self.epoch is not None:
                 self._check_epoch()
             yield
+            if self.before_commit is not None:
+                self.before_commit(self)
             self.db.execute("COMMIT")
         except BaseException as error:
             if self.db.in_transaction:  # a full disk has taken everything back already
@@ -162,9 +166,15 @@ class Store:
             if disk_trouble(error) is None:  # what was committed counts, whoever hears of it a little later
                 raise
 
-    def wake(self) -> None:
-        """Wake whoever waits for a change, to look at more than the tables."""
-        self._announce()
+    def reopen_files(self) -> None:
+        """Write to the files beside the tables that are there now: somebody may have removed those before."""
+        for fd in (self._beat_fd, self._changes_fd):
+            if fd is not None and os.fstat(fd).st_nlink == 0:
+                os.close(fd)
+                if fd == self._beat_fd:
+                    self._beat_fd = None
+                else:
+                    self._changes_fd = None
 
     def watched(self) -> Path:
         """The file that changes after every commit, made when it is not there yet."""
@@ -212,7 +222,7 @@ class Store:
     # ---- the scheduler's reign ----
 
     def begin_reign(self, kind: str) -> int:
-        """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: daemon or embedded."""
+        """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: foreground or background."""
         with self.transaction():
             cursor = self.db.execute(
                 "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)",

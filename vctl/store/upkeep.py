@@ -89,3 +89,16 @@ def settled(store: Store, node_id: str) -> None:
     """What lies on a node that shrank fits into its totals again."""
     store.db.execute("UPDATE nodes SET shrunk = 0 WHERE node_id = ?", (node_id,))
     store.event("node.settled", "node", node_id)
+
+
+def is_unfinished(store: Store) -> bool:
+    """Whether something runs, waits for anything but its release, or is to go: whether a scheduler is needed."""
+    return bool(
+        store.value(
+            "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"
+            " OR EXISTS (SELECT 1 FROM jobs WHERE status = 'PENDING' AND NOT held)"
+            " OR EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED')"
+            " OR EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL)"
+            " OR EXISTS (SELECT 1 FROM clusters WHERE state = 'REMOVING')"
+        )
+    )

@@ -191,30 +191,16 @@ def delete(
     from vctl.ops import clusters
 
     data = clusters.delete(call.store, cluster_id, drain=drain, force=force)
-    if data["state"] != "REMOVED" and not no_wait and _removed(call, cluster_id):
-        data = {**data, "state": "REMOVED"}
+    if data["state"] != "REMOVED" and not no_wait:
+        from vctl.cli import waiting
+
+        if waiting.until_removed(call, cluster_id):
+            data = {**data, "state": "REMOVED"}
     word = "deleted" if data["state"] == "REMOVED" else "will be deleted when it is empty"
     answer = done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
     if data["state"] != "REMOVED" and not no_wait:
         answer.code = INTERRUPTED
     return answer
-
-
-def _removed(call: Call, cluster_id: str) -> bool:
-    """Wait until the cluster is gone; False after an interrupt."""
-    from vctl.daemon.waiting import Waiter
-    from vctl.errors import NotFound
-    from vctl.ops import cluster_views
-
-    def gone() -> bool:
-        try:
-            cluster_views.get_cluster(call.store, cluster_id)
-        except NotFound:
-            return True
-        return False
-
-    with Waiter(call.store, call.config) as waiter:
-        return waiter.until(gone)
 
 
 @command(

@@ -1,9 +1,9 @@
 """``vctl job submit``: all that may be said about a job."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, NO_LOCAL_NODE, Grace
+from vctl.cli.common import CHANGES, NO_LOCAL_NODE, Grace, WithProgress
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, single
 
@@ -159,6 +159,7 @@ def submit(
     stop_on_interrupt: Annotated[
         bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
     ] = False,
+    progress: WithProgress = False,
 ) -> Answer | int:
     """Run a command in a part of the cluster that is reserved for it.
 
@@ -204,13 +205,17 @@ def submit(
     )
     if dry_run:
         return _dry_run(call, request)
+    if not no_wait:
+        call.require_scheduler()
     if stdin or terminal:
         return _attached(call, request, terminal=terminal, no_wait=no_wait, stdin=stdin)
     job = submitting.submit(call.store, request)
+    if virtual_cluster != "-":
+        call.note(submission.unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
-    return _follow(call, job["submission_id"], stop_on_interrupt=stop_on_interrupt)
+    return _follow(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
 
 
 @command(
@@ -228,6 +233,7 @@ def rerun(
     stop_on_interrupt: Annotated[
         bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
     ] = False,
+    progress: WithProgress = False,
 ) -> Answer | int:
     """Submit a job once more, as it was, under a new id.
 
@@ -236,11 +242,13 @@ def rerun(
     """
     from vctl.ops import rerun as ops
 
+    if not no_wait:
+        call.require_scheduler()
     again = ops.rerun(call.store, job)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(again, again["submission_id"], again["submission_id"])
-    return _follow(call, again["submission_id"], stop_on_interrupt=stop_on_interrupt)
+    return _follow(call, again, progress=progress, stop_on_interrupt=stop_on_interrupt)
 
 
 def _attached(
@@ -275,7 +283,7 @@ def _attached(
         if terminal:
             return converse(call, door, job["submission_id"])
         door.hand_over_stdin()
-        return _follow(call, job["submission_id"], stop_on_interrupt=True)
+        return _follow(call, job, progress=False, stop_on_interrupt=True)
 
 
 def _dry_run(call: Call, request: "JobRequest") -> Answer:
@@ -287,14 +295,13 @@ def _dry_run(call: Call, request: "JobRequest") -> Answer:
     return single(data, data["verdict"], lambda screen: draw_dry_run(screen, data))
 
 
-def _follow(call: Call, submission_id: str, *, stop_on_interrupt: bool) -> Answer | int:
+def _follow(call: Call, job: dict[str, Any], *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
     """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
-    from vctl.daemon import waiting
+    from vctl.cli import waiting
     from vctl.ops import jobs
 
     if call.asked_output in (None, "table"):
-        return waiting.submit_and_follow(
-            call.store, call.config, submission_id, stop_on_interrupt=stop_on_interrupt
-        )
-    code = waiting.wait_for_jobs(call.store, call.config, [submission_id], timeout_s=None)
+        return waiting.follow_job(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
+    submission_id = job["submission_id"]
+    code = waiting.wait_for(call, waiting.JOBS, [submission_id], timeout_s=None, progress=progress)
     return single(jobs.get_job(call.store, submission_id), submission_id, code=code)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Grace
+from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Grace, WithProgress
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, Data, listing, single
 
@@ -69,18 +69,31 @@ def logs(
         bool, Opt("-f", "--follow", help="Go on until the job is over, and return its exit code.")
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    progress: WithProgress = False,
 ) -> int:
     """Print the output of a job."""
-    if follow:
-        from vctl.daemon import waiting
-
-        return waiting.follow_log(call.store, call.config, job)
     from vctl.ops import jobs
 
+    if follow:
+        from vctl.cli import waiting
+
+        return waiting.follow_job(call, jobs.get_job(call.store, job), progress=progress)
+    written = False
     for block in jobs.log_blocks(call.store, job, tail=tail):
+        written = written or bool(block)
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
+    if not written:
+        call.note(_why_silent(jobs.get_job(call.store, job)))
     return 0
+
+
+def _why_silent(job: dict[str, Any]) -> str | None:
+    """Why a job that has not started has no output."""
+    if job["status"] != "PENDING":
+        return None
+    why = job["message"] or job["state_reason"]
+    return f"job {job['submission_id']} has not started, so it has no output: {why}; vctl why {job['submission_id']}"
 
 
 @command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
@@ -99,10 +112,9 @@ def stop(
     stopped = [jobs.stop(call.store, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
-        from vctl.daemon import waiting
+        from vctl.cli import waiting
 
-        for submission_id in running:
-            waiting.wait_until_stopped(call.store, call.config, submission_id)
+        waiting.wait_for(call, waiting.JOBS, running, timeout_s=None)
         stopped = [jobs.get_job(call.store, job["submission_id"]) for job in stopped]
     elif running:
         call.warn_if_nothing_schedules()
@@ -136,14 +148,16 @@ def wait(
     timeout: Annotated[
         str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
     ] = None,
+    progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until jobs are over; the exit code is the first bad one of theirs."""
-    from vctl.daemon import waiting
+    from vctl.cli import waiting
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
-    code = waiting.wait_for_jobs(call.store, call.config, jobs_, timeout_s=timeout_s)
+    names = [jobs.get_job(call.store, ref)["submission_id"] for ref in jobs_]
+    code = waiting.wait_for(call, waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
     over = [jobs.get_job(call.store, ref) for ref in jobs_]

@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE
+from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, WithProgress
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, each, listing, single
 
@@ -64,6 +64,7 @@ def run(
     job: Job = None,
     detach: Annotated[bool, Opt("--detach", help="Let it outlive its job.")] = False,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the task id and return.")] = False,
+    progress: WithProgress = False,
 ) -> Answer | int:
     """Run a command inside a running job, with resources of its own.
 
@@ -73,6 +74,7 @@ def run(
     Objects are files or directories in $VCTL_OBJECT_DIR that tasks of a job hand to each other by name: a task
     starts once its inputs are there, where most bytes of them lie if there is room, and finds them in that directory.
     """
+    from vctl.cli.submission import unread_input
     from vctl.ops import tasks
     from vctl.spec.task_request import TaskRequest, task_amounts
 
@@ -88,11 +90,14 @@ def run(
         inputs=tuple(inputs or ()),
         outputs=tuple(outputs or ()),
     )
+    if not no_wait:
+        call.require_scheduler()
     task = tasks.run(call.store, request)
+    call.note(unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(task, task["task_id"], task["task_id"])
-    return _follow(call, task["task_id"])
+    return _follow(call, task["task_id"], progress=progress)
 
 
 def _selector(document: str | None) -> Any:
@@ -105,14 +110,14 @@ def _selector(document: str | None) -> Any:
     return parse_selector(read_document(document, "a label selector", path), path)
 
 
-def _follow(call: Call, task_id: str) -> Answer | int:
+def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
     """Show the task's output, or with ``-o`` nothing but the task itself once it is over."""
-    from vctl.daemon import waiting
+    from vctl.cli import waiting
     from vctl.ops import tasks
 
     if call.asked_output in (None, "table"):
-        return waiting.follow_task(call.store, call.config, task_id)
-    code = waiting.wait_for_tasks(call.store, call.config, [task_id], timeout_s=None)
+        return waiting.follow_task(call, task_id, progress=progress)
+    code = waiting.wait_for(call, waiting.TASKS, [task_id], timeout_s=None, progress=progress)
     return single(tasks.get_task(call.store, task_id), task_id, code=code)
 
 
@@ -177,13 +182,15 @@ def logs(
         bool, Opt("-f", "--follow", help="Go on until the task is over, and return its exit code.")
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    progress: WithProgress = False,
 ) -> int:
     """Print the output of a task."""
-    if follow:
-        from vctl.daemon import waiting
-
-        return waiting.follow_task(call.store, call.config, task)
     from vctl.ops import tasks
+
+    if follow:
+        from vctl.cli import waiting
+
+        return waiting.follow_task(call, tasks.get_task(call.store, task)["task_id"], progress=progress)
 
     for block in tasks.log_blocks(call.store, task, tail=tail):
         sys.stdout.buffer.write(block)
@@ -222,14 +229,16 @@ def wait(
     timeout: Annotated[
         str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
     ] = None,
+    progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until tasks are over; the exit code is the first bad one of theirs."""
-    from vctl.daemon import waiting
+    from vctl.cli import waiting
     from vctl.ops import tasks
     from vctl.spec.quantities import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
-    code = waiting.wait_for_tasks(call.store, call.config, tasks_, timeout_s=timeout_s)
+    ids = [tasks.get_task(call.store, ref)["task_id"] for ref in tasks_]
+    code = waiting.wait_for(call, waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
     over = [tasks.get_task(call.store, ref) for ref in tasks_]

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, single
+from vctl.errors import BadSpec, Unreachable
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -20,16 +21,61 @@ File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
     "daemon",
     "vctl daemon",
     "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node",
+    "vctl daemon --status",
+    "vctl daemon --stop",
     common=(NO_LOCAL_NODE, *CHANGES),
 )
-def daemon(call: Call) -> int:
+def daemon(
+    call: Call,
+    background: Annotated[
+        bool,
+        Opt("--background", help="Return at once; it ends when it is idle (see `vctl config`: idle_exit)."),
+    ] = False,
+    status: Annotated[bool, Opt("--status", help="Say which scheduler runs; exit 6 when none does.")] = False,
+    stop: Annotated[bool, Opt("--stop", help="End the scheduler that runs; jobs go on.")] = False,
+) -> Answer | int:
     """Run the scheduler until it is stopped.
 
-    Jobs outlive it: a new daemon adopts what still runs. A second one in the same state directory is refused.
+    Jobs outlive it: a new one adopts what still runs. One in the background, as commands start it when they need
+    one, makes room for this one. A second one in the foreground is refused.
     """
-    from vctl.daemon.loop import run_daemon
+    from vctl.ops import background as ops
 
-    return run_daemon(call.home, call.config)
+    if status + stop + background > 1:
+        raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
+    if status:
+        return _status(ops.status(call.home))
+    if stop:
+        ended = ops.stop(call.home)
+        if ended is None:
+            call.note("No scheduler is running.")
+            return _said({"stopped": False, "kind": None, "pid": None}, "")
+        stopped = {"stopped": True, "kind": ended.kind, "pid": ended.pid}
+        return _said(stopped, f"{ended.kind} scheduler {ended.pid} stopped; running jobs go on")
+    if not background:
+        from vctl.daemon.loop import run_daemon
+
+        return run_daemon(call.home, call.config)
+    if (start := ops.inherited_start(call.home)) is not None:
+        from vctl.daemon.loop import run_in_background
+
+        return run_in_background(call.home, call.config, start)
+    _ = call.store  # made when there is none
+    ops.wait_for_start(ops.Background(call.config))
+    return _status(ops.status(call.home))
+
+
+def _status(found: dict[str, Any]) -> Answer:
+    sentence = "No scheduler is running. Start one with `vctl daemon`."
+    if found["running"]:
+        sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {found['since']}"
+    answer = _said(found, sentence)
+    answer.code = 0 if found["running"] else Unreachable.exit_code
+    return answer
+
+
+def _said(data: dict[str, Any], sentence: str) -> Answer:
+    return done(data, data["pid"] or "", sentence)
 
 
 @command("replay", "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)

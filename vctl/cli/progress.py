@@ -1,0 +1,136 @@
+"""The line about what a command waits for: why, at which place in the queue, then where it runs. On stderr.
+
+On a terminal it is one line that is kept current, gone before output is shown. Elsewhere there is none, unless it
+is asked for: then each change is a line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vctl.daemon.waiting import Output
+
+Form = Mapping[str, Any]
+
+FIRST_S = 0.5
+"""What is over or has output sooner needs no line."""
+_RUNNING = (jb.RUNNING, tk.RUNNING)
+
+
+class Progress:
+    """One line, drawn when it is due and has changed."""
+
+    EVERY_S = 0.5
+
+    def __init__(self, stream: TextIO, *, always: bool) -> None:
+        self.stream = stream
+        self.terminal = stream.isatty()
+        self.active = self.terminal or always
+        self.settled = not self.active
+        """Whether there is nothing more to tell before the end: output may be followed without looking up."""
+        self.about = ""
+        self._began = self._looked_at = time.monotonic()
+        self._shown = ""
+        self._console: Console | None = None
+
+    def see(
+        self, state: str | None, look: Callable[[], Form | None], *, over: bool, follows: Output | None
+    ) -> None:
+        """Tell of the state that something is in; ``follows``: its output is shown once it runs."""
+        if not self.active:
+            return
+        now = time.monotonic()
+        runs = state in _RUNNING
+        if not runs and not over:
+            self.settled = False
+        if runs and follows is not None and follows.shown and not self._shown:
+            self.settled = True  # what it writes tells that it runs
+        if self.settled or (not over and self._is_early(now, runs=runs)):
+            return
+        self._looked_at = now
+        form = look()
+        if form is not None and "array" in form:
+            self._draw(_array(form), stays=over)
+        elif over:
+            self.end()
+        elif form is not None:
+            self.settled = runs and follows is not None
+            self._draw((_running(form) if runs else _waiting(form)) + self.about, stays=self.settled)
+
+    def _is_early(self, now: float, *, runs: bool) -> bool:
+        if now - self._began < FIRST_S and not (runs and self._shown):
+            return True
+        return now - self._looked_at < self.EVERY_S and not (runs and self._shown)
+
+    def end(self) -> None:
+        """Leave a clean line to whatever comes next."""
+        if self._shown and self.terminal:
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()
+        self._shown = ""
+
+    def _draw(self, text: str, *, stays: bool) -> None:
+        if text == self._shown and not stays:
+            return
+        if not self.terminal:
+            if text != self._shown:
+                self.stream.write(text + "\n")
+        else:
+            self._on_terminal(text, stays=stays)
+        self.stream.flush()
+        self._shown = "" if stays else text
+
+    def _on_terminal(self, text: str, *, stays: bool) -> None:
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._console is None:
+            self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
+        line = Text(fitted(text, self._console.width - 1), no_wrap=True)
+        self.stream.write("\r\x1b[2K")
+        self._console.print(line, end="\n" if stays else "", overflow="crop", soft_wrap=True)
+
+
+def fitted(text: str, width: int) -> str:
+    """The line in so many columns: the reason is cut, never the id or the command to copy."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    head, mark, command = text.partition("; vctl ")
+    room = width - cell_len(mark + command) - 1
+    return (
+        set_cell_size(head, max(room, 0)).rstrip() + "…" + mark + command
+        if room > 8
+        else set_cell_size(text, width)
+    )
+
+
+def _waiting(form: Form) -> str:
+    name = form.get("submission_id") or form["task_id"]
+    why = form["message"] or form["state_reason"] or "the scheduler has not looked yet"
+    place = form.get("queue_position")
+    where = f" (#{place} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if place else ""
+    return f"{name} waits: {why}{where}; vctl why {name}"
+
+
+def _running(form: Form) -> str:
+    name = form.get("submission_id") or form["task_id"]
+    nodes = form["node_ids"] if "node_ids" in form else [form["node_id"]]
+    where = ", ".join(str(node) for node in nodes if node)
+    return f"{name} runs on {where}" if where else f"{name} runs"
+
+
+def _array(form: Form) -> str:
+    from vctl.ops.arrays import progress
+
+    return progress(form)

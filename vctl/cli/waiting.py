@@ -1,0 +1,186 @@
+"""Commands that wait: for a job or a task, its output, its end. The same code for a state directory and a server.
+
+What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.client.waiting`` asks.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from vctl.cli.common import INTERRUPTED
+from vctl.cli.progress import Progress
+from vctl.core import jobs as jb
+from vctl.core.tasks import FINAL as FINAL_TASK
+from vctl.errors import TimedOut
+from vctl.ops.forms import exit_code
+
+if TYPE_CHECKING:
+    from vctl.cli.call import Call
+    from vctl.daemon.waiting import Output, Waiter
+
+Form = Mapping[str, Any]
+
+JOBS, TASKS = "jobs", "tasks"
+SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
+
+
+def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interrupt: bool = False) -> int:
+    """Show a job's output until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
+    from vctl.ops import jobs
+
+    name = str(job["submission_id"])
+    with _waiting(call) as waiter:
+        if "array" in job:
+            watch = _Watch(waiter, JOBS, name, Progress(sys.stderr, always=True), None)
+        else:
+            watch = _Watch(waiter, JOBS, name, _line(progress), waiter.output(JOBS, name))
+        try:
+            watch.until_over()
+        except KeyboardInterrupt:
+            if not stop_on_interrupt:
+                call.note(f"\nDetached: job {name} goes on. Stop it with: vctl job stop {name}")
+                return INTERRUPTED
+            jobs.stop(call.store, name)
+            watch.until_over()
+        form = waiter.form(JOBS, name)
+    _tell_end(call, form)
+    return exit_code(form)
+
+
+def wait_for(
+    call: Call, kind: str, names: Sequence[str], *, timeout_s: float | None, progress: bool = False
+) -> int:
+    """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    codes: list[int] = []
+    with _waiting(call) as waiter:
+        line = _line(progress)
+        for index, name in enumerate(names):
+            line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
+            try:
+                _Watch(waiter, kind, name, line, None).until_over(give_up)
+            except TimedOut:
+                raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
+            except KeyboardInterrupt:
+                return INTERRUPTED
+            codes.append(exit_code(waiter.form(kind, name)))
+    return next((code for code in codes if code), 0)
+
+
+def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
+    """Show a task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
+    from vctl.ops.forms import failure_of
+
+    with _waiting(call) as waiter:
+        watch = _Watch(waiter, TASKS, task_id, _line(progress), waiter.output(TASKS, task_id))
+        try:
+            watch.until_over()
+        except KeyboardInterrupt:
+            call.note(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
+            return INTERRUPTED
+        form = waiter.form(TASKS, task_id)
+    call.note(None if form is None else failure_of(form))
+    return exit_code(form)
+
+
+def until_removed(call: Call, cluster_id: str) -> bool:
+    """Wait until a cluster is gone; False after an interrupt."""
+    from vctl.errors import NotFound
+    from vctl.ops import cluster_views
+
+    with _waiting(call) as waiter:
+        try:
+            while True:
+                cluster_views.get_cluster(call.store, cluster_id)
+                waiter.rest("clusters", cluster_id, waiter.longest_s)
+        except NotFound:
+            return True
+        except KeyboardInterrupt:
+            return False
+
+
+class _Watch:
+    """One job or task that is waited for, with the line about it and, when it is shown, its output."""
+
+    def __init__(self, waiter: Waiter, kind: str, name: str, line: Progress, output: Output | None) -> None:
+        self.waiter = waiter
+        self.kind = kind
+        self.name = name
+        self.line = line
+        self.output = output
+
+    def until_over(self, give_up: float | None = None) -> None:
+        """Until it is over, and all of its output is shown. Raises TimedOut."""
+        try:
+            self._until_over(give_up)
+        except BaseException:
+            self.line.end()
+            raise
+
+    def _until_over(self, give_up: float | None) -> None:
+        final = jb.FINAL if self.kind == JOBS else FINAL_TASK
+        while True:
+            # first the state, then the output: what was written before the end is shown
+            state = self.waiter.state(self.kind, self.name)
+            over = state is None or state in final
+            self.line.see(
+                state, lambda: self.waiter.form(self.kind, self.name), over=over, follows=self.output
+            )
+            if self.output is not None:
+                self.output.copy(to_the_end=not over and self.line.settled)
+            if over:
+                return
+            left_s = self.waiter.longest_s
+            if self.line.active:
+                left_s = min(left_s, self.line.EVERY_S)
+            if give_up is not None:
+                left_s = min(left_s, give_up - time.monotonic())
+                if left_s <= 0:
+                    raise TimedOut("")
+            self.waiter.rest(self.kind, self.name, left_s)
+
+
+@contextmanager
+def _waiting(call: Call) -> Iterator[Waiter]:
+    """SIGTERM is to us what Ctrl-C is; both end the waiting and nothing else."""
+    from vctl.daemon.waiting import Waiter
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Waiter(call.store, call.config) as waiter:
+            yield waiter
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _line(asked: bool) -> Progress:
+    return Progress(sys.stderr, always=asked)
+
+
+def _tell_end(call: Call, form: Form | None) -> None:
+    """What the output of a job does not tell."""
+    if (
+        form is None
+        or "array" in form
+        or form["status"] == jb.SUCCEEDED
+        or form["state_reason"] == jb.NON_ZERO_EXIT
+    ):
+        return
+    call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
+    if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
+        call.note(f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}")
+
+
+def _shell_line(entrypoint: str) -> str | None:
+    """The command quoted for ``sh -c``, when its first word is a whole line or a word of the shell's own."""
+    from shlex import quote, split
+
+    words = split(entrypoint)
+    if len(words) == 1 and len(words[0].split()) > 1:
+        return quote(words[0])
+    return quote(" ".join(words)) if words[0] in SHELL_WORDS else None

@@ -1,0 +1,58 @@
+"""The state directory under a running scheduler: what somebody removed is made again, or the scheduler ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vctl.errors import VctlError
+from vctl.store.database import database_path
+
+if TYPE_CHECKING:
+    from vctl.daemon.scheduler import Scheduler
+    from vctl.store.locks import SchedulerLock
+
+LOOK_EVERY_S = 1.0
+
+Identity = tuple[int, int]
+
+
+class Gone(VctlError):
+    """The state that this scheduler works on is no longer the one of its directory."""
+
+    code, exit_code = "Gone", 1
+
+
+class Place:
+    """Looks, before a turn and not too often, whether everything is still there."""
+
+    def __init__(self, scheduler: Scheduler, lock: SchedulerLock) -> None:
+        self.scheduler = scheduler
+        self.lock = lock
+        self.home = scheduler.store.home
+        self._ours = {path: _identity(path) for path in (self.home, database_path(self.home))}
+        self._looked_at = time.monotonic()
+
+    def look_after(self) -> None:
+        """Make directories again that are missing. Raises Gone, or what keeps them from being made."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        for path, identity in self._ours.items():
+            if _identity(path) != identity:
+                what = "the state directory" if path == self.home else "the database"
+                raise Gone(f"{what} {path} was removed or replaced", fix="start another scheduler")
+        if not self.lock.in_place():
+            raise Gone(f"the lock {self.lock.path} was removed", fix="start another scheduler")
+        self.scheduler.restore_files()
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
