@@ -49,7 +49,7 @@ def test_a_foreground_daemon_takes_over_within_a_second(one: Place) -> None:
     with one.sql() as db:
         (began,) = db.execute("SELECT max(started_at) FROM reigns WHERE kind = 'foreground'").fetchone()
     assert began - asked_at < (1 + 4 * start_s) * 1e9  # a second, and the start of a process
-    assert is_gone(before["pid"])
+    eventually(lambda: is_gone(before["pid"]), "the one in the background to end", 5)
     assert one.scheduler() == {**one.scheduler(), "kind": "foreground", "pid": daemon.pid}
     (one.folder / "go").touch()
     assert one.finish(waiting).code == 5
@@ -204,7 +204,7 @@ def test_readers_tell_how_old_the_last_beat_is(one: Place) -> None:
     for words in READERS:
         ran = one.fork(*words.split())
         assert ran.code == 0, ran
-        assert " s ago" in ran.err, words
+        assert "s ago" in ran.err or "just now" in ran.err, words
     scheduler = one.read("status")["scheduler"]
     assert scheduler["running"] is False
     assert scheduler["last_beat"]
@@ -217,7 +217,7 @@ def test_a_daemon_that_is_suspended_is_called_old(one: Place) -> None:
     old = {**one.beat(), "last_beat": timestamp(time.time_ns() - 100 * 10**9)}
     old["last_beat_ns"] -= 100 * 10**9
     (one.home / "scheduler.beat").write_text(json.dumps(old).ljust(512))
-    assert " 10" in one.run("status").err
+    assert "seen 1m4" in one.run("status").err
     os.kill(daemon.pid, signal.SIGCONT)
     assert one.ok("job", "submit", "--", "echo", "awake") == "awake\n"
     eventually(lambda: one.run("status").err == "", "a fresh beat", 10)
