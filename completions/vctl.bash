@@ -40,14 +40,14 @@ _vctl_options() {
         "node") echo "--help" ;;
         "lease") echo "--help" ;;
         "config") echo "--help" ;;
-        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
-        "job rerun") echo "--detach --no-wait --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "job submit") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --progress --no-local-node --output --color --home --help" ;;
+        "job rerun") echo "--detach --no-wait --stop-on-interrupt --progress --no-local-node --output --color --home --help" ;;
         "job list") echo "--all --cluster --members --user --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "job status") echo "--output --no-header --watch --color --home --help" ;;
-        "job logs") echo "--follow --tail --output --color --home --help" ;;
+        "job logs") echo "--follow --tail --progress --output --color --home --help" ;;
         "job stop") echo "--grace --no-wait --output --color --home --help" ;;
         "job delete") echo "--output --color --home --help" ;;
-        "job wait") echo "--timeout --output --color --home --help" ;;
+        "job wait") echo "--timeout --progress --output --color --home --help" ;;
         "job hold") echo "--output --color --home --help" ;;
         "job release") echo "--output --color --home --help" ;;
         "job edit") echo "--priority --name --time-limit --output --color --home --help" ;;
@@ -63,13 +63,13 @@ _vctl_options() {
         "vc plan") echo "--file --prune --no-local-node --output --color --home --help" ;;
         "vc apply") echo "--file --prune --expect-revision --no-local-node --output --color --home --help" ;;
         "vc export") echo "--output --color --home --help" ;;
-        "task run") echo "--num-cpus --num-gpus --memory --resources --label-selector --strategy --input --output --max-retries --name --job --detach --no-wait --color --home --help" ;;
+        "task run") echo "--num-cpus --num-gpus --memory --resources --label-selector --strategy --input --output --max-retries --name --job --detach --no-wait --progress --color --home --help" ;;
         "task put") echo "--output --color --home --help" ;;
         "task list") echo "--all --job --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "task status") echo "--output --no-header --watch --color --home --help" ;;
-        "task logs") echo "--follow --tail --output --color --home --help" ;;
+        "task logs") echo "--follow --tail --progress --output --color --home --help" ;;
         "task cancel") echo "--grace --output --color --home --help" ;;
-        "task wait") echo "--timeout --output --color --home --help" ;;
+        "task wait") echo "--timeout --progress --output --color --home --help" ;;
         "node add") echo "--count --template --resources --label --labels --simulated --output --color --home --help" ;;
         "node list") echo "--state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "node get") echo "--output --no-header --watch --color --home --help" ;;
@@ -95,19 +95,19 @@ _vctl_options() {
         "why") echo "--output --no-header --watch --color --home --help" ;;
         "demand") echo "--cluster --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
         "events") echo "--since --job --cluster --limit --output --no-header --watch --color --home --help" ;;
-        "daemon") echo "--no-local-node --output --color --home --help" ;;
+        "daemon") echo "--background --status --stop --no-local-node --output --color --home --help" ;;
         "serve") echo "--host --port --uds --token-file --no-token --no-local-node --output --color --home --help" ;;
         "replay") echo "--dry-run --output --color --home --help" ;;
         "doctor") echo "--prove --repair --output --color --home --help" ;;
         "backup") echo "--output --color --home --help" ;;
         "restore") echo "--output --color --home --help" ;;
         "prune") echo "--older-than --dry-run --output --color --home --help" ;;
-        "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "run") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --progress --no-local-node --output --color --home --help" ;;
         "ps") echo "--all --cluster --members --user --state --since --filter --sort --columns --limit --output --no-header --watch --color --home --help" ;;
-        "logs") echo "--follow --tail --output --color --home --help" ;;
+        "logs") echo "--follow --tail --progress --output --color --home --help" ;;
         "stop") echo "--grace --no-wait --output --color --home --help" ;;
-        "wait") echo "--timeout --output --color --home --help" ;;
-        "shell") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --no-local-node --output --color --home --help" ;;
+        "wait") echo "--timeout --progress --output --color --home --help" ;;
+        "shell") echo "--cluster --virtual-cluster --num-cpus --num-gpus --memory --nodes --entrypoint-num-cpus --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --priority --time-limit --name --submission-id --env --env-file --clean-env --working-dir --cwd --metadata --metadata-json --runtime-env-json --grace --hold --begin --array --after --per-node --label --stdin --pty --max-retries --retry-on --backoff --signal --detach --no-wait --dry-run --stop-on-interrupt --progress --no-local-node --output --color --home --help" ;;
     esac
 }
 
