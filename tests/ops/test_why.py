@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.world import World, hand_cranked
+from vctl.cli.screen import Screen
+from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
@@ -313,3 +315,64 @@ def test_whom_it_would_end(world: World):
     )
     assert "needs 3 CPU" in said["message"]
     assert said["preempts"] == []
+
+
+def test_a_minimum_that_may_be_split_is_nowhere_infeasible(world: World):
+    """spec 10, 11: the words on a node fit the request: of a minimum each node may give a part."""
+    add(world, 2, cpus=8)
+    submit(world, "first", gang(1, CPU=7))
+    world.turn()
+    submit(world, "flex", ClusterSpec({CPU: 12 * SCALE}), entry={})
+    world.turn()
+    answer = why.why(world.store, "flex")
+    assert (answer["state_reason"], answer["message"]) == (
+        "InsufficientResources", "needs 12 CPU in total; free: t-01 8, t-00 1",
+    )  # fmt: skip
+    said = {node["node_id"]: (node["verdict"], node["need"], node["have"]) for node in answer["nodes"]}
+    waits = "feasible but not available"
+    assert said == {
+        "t-00": (waits, {"CPU": 12.0}, {"CPU": 1.0}),
+        "t-01": (waits, {"CPU": 12.0}, {"CPU": 8.0}),
+    }
+    nodes.add(world.store, resources={GPU: SCALE}, count=1, template="g")
+    said = {node["node_id"]: node["verdict"] for node in why.why(world.store, "flex")["nodes"]}
+    assert said == {"t-00": waits, "t-01": waits, "g-00": "infeasible"}
+    foretold = why.dry_run(world.store, request(ClusterSpec({CPU: 9 * SCALE}), entry={}))
+    assert foretold["verdict"] == "starts now"
+
+
+def test_when_no_single_change_helps_the_nearest_two_are_said(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """spec 11: the smallest changes, each checked with the real scheduler; here two are needed, and both are run."""
+    add(world, 2)
+    for name in ("a", "b"):
+        submit(world, name, gang(1, CPU=4), priority=9)
+    world.turn()
+    submit(world, "both", gang(2, "STRICT_SPREAD", CPU=4))
+    world.turn()
+    answer = why.why(world.store, "both")
+    assert (answer["changes"], answer["cut"]) == ([], None)
+    assert [one["kind"] for one in answer["nearest"]] == ["node", "request"]
+    shown = "\n".join(draw(Screen(width=80), answer))
+    assert "No single change helps; nearest: these two together would start it now" in shown
+    commands = [one["command"] for one in answer["nearest"]]
+    assert all(command in shown for command in commands)  # to copy: never broken
+    both = {"kind": "request", "command": " && ".join(commands)}
+    assert runs_after(world, tmp_path / "copy", monkeypatch, "both", both)
+
+
+def test_the_place_and_those_ahead_agree(world: World):
+    """spec 8: a held job keeps its place, so it is listed among those ahead, with its reason."""
+    add(world)
+    submit(world, "first", gang(1, CPU=4))
+    world.turn()
+    submit(world, "held", gang(1, CPU=4), hold=True)
+    submit(world, "next", gang(1, CPU=4))
+    submit(world, "it", gang(1, CPU=4))
+    world.turn()
+    answer = why.why(world.store, "it")
+    assert [(one["submission_id"], one["state_reason"]) for one in answer["ahead"]] == [
+        ("held", "Held"), ("next", "InsufficientResources"),
+    ]  # fmt: skip
+    assert answer["queue_position"] == 3 == jobs.get_job(world.store, "it")["queue_position"]

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 MOST_AHEAD = 5
-MOST_LISTED = 100
-"""The answer lists no more; then the place in the queue says how many there are."""
+SEARCHED = {
+    "InsufficientResources", "HeadOfLine", "CapReached", "UserLimit", "Infeasible", "Held", "ClusterStopped",
+}  # fmt: skip
+"""For these reasons changes were looked for."""
 MOST_HOLDERS = 3
 VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", "available": "green"}
 
@@ -45,10 +47,18 @@ def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
             yield from screen.section("Borrowed", screen.inner.table(_BORROWED, data["borrowed"]))
         return
     reason = (data["state_reason"], "yellow")
+    if data["verdict"] == "never starts":
+        yield from screen.text("it ", ("would never start", "red"), " (", reason, f"): {data['message']}")
+        return
     yield from screen.text("it ", ("would wait", "yellow"), f" in {where} (", reason, f"): {data['message']}")
     yield from _ahead(screen, data)
     yield from _nodes(screen, data["nodes"])
     yield from _victims(screen, data)
+
+
+def _needs(node: Data) -> str:
+    total = str(node.get("note") or "").startswith("in total")
+    return words.amounts(node["need"]) + (" in total" if total else "")
 
 
 _PIECES = [
@@ -69,6 +79,7 @@ _AHEAD = [
     Column("USER", "user"),
     Column("PRIO", "priority", right=True),
     Column("RESOURCES", lambda job: words.amounts(job["resources"])),
+    Column("REASON", "state_reason", rank=GIVES),
 ]
 _VICTIMS = [
     key("JOB", "submission_id"),
@@ -78,7 +89,7 @@ _VICTIMS = [
 _NODES = [
     key("NODES", "nodes"),
     state("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
-    Column("NEEDS", lambda one: words.amounts(one["need"]), rank=GIVES, at=WIDE),
+    Column("NEEDS", _needs, rank=GIVES, at=WIDE),
     Column("FREE", lambda one: words.amounts(one["have"]) or "nothing", rank=GIVES),
     matters("HELD BY", lambda one: _holders(one["holders"]) or one.get("note")),
 ]
@@ -88,7 +99,7 @@ def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
     ahead, shown = data["ahead"], data["ahead"][:MOST_AHEAD]
     if not ahead:
         return
-    number = max(len(ahead), data["queue_position"] - 1) if len(ahead) >= MOST_LISTED else len(ahead)
+    number = data["queue_position"] - 1
     lines: list[str] = [*screen.inner.table(_AHEAD, shown)]
     if number > len(shown):
         lines.append(f"and {number - len(shown)} more")
@@ -136,12 +147,21 @@ def _victims(screen: "Screen", data: Data) -> Iterator[str]:
 
 
 def _changes(screen: "Screen", data: Data) -> Iterator[str]:
+    if data["changes"]:
+        yield from screen.section("Any one of these would start it now", _listed(screen, data["changes"]))
+    elif data["nearest"]:
+        title = "No single change helps; nearest: these two together would start it now"
+        yield from screen.section(title, _listed(screen, data["nearest"]))
+    elif data["state_reason"] in SEARCHED and not data["cut"]:
+        yield from ("", *screen.text("No single change helps, and no two of those that were tried."))
+    if data["cut"]:
+        yield from ("", *screen.text(data["cut"]))
+
+
+def _listed(screen: "Screen", changes: list[Data]) -> list[str]:
     lines: list[str] = []
-    for one in data["changes"]:
+    for one in changes:
         lines += screen.inner.text(f"- {one['change']}")
         if one["command"]:
             lines += screen.command(one["command"], indent=4)
-    if lines:
-        yield from screen.section("Any one of these would start it now", lines)
-    if data["cut"]:
-        yield from ("", data["cut"])
+    return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
+from vctl.core.wording import counted
 from vctl.ops import forms
 from vctl.ops.resubmit import command, document, resubmit
 from vctl.scheduler import whatif_search as kinds
@@ -72,9 +73,11 @@ def _node(node: Node) -> tuple[str, str | None]:
 def _request(change: Change) -> str:
     where, subject = change.where, change.subject
     if where.startswith("nodes of group"):
-        return f"ask for {change.new} nodes instead of {change.old}"
+        return f"ask for {counted(change.new or 0, 'node')} instead of {change.old}"
     if where == "whole":
-        return f"ask for {change.new} whole nodes of template {subject} instead of {change.old}"
+        return (
+            f"ask for {counted(change.new or 0, 'whole node')} of template {subject} instead of {change.old}"
+        )
     wanted = f"ask for {_amount(subject, change.new)} instead of {_amount(subject, change.old)}"
     if where == "entry":
         return f"{wanted} for the command itself"

@@ -20,7 +20,7 @@ from vctl.scheduler.running import holdings_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
-from vctl.scheduler.whatif_search import helpful
+from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, rows
 from vctl.store import jobs as table
@@ -72,6 +72,12 @@ def why(store: Store, ref: str | int) -> forms.Form:
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
         answer["changes"] = [remedy(change, row, launch) for change in found]
         answer["cut"] = CUT if cut else None
+        if (
+            not found
+            and not cut
+            and (both := nearest(trials, situations.kinds_of_nodes(situation))) is not None
+        ):
+            answer["nearest"] = [remedy(change, row, launch) for change in both]
     return answer
 
 
@@ -103,6 +109,7 @@ def _answer(form: forms.Form) -> forms.Form:
         "nodes": [],
         "preempts": [],
         "changes": [],
+        "nearest": [],
         "cut": None,
     }
 

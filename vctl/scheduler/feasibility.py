@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import ClusterSpec, FixedNode
 from vctl.core.ledger import Ledger, template_of
-from vctl.core.nodes import ALIVE, DRAINING
-from vctl.core.resources import Amounts, Room
+from vctl.core.nodes import ALIVE, DRAINING, Node
+from vctl.core.resources import Amounts, Room, maximum
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_ground import ground_when_empty
 
+SPLIT = "in total, may be split over nodes"
 INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
 
 
@@ -56,35 +58,56 @@ class NodeVerdict:
 
 
 def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> list[NodeVerdict]:
-    """Per node of the parent: infeasible, feasible but not available, or available, by node id."""
-    tables = [_verdicts(ledger, parent_id, part) for part in _parts(spec, entry)]
+    """Per node of the parent: infeasible, feasible but not available, or available, by node id.
+
+    The words are about the part of the request for which there is too little; else about the one that fits least.
+    """
+    tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
-    return min(
-        tables,
-        key=lambda table: [sum(v.verdict == word for v in table) for word in reversed(rank)],
-        default=[],
-    )
+
+    def hardness(one: tuple[_Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
+        part, table = one
+        return part.is_met(table), [sum(v.verdict == word for v in table) for word in reversed(rank)]
+
+    part, table = min(tables, key=hardness, default=(None, []))
+    if part is not None and part.split and not part.is_met(table):
+        return [replace(one, verdict=FEASIBLE) if one.verdict == AVAILABLE else one for one in table]
+    return table
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Something that must lie in one slot: a bundle, a whole node, the entrypoint."""
+    """Something that must lie in one slot: a bundle, a whole node, the entrypoint; or a minimum that may be split."""
 
     request: Amounts
     selector: lb.Selector = ()
     template: str = ""
+    count: int = 1
+    split: bool = False
+
+    def is_met(self, table: list[NodeVerdict]) -> bool:
+        """Whether there is enough of it on all nodes together."""
+        there = [one for one in table if one.verdict == AVAILABLE]
+        if not self.split:
+            return len(there) >= self.count
+        return all(sum(one.have.get(n, 0) for one in there) >= amount for n, amount in self.request.items())
 
 
 def _parts(spec: ClusterSpec, entry: Amounts) -> list[_Part]:
-    bundles = dict.fromkeys(
-        (tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes
-    )
-    parts = [_Part(dict(resources), selector) for resources, selector in bundles]
-    parts += [_Part({}, (), template) for template, count in sorted(spec.replica_sets.items()) if count]
-    if spec.flexible and not (any(entry.values()) and any(_inside(entry, part.request) for part in parts)):
+    bundles = Counter((tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes)
+    parts = [_Part(dict(resources), selector, count=n) for (resources, selector), n in bundles.items()]
+    parts += [
+        _Part({}, (), template, count) for template, count in sorted(spec.replica_sets.items()) if count
+    ]
+    if spec.flexible:
         wanted = {name: amount for name, amount in entry.items() if amount}
-        if wanted or not parts:
-            parts.append(_Part(wanted or dict(spec.flexible_min)))
+        if any(_inside(wanted, part.request) for part in parts):
+            wanted = {}
+        minimum = {name: amount for name, amount in spec.flexible_min.items() if amount}
+        if wanted or not (parts or minimum):
+            parts.append(_Part(wanted))
+        if minimum:
+            parts.append(_Part(maximum(minimum, wanted), split=True))
     return parts
 
 
@@ -114,12 +137,24 @@ def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
     if not lb.matches(part.selector, vnode.labels):
         wrong = ", ".join(f"{c.key}: {c}" for c in part.selector if not c.matches(vnode.labels))
         return NodeVerdict(node.node_id, INFEASIBLE, need, have, f"labels do not match {wrong}")
+    if part.split:
+        return _verdict_on_share(node, vnode.holding.amounts, need, have)
     if not Room(vnode.holding).fits(need):
         return NodeVerdict(node.node_id, INFEASIBLE, need, have)
     if not node.schedulable:
         return NodeVerdict(node.node_id, FEASIBLE, need, have, f"the node is {node.state}")
     free = room.is_untouched() if part.template else room.fits(need)
     return NodeVerdict(node.node_id, AVAILABLE if free else FEASIBLE, need, have)
+
+
+def _verdict_on_share(node: Node, total: Amounts, need: Amounts, have: Amounts) -> NodeVerdict:
+    """A minimum may be split over nodes: one that has some of it is no obstacle, however little that is."""
+    if not any(total.get(name, 0) for name in need):
+        return NodeVerdict(node.node_id, INFEASIBLE, need, have, "it has none of this")
+    if not node.schedulable:
+        return NodeVerdict(node.node_id, FEASIBLE, need, have, f"the node is {node.state}")
+    word = AVAILABLE if any(amount > 0 for amount in have.values()) else FEASIBLE
+    return NodeVerdict(node.node_id, word, need, have, SPLIT)
 
 
 def could_help(

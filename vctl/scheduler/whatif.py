@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vctl.core.clusters import Cluster
 from vctl.core.jobs import PendingJob, RunningJob
@@ -133,6 +133,22 @@ class Trials:
     def starts(self, change: Change) -> bool:
         """Whether the job would start now. Raises Spent when too much has been tried already."""
         return self.outcome(change).start is not None
+
+    def after(self, change: Change) -> Trials:
+        """Trials in the state that a change leads to, with what is left to spend."""
+        now = self.situation
+        ledger = now.ledger
+        if change.node is not None or change.gone is not None or change.cluster is not None:
+            ledger = ledger.copy()
+        if change.node is not None:
+            ledger.put_node(change.node)
+        if change.cluster is not None:
+            ledger.put_cluster(change.cluster)
+        running = now.running
+        if change.gone is not None:
+            stop(ledger, change.gone)
+            running = [one for one in running if one.job_id != change.gone.job_id]
+        return Trials(replace(now, ledger=ledger, running=running), change.job or self.job, most=self.left)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
         """What the scheduler would do with the job, and why; with ``preempts`` also whom it would end for it."""

@@ -12,7 +12,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
-from vctl.scheduler.whatif import Change, Spent, Trials
+from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
 from vctl.scheduler.whatif_request import smaller_requests
 
 RELEASE, RESUME, UNDRAIN, PRIORITY, MAXIMUM, BORROW, REQUEST, NODE, STOP = (
@@ -20,11 +20,15 @@ RELEASE, RESUME, UNDRAIN, PRIORITY, MAXIMUM, BORROW, REQUEST, NODE, STOP = (
 )  # fmt: skip
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
+MOST_FIRST = 3
+"""So many nodes and jobs are tried as the first of two changes."""
 MIB = 1 << 20
 Fits = Callable[[int], bool]
 
 
-def helpful(trials: Trials, templates: Mapping[str, Node]) -> tuple[list[Change], bool]:
+def helpful(
+    trials: Trials, templates: Mapping[str, Node], *, first_only: bool = False
+) -> tuple[list[Change], bool]:
     """Changes that start the job, and whether the search was cut short. ``templates`` are the kinds of nodes known.
 
     A job on hold, or in a cluster that admits nothing, is helped by nothing else.
@@ -42,10 +46,49 @@ def helpful(trials: Trials, templates: Mapping[str, Node]) -> tuple[list[Change]
         ]  # fmt: skip
     try:
         for search in searches:
-            found.extend(search)
+            for change in search:
+                found.append(change)
+                if first_only:
+                    return found, False
     except Spent:
         return found, True
     return found, False
+
+
+def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Change] | None:
+    """Two changes that start the job together, when none does alone: the first is made, then the second is searched."""
+    more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
+    trials.left = MOST_WORK
+    try:
+        for first in _beginnings(trials, templates):
+            after = trials.after(first)
+            second, _ = helpful(after, more, first_only=True)
+            trials.left = after.left
+            if second:
+                return first, second[0]
+    except Spent:
+        pass
+    return None
+
+
+def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
+    """Changes of which each takes one obstacle away, whether or not that is enough."""
+    job, ledger = trials.job, trials.situation.ledger
+    if job.held:
+        yield Change(RELEASE, job.submission_id, job=replace(job, held=False))
+    for cluster in upward(ledger, job.parent_id):
+        if cluster.state == "STOPPED":
+            yield Change(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
+    others = [one.priority for one in trials.situation.pending if one.job_id != job.job_id]
+    if others and (high := max(others) + 1) > job.priority and high <= MOST_PRIORITY:
+        yield Change(PRIORITY, job.submission_id, job.priority, high, job=replace(job, priority=high))
+    drained = [node for _, node in sorted(ledger.nodes.items()) if node.state in (DRAINING, DRAINED)]
+    for node in drained[:MOST_FIRST]:
+        yield Change(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
+    for key in sorted(templates)[:MOST_FIRST]:
+        yield Change(NODE, templates[key].template_id, node=templates[key])
+    for one in _to_stop(trials)[:MOST_FIRST]:
+        yield Change(STOP, one.submission_id, gone=one)
 
 
 def _release(trials: Trials) -> Iterator[Change]:
@@ -162,6 +205,15 @@ def _node(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
 
 def _stop(trials: Trials) -> Iterator[Change]:
     """Of the running jobs of lower or equal priority the least one that is enough."""
+    for one in _to_stop(trials):
+        change = Change(STOP, one.submission_id, gone=one)
+        if trials.starts(change):
+            yield change
+            return
+
+
+def _to_stop(trials: Trials) -> list[Holder]:
+    """Running jobs of lower or equal priority that hold something it needs, the least one first."""
     job = trials.job
     ledger = trials.situation.ledger
     wanted = _wanted(job)
@@ -176,11 +228,7 @@ def _stop(trials: Trials) -> Iterator[Change]:
         held = holds(one.run_ids, one.cluster_id)
         if one.priority <= job.priority and any(held.get(name, 0) for name in wanted):
             order.append((one.priority, sum(held.get(name, 0) for name in wanted), -one.job_id, one))
-    for *_, one in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
-        change = Change(STOP, one.submission_id, gone=one)
-        if trials.starts(change):
-            yield change
-            return
+    return [one for *_, one in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]]
 
 
 def _wanted(job: PendingJob) -> set[str]:
