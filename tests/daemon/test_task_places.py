@@ -75,8 +75,10 @@ def test_a_node_that_joins_takes_first_what_was_too_large(life: Life) -> None:
     work.task("j", 1)
     small = [work.task("j", 1, running=False) for _ in range(3)]
     large = work.task("j", 4, running=False)
-    life.until(lambda: work.reason(large) == "InsufficientResources")
-    assert "infeasible on the 1 virtual node" in str(tasks.get_task(work.store, large)["message"])
+    life.until(lambda: work.reason(large) == "Infeasible")  # spec 10: no virtual node could ever hold it
+    assert tasks.get_task(work.store, large)["message"] == (
+        "exceeds the capacity of primary##j: 4 CPU asked on one virtual node, the largest virtual node has 1 CPU"
+    )
     life.node("n2", "7c", cpus=7)
     life.until(lambda: all(work.has_started(one) for one in [*small, large]))
     started = [one for one in life.events("task.started") if one in (*small, large)]

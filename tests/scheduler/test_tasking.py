@@ -343,13 +343,13 @@ def test_of_a_long_lane_only_the_first_hear_every_number() -> None:
     ledger.discharge(next(iter(ledger.charges)))
     _, told = decide_tasks(ledger, {"job": queue}, {"job"})
     assert [one.task_id for one in told] == [f"task-{number}" for number in range(64)]
-    assert "free there: 0.5 CPU" in told[0].message
+    assert "free: job/0 0.5 CPU" in told[0].message
 
 
 WORDS = {
     "too large for all": ("9c", "infeasible on the 2 virtual nodes of job"),
     "too large for one": ("3c", "not available on 1 of the 2 virtual nodes of job, infeasible on the others"),
-    "in use": ("2c", "feasible but not available on the 2 virtual nodes of job; free there: 2 CPU"),
+    "in use": ("2c", "feasible but not available on the 2 virtual nodes of job; free: job/0 1 CPU, job/1 1 CPU"),
 }  # fmt: skip
 
 

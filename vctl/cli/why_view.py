@@ -23,8 +23,8 @@ VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """Why a job waits; for one that does not, one line."""
-    name, reason = data["submission_id"], data["state_reason"]
-    if data["status"] != "PENDING":
+    name, reason = data.get("submission_id") or data["task_id"], data["state_reason"]
+    if not data["status"].startswith("PENDING"):
         told = f" ({reason})" if reason else ""
         yield from screen.text(
             (name, "bold"), f" is {data['status']}{told}, it does not wait; {data['message']}"
@@ -81,6 +81,7 @@ _AHEAD = [
     Column("RESOURCES", lambda job: words.amounts(job["resources"])),
     Column("REASON", "state_reason", rank=GIVES),
 ]
+_TASKS_AHEAD = [key("TASK", "task_id"), Column("RESOURCES", lambda task: words.amounts(task["resources"]))]
 _VICTIMS = [
     key("JOB", "submission_id"),
     Column("PRIO", "priority", right=True),
@@ -100,7 +101,7 @@ def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
     if not ahead:
         return
     number = data["queue_position"] - 1
-    lines: list[str] = [*screen.inner.table(_AHEAD, shown)]
+    lines: list[str] = [*screen.inner.table(_TASKS_AHEAD if "task_id" in data else _AHEAD, shown)]
     if number > len(shown):
         lines.append(f"and {number - len(shown)} more")
     yield from screen.section(f"Ahead of it in the queue: {number}", lines)
@@ -115,7 +116,7 @@ def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
     """Nodes of which the same is to be said, as one line; those that are nearest to enough first."""
     groups: dict[str, list[Data]] = {}
     for node in nodes:
-        what = {key: value for key, value in node.items() if key != "node_id"}
+        what = {key: value for key, value in node.items() if key not in ("node_id", "vnode_id")}
         if len(nodes) > MOST_AHEAD:
             what["holders"] = len(node["holders"])
         groups.setdefault(repr(what), []).append(node)
@@ -128,7 +129,7 @@ def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
 
 
 def _names(group: list[Data]) -> str:
-    names = [str(node["node_id"]) for node in group]
+    names = [str(node.get("vnode_id") or node["node_id"]) for node in group]
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
 
 

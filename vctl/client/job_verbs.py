@@ -148,6 +148,13 @@ class Jobs:
         """The output of a job as it is now."""
         return self.get(ref).logs(tail=tail)
 
+    def why(self, ref: str | int) -> dict[str, Any]:
+        """Why a job waits: reason, who is ahead, what each node says, and the smallest changes that would start it."""
+        from vctl.ops import why
+
+        found: dict[str, Any] = self._place.ask(why.why, str(ref))
+        return found
+
     def hold(self, ref: str | int) -> forms.JobForm:
         """Keep a pending job from starting."""
         return self.get(ref).hold()
@@ -244,6 +251,14 @@ class Tasks:
         from vctl.ops import tasks
 
         return Task(self._place, str(self._place.ask(tasks.get_task, str(ref))["task_id"]))
+
+    def why(self, ref: str | int) -> dict[str, Any]:
+        """Why a task waits, and the smallest changes that would start it now."""
+        from vctl.ops import tasks, why
+
+        task_id = self._place.ask(tasks.get_task, str(ref))["task_id"]
+        found: dict[str, Any] = self._place.ask(why.why, task_id)
+        return found
 
     def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> TaskForms:
         """Tasks, oldest first, those that are over too."""

@@ -48,7 +48,8 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
                 continue
             started.append(_start_task(store, mirror, task))
         for told in plan.task_waits:
-            tasks.mark_waiting(store, told.task_id, jb.INSUFFICIENT, told.message, told.vnode_id)
+            reason = jb.INFEASIBLE if told.infeasible else jb.INSUFFICIENT
+            tasks.mark_waiting(store, told.task_id, reason, told.message, told.vnode_id)
             mirror.bind_task(told)
         if not all_came:
             mirror.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end

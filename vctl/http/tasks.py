@@ -55,6 +55,16 @@ def get(request: Request, task: str) -> Any:
         return tasks.get_task(store, task)
 
 
+@router.get("/{task}/why", responses=good(documents.Document), response_model=None)
+def why(request: Request, task: str) -> Any:
+    """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
+    from vctl.ops import tasks
+    from vctl.ops import why as ops
+
+    with state(request) as store:
+        return ops.why(store, tasks.get_task(store, task)["task_id"])
+
+
 @router.post("/{task}/cancel", responses=good(documents.Task), response_model=None)
 def cancel(request: Request, task: str, body: bodies.Grace | None = None) -> Any:
     """Ask for the end of a task."""

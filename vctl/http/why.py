@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
 
 @router.get("/{job}/why", responses=good(Document), response_model=None)
 def why(request: Request, job: str) -> Any:
-    """Why a job waits: reason, queue, nodes, and the smallest changes that would start it now."""
+    """Why a job waits: reason, queue, nodes, and the smallest changes that would start it now. Takes task ids too."""
     from vctl.ops import why as ops
 
     with state(request) as store:

@@ -5,7 +5,7 @@ What is kept for jobs that preempt others counts as not free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -128,9 +128,10 @@ class FreeCapacity:
                 room = rooms[key] = self._room((row["amounts"], row["instances"]), here)
                 for holding in kept.get(slot_id, ()):
                     room.take_most(Holding(holding.amounts, holding.instances))
-            yield Slot(
-                row["node_id"], room, _labels_of(row, cluster_id), row["template_id"], room.is_untouched()
-            )
+            whole = row["whole"] or (row["of_node"] and rs.within(loads(row["of_node"]), room.total.amounts))
+            template = row["template_id"] if whole else ""
+            labels = partial(_labels, row, physical=cluster_id == PRIMARY)
+            yield Slot(row["node_id"], room, labels, template, room.is_untouched(), slot_id)
 
     def _room(self, total: _Held, held: list[_Held]) -> Room:
         room = Room(self._holding(total))
@@ -147,10 +148,6 @@ class FreeCapacity:
                 {name: {int(i): share for i, share in shares.items()} for name, shares in instances.items()},
             )
         return known
-
-
-def _labels_of(row: Row, cluster_id: str) -> Callable[[], Labels]:
-    return partial(_labels, row, physical=cluster_id == PRIMARY)
 
 
 def _labels(row: Row, *, physical: bool) -> Labels:

@@ -9,8 +9,16 @@ from vctl.core.clusters import JOB, PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
+from vctl.core.tasks import PendingTask
 from vctl.ops import forms
-from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain
+from vctl.scheduler.feasibility import (
+    AVAILABLE,
+    FEASIBLE,
+    INFEASIBLE,
+    NodeVerdict,
+    explain,
+    explain_task,
+)
 from vctl.scheduler.whatif import Situation
 
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
@@ -36,6 +44,23 @@ def obstacles(situation: Situation, job: PendingJob) -> list[forms.Form]:
             "note": verdict.note or _of_growth(verdict, cluster_id, job.parent_id),
         }
         for node_id, (verdict, cluster_id) in sorted(best.items())
+    ]
+
+
+def obstacles_of_task(situation: Situation, task: PendingTask) -> list[forms.Form]:
+    """The verdict on every virtual node of the task's cluster, by rank."""
+    holders = _Holders(situation)
+    return [
+        {
+            "node_id": verdict.node_id,
+            "vnode_id": vnode_id,
+            "verdict": verdict.verdict,
+            "need": forms.amounts(verdict.need),
+            "have": forms.amounts({name: max(amount, 0) for name, amount in verdict.have.items()}),
+            "holders": holders.on(task.cluster_id, verdict.node_id),
+            "note": verdict.note or None,
+        }
+        for vnode_id, verdict in explain_task(situation.ledger, task)
     ]
 
 

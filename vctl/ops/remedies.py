@@ -7,8 +7,9 @@ from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
 from vctl.core.wording import counted
 from vctl.ops import forms
-from vctl.ops.resubmit import command, document, resubmit
+from vctl.ops.resubmit import command, document, resubmit, run_again
 from vctl.scheduler import whatif_search as kinds
+from vctl.scheduler import whatif_tasks as kinds_of_tasks
 from vctl.scheduler.whatif import Change
 from vctl.store.rows import dumps
 from vctl.store.store import Row
@@ -20,11 +21,28 @@ def remedy(change: Change, row: Row, launch: Row) -> forms.Form:
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
+def remedy_for_task(change: Change, row: Row, launch: Row) -> forms.Form:
+    """A change that was tried and starts the task of ``row``."""
+    match change.kind:
+        case kinds_of_tasks.CANCEL:
+            words = f"cancel {change.subject}, which holds what it needs"
+            line: str | None = command(["task", "cancel", change.subject])
+        case kinds_of_tasks.ANYWHERE | kinds.REQUEST:
+            assert change.task is not None, change
+            line = run_again(row, launch, change.task)
+            old, new = (_amount(change.subject, amount) for amount in (change.old, change.new))
+            words = f"ask for {new} instead of {old}"
+            if change.kind == kinds_of_tasks.ANYWHERE:
+                words = f"let it run on another node than {change.subject}"
+        case _:
+            words, line = _say(change, row, launch)
+    return {"kind": change.kind, "change": words, "command": line, "proven": True}
+
+
 def _say(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
-    job = str(row["submission_id"])
     match change.kind:
         case kinds.RELEASE:
-            return "release it", command(["job", "release", job])
+            return "release it", command(["job", "release", str(row["submission_id"])])
         case kinds.RESUME:
             return f"let {change.subject} admit jobs again", command(["vc", "resume", change.subject])
         case kinds.UNDRAIN:
@@ -33,7 +51,7 @@ def _say(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
             )
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
-            return words, command(["job", "edit", job, "--priority", str(change.new)])
+            return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
         case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
             return _limit(change, change.cluster)
         case kinds.NODE if change.node is not None:

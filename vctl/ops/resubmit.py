@@ -10,6 +10,7 @@ from typing import Any
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Amounts
+from vctl.core.tasks import HYBRID, PendingTask
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row
@@ -40,6 +41,27 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
         words += ["--metadata", f"{key}={value}"]
     words += ["--working-dir", os.fsdecode(launch["cwd"]), "--no-wait", "--", *loads(launch["argv"])]
     return f"vctl job stop {shlex.quote(row['submission_id'])} && {shown(shlex.join(words))}"
+
+
+def run_again(row: Row, launch: Row, task: PendingTask) -> str:
+    """``vctl task run …`` for the task of ``row`` as ``task`` asks for it; the old one is cancelled first."""
+    words = ["vctl", "task", "run", "--job", str(row["job_id"])]
+    request = {CPU: 0, **task.request}
+    words += ["--num-cpus", exact(CPU, request.pop(CPU)), *_sizes("--", request)]
+    others = {name: amount for name, amount in request.items() if amount and name not in OPTION_OF}
+    words += ["--resources", document(others)] if others else []
+    if task.selector:
+        words += ["--label-selector", dumps({one.key: str(one) for one in task.selector})]
+    if task.strategy != HYBRID:
+        words += ["--strategy", task.strategy]
+    if row["name"]:
+        words += ["--name", row["name"]]
+    for option in ("inputs", "outputs"):
+        for name in loads(row[option]):
+            words += [f"--{option[:-1]}", name]
+    words += ["--detach"] if row["detached"] else []
+    words += ["--no-wait", "--", *loads(launch["argv"])]
+    return f"vctl task cancel {shlex.quote(row['task_id'])} && {shown(shlex.join(words))}"
 
 
 def _rule_words(rules: Mapping[str, Any]) -> list[str]:

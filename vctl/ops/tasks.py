@@ -13,6 +13,7 @@ from vctl.errors import Conflict, NotFound
 from vctl.ops import forms, logs, rights
 from vctl.ops import jobs as job_ops
 from vctl.ops.filters import parse_filters
+from vctl.ops.task_reasons import TaskReasons, check_node
 from vctl.store import clusters, jobs, rows
 from vctl.store import tasks as table
 from vctl.store.store import Row, Store
@@ -78,6 +79,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             "grace_s": job["grace_s"] if request.grace_s is None else request.grace_s,
             "created_at": store.clock(),
         }
+        check_node(store, str(columns["cluster_id"]), request.strategy)
         captured = {**around, **request.env}
         launch = {
             "argv": rows.dumps(list(request.argv)),
@@ -100,9 +102,9 @@ def _cluster(store: Store, job: Row, inside: str | None) -> str:
     return own
 
 
-def form(row: Row) -> forms.Form:
-    """A task in its documented form."""
-    waits = row["state"] == tk.PENDING_NODE
+def form(row: Row, told: tuple[str | None, str | None]) -> forms.Form:
+    """A task in its documented form; ``told`` are its reason token and the message."""
+    reason, message = told
     return {
         "task_id": row["task_id"],
         "name": row["name"],
@@ -120,8 +122,8 @@ def form(row: Row) -> forms.Form:
         "created_at": forms.timestamp(row["created_at"]),
         "started_at": forms.timestamp(row["started_at"]),
         "ended_at": forms.timestamp(row["ended_at"]),
-        "state_reason": row["state_reason"] or (jb.PENDING_EVALUATION if waits else None),
-        "message": row["message"],
+        "state_reason": reason,
+        "message": message,
         "strategy": row["strategy"],
         "detached": bool(row["detached"]),
     }
@@ -141,7 +143,9 @@ def _row(store: Store, ref: str) -> Row:
 
 def get_task(store: Store, ref: str) -> forms.Form:
     """One task, by its id, its number or ``last``."""
-    return form(_row(store, ref))
+    with store.snapshot():
+        row = _row(store, ref)
+        return form(row, TaskReasons(store).of(row))
 
 
 def list_tasks(
@@ -163,7 +167,9 @@ def list_tasks(
         values.append(job_ops.resolve(store, job))
     condition = " AND ".join(where)
     with store.snapshot():
-        found = [form(row) for row in table.views(store, condition, values, None if wanted else limit)]
+        reasons = TaskReasons(store)
+        shown = table.views(store, condition, values, None if wanted else limit)
+        found = [form(row, reasons.of(row)) for row in shown]
         total = table.count(store, condition, values)
     if wanted:
         found = [one for one in found if forms.matches(one, wanted)]

@@ -22,7 +22,7 @@ from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
-from vctl.store import job_views, preemptions, rows
+from vctl.store import job_views, preemptions, rows, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -39,7 +39,11 @@ CUT = "not everything was tried: the search for changes ended at its budget"
 
 
 def why(store: Store, ref: str | int) -> forms.Form:
-    """Why a job waits: the reason, who is ahead, what each node says, and what would start it now."""
+    """Why a job or a task waits: the reason, who is ahead, what each node says, and what would start it now."""
+    if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
+        from vctl.ops.why_tasks import why_task
+
+        return why_task(store, task)
     with store.snapshot():
         row = job_views.get(store, _number(store, ref))
         assert row is not None
@@ -79,6 +83,10 @@ def why(store: Store, ref: str | int) -> forms.Form:
         ):
             answer["nearest"] = [remedy(change, row, launch) for change in both]
     return answer
+
+
+def _is_job(store: Store, ref: str) -> bool:
+    return table.number_of(store, ref) is not None
 
 
 def _number(store: Store, ref: str | int) -> int:

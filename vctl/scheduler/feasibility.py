@@ -11,10 +11,12 @@ from vctl.core.clusters import ClusterSpec, FixedNode
 from vctl.core.ledger import Ledger, template_of
 from vctl.core.nodes import ALIVE, DRAINING, Node
 from vctl.core.resources import Amounts, Room, maximum
+from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_ground import ground_when_empty
+from vctl.scheduler.tasking import in_order, is_named, pinned_to
 
 SPLIT = "in total, may be split over nodes"
 INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
@@ -73,6 +75,19 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     if part is not None and part.split and not part.is_met(table):
         return [replace(one, verdict=FEASIBLE) if one.verdict == AVAILABLE else one for one in table]
     return table
+
+
+def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdict]]:
+    """Per virtual node of a task's cluster: its id, and what it says to the request."""
+    named = pinned_to(task)
+    found = []
+    for vnode in in_order(ledger, task.cluster_id):
+        if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
+            verdict = _verdict(ledger, vnode.vnode_id, _Part(task.request, task.selector))
+            if named is not None and not is_named(named, vnode):
+                verdict = replace(verdict, verdict=INFEASIBLE, note=f"the strategy names {named}")
+            found.append((vnode.vnode_id, verdict))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class TaskWait:
     task_id: str
     message: str
     vnode_id: str | None = None
+    infeasible: bool = False
+    """No virtual node could ever hold it."""
 
 
 def task_still_fits(ledger: Ledger, start: TaskStart) -> bool:

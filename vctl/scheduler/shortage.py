@@ -31,6 +31,7 @@ class Slot:
     template_id: str = ""
     """The template of a whole node, empty for a slice."""
     untouched: bool = False
+    slot_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

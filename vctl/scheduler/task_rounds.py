@@ -14,7 +14,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
-from vctl.core.wording import amounts_text
+from vctl.core.wording import amounts_text, counted
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
@@ -24,13 +24,17 @@ from vctl.scheduler.tasking import (
     ancestors,
     bound_to,
     choose,
+    could_grow_for,
     draw,
     feasible,
     is_available,
     may_grow,
+    pinned_to,
     rank_of,
 )
 
+MOST_SAID = 4
+"""So many virtual nodes are named with what is free on them."""
 NOBODY: Mapping[str, Set[str]] = {}
 
 
@@ -116,7 +120,12 @@ class _Visit:
     def waits(self) -> list[TaskWait]:
         """What tasks are to be told that go on waiting."""
         told = [
-            TaskWait(task.task_id, verdict.message, None if verdict.infeasible else task.bound_vnode_id)
+            TaskWait(
+                task.task_id,
+                verdict.message,
+                None if verdict.infeasible else task.bound_vnode_id,
+                verdict.infeasible and not could_grow_for(self.ledger, task),
+            )
             for task, verdict in self.queue.tell(self.started)
         ]
         return self.drawn + told
@@ -213,30 +222,36 @@ class _Visit:
 
 
 def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
-    """Why a task does not start: on how many virtual nodes it is infeasible, on how many just not available."""
+    """Why a task does not start; readers derive the free amounts anew when they show it."""
     vnode = bound_to(ledger, task)
     if vnode is not None:
         return Verdict(_bound_message(ledger, task, vnode))
-    count, possible = len(ledger.members.get(task.cluster_id, ())), len(feasible(ledger, task))
-    free = ledger.available(task.cluster_id)
-    have = amounts_text({name: free.get(name, 0) for name in task.request})
-    where = f"{count} virtual node{'s' * (count != 1)} of {task.cluster_id}"
+    possible = feasible(ledger, task)
+    count = len(ledger.members.get(task.cluster_id, ()))
+    where = f"{counted(count, 'virtual node')} of {task.cluster_id}"
+    need = f"needs {amounts_text(task.request)} on one virtual node"
     if not possible:
-        state = f"infeasible on the {where}: they are too small, out of service or not what it selects"
-    elif possible < count:
-        state = f"feasible but not available on {possible} of the {where}, infeasible on the others; free there: {have}"
-    else:
-        state = f"feasible but not available on the {where}; free there: {have}"
-    grows = "; neither it nor a cluster above can grow now" if may_grow(task) else ""
-    return Verdict(
-        f"needs {amounts_text(task.request)} on one virtual node; {state}{grows}", infeasible=not possible
-    )
+        return Verdict(f"{need}; infeasible on the {where}{_named(task)}", infeasible=True)
+    free = ", ".join(f"{one.vnode_id} {_free(ledger, task, one)}" for one in possible[:MOST_SAID])
+    more = f" and {len(possible) - MOST_SAID} more" if len(possible) > MOST_SAID else ""
+    state = f"feasible but not available on the {where}"
+    if len(possible) < count:
+        state = f"feasible but not available on {len(possible)} of the {where}, infeasible on the others"
+    return Verdict(f"{need}; {state}; free: {free}{more}")
+
+
+def _named(task: PendingTask) -> str:
+    named = pinned_to(task)
+    return f", of which its strategy names {named}" if named is not None else ""
 
 
 def _bound_message(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
-    free = ledger.rooms[vnode.vnode_id].free
-    have = amounts_text({name: free.get(name, 0) for name in task.request})
     return (
         f"needs {amounts_text(task.request)}; feasible but not available on {vnode.vnode_id}, which it drew and"
-        f" waits for; free there: {have}"
+        f" waits for; free there: {_free(ledger, task, vnode)}"
     )
+
+
+def _free(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
+    free = ledger.rooms[vnode.vnode_id].free
+    return amounts_text({name: free.get(name, 0) for name in task.request})

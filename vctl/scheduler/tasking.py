@@ -56,7 +56,7 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
         case (tk.RANDOM, _, _):
             return draw(task, available)
         case (_, _, wanted):
-            named = [vnode for vnode in available if _is_named(wanted, vnode)]
+            named = [vnode for vnode in available if is_named(wanted, vnode)]
             if named or not wanted.endswith(SOFT):
                 return named[0] if named else None
             return hybrid(ledger, task, available)
@@ -79,14 +79,13 @@ def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts =
 
 def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
     """The virtual nodes of the task's cluster on which it fits when they are empty, in order."""
-    _, colon, wanted = task.strategy.partition(":")
-    pinned = bool(colon) and not wanted.endswith(SOFT)
+    named = pinned_to(task)
     return [
         vnode
         for vnode in in_order(ledger, task.cluster_id)
         if suits(ledger, task, vnode)
         and rs.within(task.request, vnode.holding.amounts)
-        and (not pinned or _is_named(wanted, vnode))
+        and (named is None or is_named(named, vnode))
     ]
 
 
@@ -117,7 +116,28 @@ def may_grow(task: PendingTask) -> bool:
     return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
 
 
-def _is_named(wanted: str, vnode: VNode) -> bool:
+def pinned_to(task: PendingTask) -> str | None:
+    """The virtual or physical node on which alone a task may run, if it names one."""
+    kind, colon, wanted = task.strategy.partition(":")
+    return wanted if kind == tk.NODE and colon and not wanted.endswith(SOFT) else None
+
+
+def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
+    """Whether the task's cluster may some day hold it: its limits allow it, and a node above is large enough."""
+    cluster = ledger.clusters[task.cluster_id]
+    while may_grow(task) and cluster.spec.flexible and cluster.parent_id is not None:
+        most = cluster.spec.flexible_max or {}
+        if any(amount > most.get(name, amount) for name, amount in task.request.items()):
+            return False
+        above = (ledger.vnodes[v] for v in ledger.members.get(cluster.parent_id, ()))
+        if any(suits(ledger, task, v) and rs.within(task.request, v.holding.amounts) for v in above):
+            return True
+        cluster = ledger.clusters[cluster.parent_id]
+    return False
+
+
+def is_named(wanted: str, vnode: VNode) -> bool:
+    """Whether a strategy means this virtual node: by its own id, or by that of its physical node."""
     return wanted.removesuffix(SOFT) in (vnode.vnode_id, vnode.node_id)
 
 

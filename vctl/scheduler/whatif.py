@@ -75,6 +75,7 @@ class Change:
     cluster: Cluster | None = None
     node: Node | None = None
     gone: Holder | None = None
+    task: PendingTask | None = None
     where: str = ""
     """Which part of the request is meant: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
 
@@ -152,13 +153,23 @@ class Trials:
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
         """What the scheduler would do with the job, and why; with ``preempts`` also whom it would end for it."""
+        job = change.job or self.job
+        with self.state(change) as ledger, self._queued(job):
+            return self._rounds(ledger, job, change.gone, preempts=preempts)
+
+    @contextmanager
+    def state(self, change: Change) -> Iterator[Ledger]:
+        """The ledger with a change, paid for. Raises Spent when too much has been tried already."""
         copies = change.node is not None or change.gone is not None
         self.left -= self._price + self._copy_price * copies
         if self.left < 0:
             raise Spent
-        job = change.job or self.job
-        with _changed(self.situation.ledger, change) as ledger, self._queued(job):
-            return self._rounds(ledger, job, change.gone, preempts=preempts)
+        with _changed(self.situation.ledger, change) as ledger:
+            yield ledger
+
+    def trial(self, situation: Situation, ledger: Ledger) -> Trial:
+        """Rounds of the scheduler in a state, to be taken back."""
+        return Trial(situation, ledger, self._queues)
 
     @contextmanager
     def _queued(self, job: PendingJob) -> Iterator[None]:
@@ -171,7 +182,7 @@ class Trials:
 
     def _rounds(self, ledger: Ledger, job: PendingJob, gone: Holder | None, *, preempts: bool) -> Outcome:
         """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
-        trial = _Trial(self.situation, ledger, self._queues)
+        trial = self.trial(self.situation, ledger)
         wait: Wait | None = None
         victims: tuple[Victim, ...] = ()
         try:
@@ -201,7 +212,7 @@ def _is_of(wait: Wait, job: PendingJob) -> bool:
     return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
 
 
-class _Trial:
+class Trial:
     """Rounds of the scheduler on a ledger and queues, taken back at the end."""
 
     def __init__(self, situation: Situation, ledger: Ledger, queues: dict[str, Queue]) -> None:

@@ -37,12 +37,14 @@ def smaller_requests(job: PendingJob) -> Iterator[Series]:
     """Every number that could be smaller. A fixed node keeps at least one resource, a group one node."""
     spec = job.spec
     for name, amount in _numbers(job.entry):
-        yield Series(name, "entry", amount, _values(name, amount, least=0), partial(_less_entry, job, name))
+        yield Series(
+            name, "entry", amount, values_below(name, amount, least=0), partial(_less_entry, job, name)
+        )
     if job.shares_parent:
         return
     for name, amount in _numbers(spec.flexible_min) if spec.flexible else ():
         yield Series(
-            name, "minimum", amount, _values(name, amount, least=0), partial(_less_minimum, job, name)
+            name, "minimum", amount, values_below(name, amount, least=0), partial(_less_minimum, job, name)
         )
     for number, group in enumerate(spec.groups):
         yield from _of_group(job, number, group)
@@ -72,7 +74,7 @@ def _of_group(job: PendingJob, number: int, group: Group) -> Iterator[Series]:
         here = [node for node in group.nodes if node.resources.get(name) == amount]
         alone = any(sum(a > 0 for a in node.resources.values()) == 1 for node in here)
         make = partial(_less_in_group, job, number, name, amount)
-        yield Series(name, f"group {number}", amount, _values(name, amount, least=int(alone)), make)
+        yield Series(name, f"group {number}", amount, values_below(name, amount, least=int(alone)), make)
     count = len(group.nodes)
     if count > 1:
         make = partial(_fewer_nodes, job, number)
@@ -95,7 +97,7 @@ def _fewer_nodes(job: PendingJob, number: int, count: int) -> PendingJob:
     return _with_group(job, number, replace(group, nodes=group.nodes[:count]))
 
 
-def _values(name: str, amount: int, *, least: int) -> tuple[range, ...]:
+def values_below(name: str, amount: int, *, least: int = 0) -> tuple[range, ...]:
     """Whole units (MiB of memory) first; if none will do, fractions, and last nothing."""
     if name in (MEMORY, OBJECT_STORE_MEMORY):
         coarse = range(SCALE * MIB, amount, SCALE * MIB)

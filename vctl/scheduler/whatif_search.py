@@ -41,8 +41,8 @@ def helpful(
         searches = [_resume(trials)]
     else:
         searches = [
-            _resume(trials), _undrain(trials), _priority(trials), _maximum(trials), _borrow_limit(trials),
-            _request(trials), _node(trials, templates), _stop(trials),
+            _resume(trials), undrain(trials), _priority(trials), maximum(trials), borrow_limit(trials),
+            _request(trials), node(trials, templates), _stop(trials),
         ]  # fmt: skip
     try:
         for search in searches:
@@ -105,7 +105,8 @@ def _resume(trials: Trials) -> Iterator[Change]:
                 yield change
 
 
-def _undrain(trials: Trials) -> Iterator[Change]:
+def undrain(trials: Trials) -> Iterator[Change]:
+    """A drained node taken back into service."""
     ledger = trials.situation.ledger
     drained = [node for _, node in sorted(ledger.nodes.items()) if node.state in (DRAINING, DRAINED)]
     for node in drained[:MOST_NODES]:
@@ -130,7 +131,8 @@ def _priority(trials: Trials) -> Iterator[Change]:
             return
 
 
-def _maximum(trials: Trials) -> Iterator[Change]:
+def maximum(trials: Trials) -> Iterator[Change]:
+    """A higher maximum for a cluster on the way up."""
     for cluster in upward(trials.situation.ledger, trials.job.parent_id):
         limit = cluster.spec.flexible_max
         if not (cluster.spec.flexible and limit):
@@ -142,7 +144,8 @@ def _with_maximum(cluster: Cluster, most: Mapping[str, int]) -> Cluster:
     return replace(cluster, spec=replace(cluster.spec, flexible_max=most))
 
 
-def _borrow_limit(trials: Trials) -> Iterator[Change]:
+def borrow_limit(trials: Trials) -> Iterator[Change]:
+    """A higher borrow limit for a cluster on the way up."""
     for cluster in upward(trials.situation.ledger, trials.job.parent_id):
         if not (cluster.spec.flexible and cluster.borrow_limit):
             continue
@@ -195,7 +198,8 @@ def _starts(trials: Trials, change: Callable[[int], Change], number: int) -> boo
     return trials.starts(change(number))
 
 
-def _node(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
+def node(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
+    """One more node of a template that there is."""
     for key in sorted(templates)[:MOST_NODES]:
         node = templates[key]
         change = Change(NODE, node.template_id, node=node)

@@ -172,15 +172,15 @@ def run_holdings(store: Store, cluster_id: str) -> list[Row]:
 
 
 def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
-    """The virtual nodes of a cluster on nodes that take work, with the template of a whole one."""
+    """The virtual nodes of a cluster on nodes that take work; ``of_node``: all that the node of a flexible one has."""
     if cluster_id == PRIMARY:
         return store.rows(
-            "SELECT node_id AS slot_id, node_id, amounts, instances, labels, template_id, 'physical' AS kind"
+            "SELECT node_id AS slot_id, node_id, amounts, instances, labels, template_id, 1 AS whole, '' AS of_node"
             " FROM nodes WHERE state = 'ALIVE' ORDER BY node_id"
         )
     return store.rows(
-        "SELECT v.vnode_id AS slot_id, v.node_id, v.amounts, v.instances, v.labels, v.kind,"
-        " CASE WHEN v.whole THEN n.template_id ELSE '' END AS template_id"
+        "SELECT v.vnode_id AS slot_id, v.node_id, v.amounts, v.instances, v.labels, n.template_id, v.whole,"
+        " CASE WHEN v.kind = 'flexible' THEN n.amounts ELSE '' END AS of_node"
         " FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND n.state = 'ALIVE'"
         " ORDER BY v.node_id, v.vnode_id",
         cluster_id,

@@ -8,12 +8,15 @@ from vctl.cli.declare import Arg, command
 from vctl.cli.output import Answer, single
 
 
-@command("why", "vctl why last", "vctl why train-1 -o json", common=READS)
+@command("why", "vctl why last", "vctl why train-1 -o json", "vctl why task-7", common=READS)
 def why(
     call: Call,
-    job: Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")],
+    job: Annotated[
+        str,
+        Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs"),
+    ],
 ) -> Answer:
-    """Why a job waits, and what would start it now.
+    """Why a job or a task waits, and what would start it now.
 
     Says who is ahead in the queue, what each node lacks and who holds it, and the smallest changes that would
     start the job now. Each of them was tried with the scheduler on a copy of the state.
@@ -22,4 +25,4 @@ def why(
     from vctl.ops import why as ops
 
     data = ops.why(call.store, job)
-    return single(data, data["submission_id"], lambda screen: draw(screen, data))
+    return single(data, data.get("submission_id") or data["task_id"], lambda screen: draw(screen, data))

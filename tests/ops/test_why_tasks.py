@@ -1,0 +1,128 @@
+"""spec 10, 11: why a task waits, as for jobs: the reason is true when shown, and each change was tried."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world import World, hand_cranked
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
+from vctl.core.resources import CPU, SCALE
+from vctl.errors import NotFound
+from vctl.ops import jobs, nodes, submitting, tasks, why
+from vctl.spec.job_request import JobRequest
+from vctl.spec.task_request import TaskRequest
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A job with a virtual node of 2 CPUs on each of two nodes."""
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+        nodes.add(made.store, resources={CPU: 4 * SCALE}, count=2, template="t")
+        group = Group((FixedNode({CPU: 2 * SCALE}),) * 2, "STRICT_SPREAD")
+        spec = ClusterSpec(groups=(group,), flexible=False)
+        request = JobRequest(argv=("x",), submission_id="j", spec=spec, cwd="/")
+        submitting.submit(made.store, request, environment={"PATH": "/bin"})
+        made.turn()
+        yield made
+
+
+def task(world: World, cpus: float = 1, **fields: Any) -> str:
+    request = TaskRequest(argv=("sleep", "9"), job="j", request={CPU: round(cpus * SCALE)}, cwd="/", **fields)
+    form = tasks.run(world.store, request, environment={"PATH": "/bin"})
+    assert form["state_reason"] == "PendingEvaluation"
+    world.turn()
+    return str(form["task_id"])
+
+
+def told(world: World, task_id: str) -> tuple[str, str]:
+    form = tasks.get_task(world.store, task_id)
+    assert tasks.list_tasks(world.store, filters=[f"task_id={task_id}"])[0] == [form]
+    return form["state_reason"], form["message"]
+
+
+def test_a_node_that_does_not_exist_is_refused(world: World) -> None:
+    before = list(world.store.db.iterdump())
+    with pytest.raises(NotFound, match="there is no node nosuch in primary##j") as refused:
+        task(world, strategy="NODE:nosuch")
+    assert "NODE:nosuch:soft" in str(refused.value.fix)
+    assert list(world.store.db.iterdump()) == before
+    soft = task(world, strategy="NODE:nosuch:soft")
+    assert tasks.get_task(world.store, soft)["state"] == "RUNNING"
+    for named in ("t-01", "kPrimaryClusterID##j/1"):
+        assert tasks.get_task(world.store, task(world, strategy=f"NODE:{named}"))["node_id"] == "t-01"
+
+
+def test_a_node_that_left_is_named(world: World) -> None:
+    full = task(world, 2, strategy="NODE:t-01")
+    waits = task(world, 2, strategy="NODE:t-01")
+    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
+    nodes.drain(world.store, "t-01")  # no scheduler has looked since: the words are those of now all the same
+    reason = ("Infeasible", "its strategy names t-01, on which primary##j has nothing that takes work")
+    assert told(world, waits) == reason
+    world.turn()
+    assert told(world, waits) == reason
+    answer = why.why(world.store, waits)
+    assert next((one["kind"], one["command"]) for one in answer["changes"]) == (
+        "anywhere",
+        (
+            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:soft --no-wait"
+            " -- sleep 9"
+        ),
+    )
+    assert tasks.get_task(world.store, full)["state"] == "RUNNING"
+
+
+def test_need_and_free_are_compared_on_the_node_concerned(world: World) -> None:
+    task(world, 1.5, strategy="NODE:t-00")
+    task(world, 1, strategy="NODE:t-01")
+    waits = task(world, 2)
+    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 1, t-00 0.5")
+    large = task(world, 3)
+    assert told(world, large) == (
+        "Infeasible",
+        "exceeds the capacity of primary##j: 3 CPU asked on one virtual node, the largest virtual node has 2 CPU",
+    )
+    (running,) = [run for run in world.processes.running() if run.startswith("task-2.")]
+    world.processes.end(running, 0)
+    world.turn()
+    assert tasks.get_task(world.store, waits)["state"] == "RUNNING"
+    assert told(world, large)[0] == "Infeasible"
+
+
+def test_why_answers_as_for_jobs(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from vctl.cli.app import run
+
+    task(world, 2, strategy="NODE:t-00")
+    task(world, 2, strategy="NODE:t-01")
+    task(world, 2)
+    waits = task(world, 1)
+    before = list(world.store.db.iterdump())
+    answer = why.why(world.store, waits)
+    assert list(world.store.db.iterdump()) == before
+    assert {"job_id", "status", "state_reason", "queue_position", "ahead", "nodes", "changes"} <= set(answer)
+    assert (answer["task_id"], answer["job_id"], answer["queue_position"]) == (waits, 1, 2)
+    assert answer["ahead"] == [{"task_id": "task-3", "resources": {"CPU": 2.0}}]
+    assert [(node["vnode_id"], node["verdict"], node["need"], node["have"]) for node in answer["nodes"]] == [
+        (f"kPrimaryClusterID##j/{n}", "feasible but not available", {"CPU": 1.0}, {"CPU": 0.0}) for n in (0, 1)
+    ]  # fmt: skip
+    kinds = [change["kind"] for change in answer["changes"]]
+    assert kinds == ["request"], answer["changes"]  # what came free would go to the one ahead
+    monkeypatch.setenv("VCTL_HOME", str(world.home))
+    monkeypatch.setenv("VCTL_LOCAL_NODE", "0")
+    assert run(["why", waits, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["message"] == answer["message"]
+    assert run(["why", waits]) == 0
+    assert capsys.readouterr().out.startswith(
+        f"{waits} waits (InsufficientResources): needs 1 CPU on one node; "
+    )
+    for line in answer["changes"][0]["command"].split(" && "):
+        assert run(shlex.split(line)[1:]) == 0
+    world.turn()
+    assert tasks.get_task(world.store, "last")["state"] == "RUNNING"
+    assert jobs.get_job(world.store, "j")["status"] == "RUNNING"
