@@ -39,7 +39,7 @@ WORDS = {
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Play work under other policies or on other machines.", "simulate"),
-    "why": ("Why a job waits, and what would start it now.", "why"),
+    "why": ("Why a job or a task waits, and what would start it now.", "why"),
     "demand": ("What waits for resources.", "leases"),
     "events": ("The history of changes.", "views"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
