@@ -67,7 +67,7 @@ complete -c vctl -n __vctl_none -a shell -d 'Open a shell with a terminal inside
 complete -c vctl -n __vctl_none -a job -d 'Submit, watch and stop jobs.'
 complete -c vctl -n __vctl_none -a task -d 'Run commands inside a job, watch and cancel them.'
 complete -c vctl -n __vctl_none -a status -d 'What runs, what waits and what is free.'
-complete -c vctl -n __vctl_none -a why -d 'Why a job waits, and what would start it now.'
+complete -c vctl -n __vctl_none -a why -d 'Why a job or a task waits, and what would start it now.'
 complete -c vctl -n __vctl_none -a events -d 'The history of changes.'
 complete -c vctl -n __vctl_none -a list -d 'List objects of one kind.'
 complete -c vctl -n __vctl_none -a get -d 'Show one object.'
