@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # what typing.TYPE_CHECKING is to a type checker, without importing it
 if TYPE_CHECKING:
+    from vctl.client.allocation import init, shutdown
     from vctl.client.api import (
         Client,
         available_resources,
@@ -44,12 +45,13 @@ __all__ = [
     "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "Client", "DoesNotExist", "Exists", "FixedSizeNode",
     "FixedSizeNodes", "In", "Job", "NotIn", "RuntimeContext", "Task", "VctlError", "VirtualCluster",
     "VirtualClusterInfo", "VirtualNodeInfo", "available_resources", "cluster_resources", "connect",
-    "get_runtime_context", "list_clusters", "list_events", "list_jobs", "list_leases", "list_nodes",
-    "list_objects", "list_tasks", "list_vnodes", "nodes", "summarize_jobs", "summarize_objects",
+    "get_runtime_context", "init", "list_clusters", "list_events", "list_jobs", "list_leases", "list_nodes",
+    "list_objects", "list_tasks", "list_vnodes", "nodes", "shutdown", "summarize_jobs", "summarize_objects",
     "summarize_tasks",
 ]  # fmt: skip
 
 _ROOMS = {
+    "vctl.client.allocation": ("init", "shutdown"),
     "vctl.client.virtual_cluster": ("VirtualCluster",),
     "vctl.client.context": ("RuntimeContext", "VirtualClusterInfo", "VirtualNodeInfo"),
     "vctl.client.handles": ("Job", "Task"),

@@ -1,69 +1,26 @@
-"""The near side of ``runtime.relay``: hands this command's standard input, or its terminal, to the job it submitted."""
+"""This command's terminal as that of a job: the near side of ``runtime.relay``."""
 
 import contextlib
 import fcntl
 import os
-import secrets
 import select
 import signal
 import socket
 import sys
 import termios
-import threading
 import tty
 from collections.abc import Iterator
-from pathlib import Path
 
 from vctl.cli.call import Call
 from vctl.cli.common import INTERRUPTED
-from vctl.runtime.relay import DATA, SIZE, address, frame
+from vctl.runtime.door import Door
+from vctl.runtime.relay import DATA, SIZE, frame
 
-FOLDER = "attach"
 LOOK_S = 0.05
 SAY_SO_AFTER_S = 1.0
 END_OF_INPUT = b"\x04"
 CHUNK = 1 << 14
 NO_SIZE = b"\0" * 8
-
-
-class Door:
-    """A socket at which the process of the job knocks; nobody else can reach its directory."""
-
-    def __init__(self, home: Path) -> None:
-        folder = home / FOLDER
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = folder / secrets.token_hex(8)
-        self.listening = socket.socket(socket.AF_UNIX)
-        held, name = address(os.fspath(self.path))
-        try:
-            self.listening.bind(name)
-        finally:
-            os.close(held)
-        self.listening.listen()
-
-    def __enter__(self) -> "Door":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listening.close()
-        self.path.unlink(missing_ok=True)
-
-    def hand_over_stdin(self) -> None:
-        """Give the standard input to the job as soon as it starts, while this command goes on."""
-
-        def wait() -> None:
-            with contextlib.suppress(OSError):  # closed: the job is over
-                line, _ = self.listening.accept()
-                with line:
-                    socket.send_fds(line, [b"."], [0])
-
-        threading.Thread(target=wait, daemon=True).start()
-
-    def opened(self, within_s: float) -> socket.socket | None:
-        """The line to the job once it has started."""
-        if not select.select([self.listening], [], [], within_s)[0]:
-            return None
-        return self.listening.accept()[0]
 
 
 def converse(call: Call, door: Door, submission_id: str) -> int:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from vctl.core.clusters import PRIMARY
-from vctl.errors import BadSpec
 
 CLUSTER_VARIABLES = ("VCTL_CLUSTER_ID", "VIRTUAL_CLUSTER_ID", "VCTL_CLUSTER_PATH")
 JOB_VARIABLE = "VCTL_SUBMISSION_ID"
 
+_NOTHING: Mapping[str, str] = {}
 _innermost: ContextVar[Block | None] = ContextVar("vctl_block", default=None)
 _lock = threading.Lock()
 _blocks: list[Block] = []
@@ -29,10 +30,13 @@ class Block:
     cluster_id: str
     path: str
     outer: Block | None
+    of_job: Mapping[str, str]
+    """What else a job says, where the block is the cluster of one."""
 
     def variables(self) -> dict[str, str]:
         """What a child process must see."""
-        return dict(zip(CLUSTER_VARIABLES, (self.cluster_id, self.cluster_id, self.path), strict=True))
+        own = dict(zip(CLUSTER_VARIABLES, (self.cluster_id, self.cluster_id, self.path), strict=True))
+        return {**self.of_job, **own}
 
 
 def cluster_id() -> str:
@@ -52,27 +56,15 @@ def submission_id() -> str | None:
     return os.environ.get(JOB_VARIABLE) or None
 
 
-def job_here() -> str:
-    """The same, where there must be one."""
-    found = submission_id()
-    if found is None or cluster_id() == PRIMARY:
-        raise BadSpec(
-            f"a virtual cluster is made inside a job, and this process is in none ({JOB_VARIABLE} is not set)",
-            fix="submit the program with `vctl job submit -- python PROGRAM`, or make a cluster that lasts with"
-            " vctl.connect().clusters.create(ID, spec=...)",
-        )
-    return found
-
-
-def enter(cluster: str) -> Block:
-    """Be in a cluster from now on."""
+def enter(cluster: str, of_job: Mapping[str, str] = _NOTHING) -> Block:
+    """Be in a cluster from now on; ``of_job``: the variables of the job whose cluster it is."""
     outer = _innermost.get()
     above = os.environ.get("VCTL_CLUSTER_PATH") or cluster_id() if outer is None else outer.path
-    block = Block(cluster, f"{above}/{cluster}", outer)
+    block = Block(cluster, of_job.get("VCTL_CLUSTER_PATH") or f"{above}/{cluster}", outer, of_job)
     _innermost.set(block)
     with _lock:
         if not _blocks:
-            _outside.update({name: os.environ.get(name) for name in CLUSTER_VARIABLES})
+            _outside.update({name: os.environ.get(name) for name in block.variables()})
         _blocks.append(block)
         os.environ.update(block.variables())
     return block

@@ -15,6 +15,7 @@ from vctl.client.specs import Amounts, Groups, document_of
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
 
 if TYPE_CHECKING:
+    from vctl.client.allocation import Allocation
     from vctl.client.context import VirtualClusterInfo
     from vctl.client.place import Place
     from vctl.core.clusters import ClusterSpec
@@ -25,10 +26,10 @@ LONGEST_PAUSE_S = 0.5
 class VirtualCluster:
     """A part of the cluster: what it must have at once, and how far it may grow.
 
-    As a value it goes with a submit; as a context it is made inside a running job. Entering waits for room, at
-    most ``timeout_s`` when given. What is started in the block stays in it. Leaving waits for its tasks that are
-    not detached and gives everything back; after an exception they are cancelled first. ``name`` becomes the last
-    part of its id; one is made up when it is left out.
+    As a value it goes with a submit. As a context it is made inside the job that the program runs in; outside of jobs
+    a job of its own holds it. Entering waits for room, at most ``timeout_s`` when given. What is started in the block
+    stays in it. Leaving waits for its tasks that are not detached and gives everything back; after an exception they
+    are cancelled first. ``name`` becomes the last part of its id; one is made up when it is left out.
     """
 
     def __init__(
@@ -104,10 +105,18 @@ class VirtualCluster:
     def __enter__(self) -> VirtualCluster:
         if self._inside is not None:
             raise BadSpec("this VirtualCluster is entered already", fix="make another one for a nested block")
+        from vctl.client.allocation import Allocation, is_outside
         from vctl.client.api import place_of
 
-        job, parent, place = inside.job_here(), inside.cluster_id(), place_of()
-        cluster_id = self._make(place, job, parent)
+        place = place_of()
+        if is_outside():
+            spec = self.parsed(place.config.get("unit_resources"))
+            held = Allocation(place, spec, name=self.name, timeout_s=self.timeout_s)
+            block = inside.enter(held.variables["VCTL_CLUSTER_ID"], held.variables)
+            self._inside = _Inside(place, held.job.submission_id, block, held)
+            return self
+        job = str(inside.submission_id())
+        cluster_id = self._make(place, job, inside.cluster_id())
         self._inside = _Inside(place, job, inside.enter(cluster_id))
         return self
 
@@ -172,12 +181,13 @@ class VirtualCluster:
 
 
 class _Inside:
-    """A cluster that was made and entered, until it is given back."""
+    """A cluster that was made and entered, until it is given back; ``held`` where a job of its own holds it."""
 
-    def __init__(self, place: Place, job: str, block: inside.Block) -> None:
+    def __init__(self, place: Place, job: str, block: inside.Block, held: Allocation | None = None) -> None:
         self.place = place
         self.job = job
         self.block = block
+        self.held = held
 
     def close(self, *, orderly: bool) -> None:
         """Wait for its tasks, or cancel them; then give it back, with what was made in it."""
@@ -191,7 +201,10 @@ class _Inside:
             with contextlib.suppress(NotFound):  # the job may be over, and everything gone with it
                 if not orderly:
                     self._cancel()
-                self._remove()
+                if self.held is None:
+                    self._remove()
+            if self.held is not None:
+                self.held.close(orderly=orderly)
 
     def _attached(self) -> list[str]:
         """Tasks that nobody detached, in it and below it."""

@@ -14,6 +14,8 @@ from vctl.store import jobs as table
 from vctl.store import rows
 from vctl.store.store import Row, Store
 
+_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "what it held"}
+
 
 def rerun(store: Store, ref: str | int) -> forms.Form:
     """Queue a job, or all of an array, again. One member of an array sees the index that it had."""
@@ -32,9 +34,8 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
     if (relay := options.get("relay")) is not None and relay[0] != "label":
         raise BadSpec(
-            f"job {row['submission_id']} had the {'terminal' if relay[0] == 'terminal' else 'standard input'} of the"
-            " command that submitted it",
-            fix="submit it again with the same options",
+            f"job {row['submission_id']} belonged to the program that submitted it: {_TIES[relay[0]]}",
+            fix="run that program again",
         )
     env = dict(rows.loads(launch["env"]))
     if array is None and row["array_id"] is not None:

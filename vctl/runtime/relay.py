@@ -4,6 +4,7 @@ Run as a script, `python -I -S relay.py MODE SOCKET -- COMMAND`, as the main pro
 
     label     every line of the command's output gets the rank of the process in front: "3: line"
     stdin     the command gets the standard input of the submitting command, which hands it over SOCKET
+    hold      no command: waits until the program that submitted the job lets go, or is gone
     terminal  the command gets a terminal of its own; what is typed and shown travels over SOCKET
 
 SOCKET is a unix socket of the command that submitted the job, below the state directory. When that command is
@@ -25,6 +26,8 @@ HUNG_UP = 128 + signal.SIGHUP
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _HANG_UP_S = 1.0
+_TOLD = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_UNTOLD = ("VCTL_RUN_ID", "VCTL_HOME")  # the first marks the processes of a run, which the program is not
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -34,6 +37,8 @@ def main(words: list[str]) -> None:
     if mode == "label":
         label(os.environ.get("RANK", "0"), command)
     line = reach(path)
+    if mode == "hold":
+        hold(line)
     if mode == "stdin":
         take_stdin(line, command)
     Terminal(line, command).serve()
@@ -88,6 +93,26 @@ def take_stdin(line: socket.socket, command: list[str]) -> None:
     os.close(handed[0])
     line.close()
     execute(command)
+
+
+def hold(line: socket.socket) -> None:
+    """Tell the program what a process of this job sees, then wait for the code with which it lets go."""
+    import json
+    import struct
+
+    told = {
+        name: value for name, value in os.environ.items() if name.startswith(_TOLD) and name not in _UNTOLD
+    }
+    line.sendall(json.dumps(told).encode(errors="surrogateescape") + b"\n")
+    peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    try:
+        program = os.pidfd_open(struct.unpack("3i", peer)[0])
+    except ProcessLookupError:
+        os._exit(HUNG_UP)
+    # forks of the program have the line too: it is not closed when the program alone is killed
+    ready = select.select([line.fileno(), program], [], [])[0]
+    word = line.recv(3) if line.fileno() in ready else b""
+    os._exit(int(word) if word else HUNG_UP)
 
 
 def end_as(status: int) -> None:

@@ -275,7 +275,8 @@ def _attached(
         )
     if not terminal and os.isatty(0):
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
-    from vctl.cli.attach import Door, converse
+    from vctl.cli.attach import converse
+    from vctl.runtime.door import Door
 
     with Door(call.home) as door:
         attach = ("terminal" if terminal else "stdin", os.fspath(door.path))

@@ -1,0 +1,157 @@
+"""A job without a command of its own: it holds what a program asked for, until the program lets go or is gone.
+
+Its process only waits for the program that submitted it. The program takes over what the environment of a job says, so
+that all that it does from then on happens in the cluster of that job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vctl.client import forms, inside
+from vctl.client.handles import Job
+from vctl.core.jobs import FINAL, PENDING
+from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
+
+if TYPE_CHECKING:
+    import socket
+
+    from vctl.client.place import Local, Place
+    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.core.clusters import ClusterSpec
+    from vctl.runtime.door import Door
+
+LOOK_S = 0.05
+COMMAND = ("allocation",)
+"""Shown as the command of the job; nothing of that name is run."""
+
+
+class Allocation:
+    """What a program holds; made when it is granted."""
+
+    def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
+        from vctl.client.place import Local
+        from vctl.ops import submitting
+        from vctl.runtime.door import Door
+        from vctl.spec.job_request import JobRequest
+
+        if not isinstance(place, Local):
+            raise NotPermitted(
+                "a program outside a job holds resources on the machine of the state directory, not through a server",
+                fix="submit the program: connect().submit([sys.executable, 'PROGRAM'], virtual_cluster=...)",
+            )
+        config = place.config
+        with Door(config.home()) as door:
+            request = JobRequest(
+                argv=COMMAND,
+                cluster=config.get("cluster"),
+                spec=spec,
+                entry=None if spec.has_gang else {},
+                submission_id=name,
+                job_scope=config.get("job_scope"),
+                attach=("hold", os.fspath(door.path)),
+            )
+            form = place.ask(submitting.submit, request)
+            self.job = Job(place, str(form["submission_id"]))
+            try:
+                self._line = self._granted(place, door, timeout_s)
+            except BaseException:
+                self.job.stop(wait=False)
+                raise
+        self.variables = self._hear()
+
+    def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
+        """The line to the process of the job, as soon as that runs."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        with place.waiting("jobs", self.job.submission_id) as pause:
+            while (line := door.opened(LOOK_S)) is None:
+                form = self.job.info()
+                if form["status"] in FINAL:
+                    raise Conflict(
+                        f"allocation {self.job.submission_id} is {form['status']}: {_why(form)}",
+                        fix=f"see `vctl job status {self.job.submission_id}`",
+                    )
+                if give_up is not None and time.monotonic() >= give_up:
+                    raise TimedOut(
+                        f"no room for the allocation for {timeout_s:g} s: {form['message']}",
+                        fix="ask for less, wait longer with timeout_s, or end what holds it: vctl vc tree",
+                    )
+                if form["status"] == PENDING:
+                    pause(LOOK_S)
+        return line
+
+    def _hear(self) -> Mapping[str, str]:
+        """What the environment of the job says."""
+        with self._line.makefile("rb") as told:
+            found: Mapping[str, str] = json.loads(told.readline() or b"{}")
+        return found
+
+    def close(self, *, orderly: bool = True) -> None:
+        """Give everything back and wait until it is free. Raises Conflict when it was taken away before."""
+        with contextlib.suppress(OSError):  # its process may be gone
+            self._line.sendall(b"0" if orderly else b"1")
+        self._line.close()
+        try:
+            form = self.job.info()
+            self.job.wait()
+        except NotFound:
+            return  # it was deleted
+        if orderly and form["status"] in FINAL:
+            raise Conflict(
+                f"allocation {self.job.submission_id} ended before the program did: {form['status']}, {_why(form)}",
+                fix="what ran in it since then may not have had what was asked for; run it again",
+            )
+
+
+def _why(form: forms.JobForm) -> str | None:
+    return form["message"] or form["state_reason"]
+
+
+_held: list[VirtualCluster] = []
+
+
+def init(
+    virtual_cluster: VirtualCluster | Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    timeout_s: float | None = None,
+) -> VirtualCluster:
+    """Hold a virtual cluster from here on, until ``shutdown()`` or the end of the program; waits until it is there.
+
+    Outside a job a job of its own holds it; inside one it is a sub-cluster. A program that is killed gives it back.
+    """
+    from vctl.client.virtual_cluster import VirtualCluster
+
+    if _held:
+        raise BadSpec("vctl.init() was called already", fix="call vctl.shutdown() first")
+    given = virtual_cluster.as_dict() if isinstance(virtual_cluster, VirtualCluster) else virtual_cluster
+    if isinstance(virtual_cluster, VirtualCluster):
+        name, timeout_s = name or virtual_cluster.name, timeout_s or virtual_cluster.timeout_s
+    wanted = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
+    _held.append(wanted.__enter__())
+    atexit.register(_at_exit, os.getpid())
+    return wanted
+
+
+def shutdown() -> None:
+    """Give back what ``init()`` holds, if it holds anything; waits for tasks that are not detached."""
+    if _held:
+        _held.pop().__exit__(None, None, None)
+
+
+def _at_exit(pid: int) -> None:
+    if os.getpid() == pid:  # a fork of the program holds nothing
+        shutdown()
+
+
+def is_outside() -> bool:
+    """Whether this program is in no job, so that only an allocation gives it a cluster of its own."""
+    from vctl.core.clusters import PRIMARY
+
+    return inside.submission_id() is None or inside.cluster_id() == PRIMARY
