@@ -61,7 +61,8 @@ def test_a_block_outside_a_job_runs_in_a_job_of_its_own(daemon: Site) -> None:
         with {TWO} as vc:
             context = get_runtime_context()
             tell(id=vc.cluster_id, env=os.environ["VCTL_CLUSTER_ID"], has=cluster_resources(),
-                 job=context.submission_id, in_job=context.in_job, parent=context.current_cluster().parent_cluster().cluster_id(),
+                 job=context.submission_id, in_job=context.in_job,
+                 parent=context.current_cluster().parent_cluster().cluster_id(),
                  node=context.current_node().total_resources(), jobs=[one["submission_id"] for one in list_jobs()])
             task = sh("echo $VCTL_CLUSTER_ID")
             task.wait()
