@@ -31,18 +31,18 @@ def build(home: Path, now_s: float) -> World:
         template="32c8g",
         node_id="gpu-box-of-the-vision-laboratory",
     )
-    for name, count in (("vision-laboratory-of-the-institute", 3), ("robotics", 2)):
+    for name, count in (("computer-vision-laboratory", 3), ("robotics", 2)):
         clusters.create(world.store, name, divisible=True, replica_sets={"32c8g": count})
     clusters.create(world.store, "teaching", divisible=True, spec=_spec({"CPU": 16, "GPU": 2}))
     for number in range(TEAMS):
-        clusters.create(world.store, f"group-{number:02d}", divisible=True, spec=_spec({}))
+        clusters.create(world.store, f"team-{number:02d}", divisible=True, spec=_spec({}))
     for number in range(5):
         clusters.create(
             world.store, f"seminar-{number}", divisible=True, spec=_spec({"CPU": 1}), parent_id="teaching"
         )
     for number in range(12):
         submit(world, f"training-run-of-the-vision-transformer-{number:02d}", 16, 4, user="ana", limit_s=7200)
-    submit(world, "segmentation", 32, 8, cluster="vision-laboratory-of-the-institute", user="ben", nodes_=2)
+    submit(world, "segmentation", 32, 8, cluster="computer-vision-laboratory", user="ben", nodes_=2)
     submit(world, "calibration", 8, 1, cluster="robotics", user="carla", limit_s=3700)
     failed = submit(world, "data-preparation", 1, 0, cluster="robotics", user="carla")
     world.turn()

@@ -54,12 +54,14 @@ def _height(sections: list[Section]) -> int:
 
 def _fit(sections: list[Section], room: int) -> None:
     """Take rows from the longest section until all of them fit; the empty lines between them go last."""
-    while _height(sections) > room:
-        longest = max(sections, key=lambda one: len(one.lines))
-        if len(longest.lines) <= LEAST_LINES:
-            return
-        longest.lines.pop()
-        longest.hidden += 1
+    for least in (LEAST_LINES, LEAST_LINES - 1):
+        room += len(sections) * (least < LEAST_LINES)  # without the empty lines
+        while _height(sections) > room:
+            longest = max(sections, key=lambda one: len(one.lines))
+            if len(longest.lines) <= least:
+                break
+            longest.lines.pop()
+            longest.hidden += 1
 
 
 def _head(screen: "Screen", data: Data) -> Iterator[str]:

@@ -124,7 +124,7 @@ def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
     lines = [{**group[0], "nodes": _names(group)} for group in groups.values()]
     for line, group in zip(lines, groups.values(), strict=True):
         if len(group) > 1 and any(node["holders"] != line["holders"] for node in group):
-            line["holders"] = []
+            line["holders"], line["note"] = [], "several"
     return sorted(lines, key=lambda line: order.index(line["verdict"]))
 
 

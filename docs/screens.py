@@ -1,0 +1,139 @@
+"""Draw the pictures of docs/screens/ with the real commands on terminals of 80x24 and 200x50.
+
+python -m docs.screens            writes those that have changed
+python -m docs.screens --check    says which are out of date, exit code 1 when any is
+
+The cluster is that of tests/crowd.py at a fixed moment, so the same code draws the same pictures.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import shutil
+import struct
+import sys
+import tempfile
+import termios
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from tests import crowd
+
+DOCS = Path(__file__).parent
+NOW_S = datetime(2026, 11, 20, 14, 30, tzinfo=UTC).timestamp()
+SIZES = [(80, 24), (200, 50)]
+SCREENS = {
+    "status": "status",
+    "ps": "ps --watch",
+    "tree": "vc tree --watch",
+    "why": f"why {crowd.WAITS}",
+    "events": "list events --watch",
+    "nodes": "node list",
+    "job": f"job status {crowd.WAITS}",
+}
+CONTROL = re.compile(r"\x1b\[(?![0-9;]*m)[0-9;?]*[a-zA-Z]|\r")
+
+
+def main(arguments: list[str]) -> int:
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    stale = []
+    home = Path(tempfile.gettempdir(), "vctl-screens")  # its name stands in the pictures
+    home.mkdir()
+    try:
+        world = crowd.build(home, NOW_S)
+        assert world.scheduler is not None
+        world.scheduler.last_round_ms = 1.25
+        world.scheduler.beat()
+        for name, line in SCREENS.items():
+            for size in SIZES:
+                path = DOCS / "screens" / f"{name}-{size[0]}x{size[1]}.svg"
+                drawn = picture(f"vctl {line}", terminal(home, line, size), size)
+                if not path.exists() or path.read_text(encoding="utf-8") != drawn:
+                    stale.append(path)
+                    if "--check" not in arguments:
+                        path.parent.mkdir(exist_ok=True)
+                        path.write_text(drawn, encoding="utf-8")
+        world.close()
+    finally:
+        shutil.rmtree(home)
+    for path in stale:
+        print(f"{'out of date:' if '--check' in arguments else 'wrote'} {path.relative_to(DOCS.parent)}")
+    return bool(stale) if "--check" in arguments else 0
+
+
+def terminal(home: Path, line: str, size: tuple[int, int]) -> str:
+    """What a command shows at that moment on a terminal of that size; of a watched one the first look."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os._exit(command(home, line))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    out = b""
+    while True:
+        try:
+            block = os.read(fd, 1 << 16)
+        except OSError:
+            break
+        if not block:
+            break
+        out += block
+    os.waitpid(pid, 0)
+    os.close(fd)
+    return CONTROL.sub("", out.decode())
+
+
+def command(home: Path, line: str) -> int:
+    """The command line in this process, with a clock that stands still and nothing to repeat."""
+    from vctl.cli import app, words
+    from vctl.cli.call import Call
+    from vctl.store.store import Store
+
+    class Then(datetime):
+        @classmethod
+        def now(cls, _zone: object = None) -> datetime:  # type: ignore[override]
+            return datetime.fromtimestamp(NOW_S, UTC)
+
+    def interrupted(_: Call) -> None:
+        raise KeyboardInterrupt
+
+    time.sleep(0.05)  # until the terminal has its size
+    time.time = lambda: NOW_S
+    time.time_ns = lambda: int(NOW_S * 1e9)
+    written, then = time.strftime, time.gmtime(NOW_S)
+    time.strftime = lambda form, moment=then: written(form, moment)  # type: ignore[misc]
+    Store.__init__.__defaults__ = (time.time_ns,)  # the clock of a store that is opened from now on
+    words.datetime = Then  # type: ignore[attr-defined, misc]
+    Call.pause = interrupted  # type: ignore[method-assign]
+    for name in [name for name in os.environ if name.startswith("VCTL_") or name == "NO_COLOR"]:
+        del os.environ[name]
+    os.environ |= {"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "TERM": "xterm-256color",
+                   "XDG_CONFIG_HOME": str(home)}  # fmt: skip
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    code = app.run(line.split())
+    sys.stdout.flush()
+    return code
+
+
+def picture(title: str, text: str, size: tuple[int, int]) -> str:
+    """A terminal of that size as SVG, the fonts those of the reader."""
+    console = Console(width=size[0], record=True, file=io.StringIO(), color_system="standard",
+                      force_terminal=True, _environ={})  # fmt: skip
+    lines = [line.rstrip(" ") for line in text.rstrip("\n").split("\n")]
+    for line in [*lines, *[""] * (size[1] - len(lines))]:
+        console.print(Text.from_ansi(line), no_wrap=True, crop=True)
+    drawn = console.export_svg(title=title, theme=MONOKAI, unique_id="screen")
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+    return drawn.replace("Fira Code", "DejaVu Sans Mono")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
