@@ -80,7 +80,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("idle_exit", "duration", "VCTL_IDLE_EXIT", "A background scheduler ends when idle so long.", 60),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
-    Setting("log_max_bytes", "size", "VCTL_LOG_MAX_BYTES", "A running job's log rotates here; 0: never.", 0),
+    Setting(
+        "log_max_bytes",
+        "size",
+        "VCTL_LOG_MAX_BYTES",
+        "Of a longer log only the latest bytes are kept; 0: all.",
+        0,
+    ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 

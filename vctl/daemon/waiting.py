@@ -91,17 +91,19 @@ class Output:
         self.watch = watch
         self.shown = 0
         self._fd: int | None = None
+        self._read_to = 0
 
     def copy(self, *, to_the_end: bool) -> None:  # noqa: ARG002  # a server sends until the end
         """Write what is new."""
         if self._fd is None:
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
+            if (fd := logs.open_log(self.path)) is None:
                 return
+            self._fd = fd
             self.watch.add(self.path, MODIFY)
-        if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
-            os.lseek(self._fd, 0, os.SEEK_SET)  # the log was rotated
-        while chunk := os.read(self._fd, 1 << 16):
+        end = os.fstat(self._fd).st_size
+        if end < self._read_to:
+            self._read_to = 0  # the log was cut
+        for read_to, chunk in logs.pieces(self._fd, self._read_to, end):
+            self._read_to = read_to
             self.shown += len(chunk)
             logs.write_out(chunk)

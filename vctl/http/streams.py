@@ -67,9 +67,9 @@ async def _follow(
     while not server.changes.ended:
         ticket = server.changes.ticket()
         over = await server.read(is_over)
-        for block in logs.read_log(path, offset=offset):
-            offset += len(block)
+        for sent_to, block in logs.new_pieces(path, offset):
             yield block
+            offset = sent_to
         if over:
             return
         try:
