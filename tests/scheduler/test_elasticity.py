@@ -199,7 +199,9 @@ def test_a_new_virtual_node_has_the_labels_and_the_next_rank() -> None:
     fill(ledger, "a")
     (step,) = grow(ledger, "a", g.amounts("1c")) or []
     assert (step.before, step.after.vnode_id, step.after.rank) == (None, "a/1", 1)
-    assert step.after.labels == {"zone": "b", "ray.io/vnode_id": "a/1", "ray.io/vcluster_id": "a"}
+    assert step.after.labels == {
+        "zone": "b", "ray.io/vnode_id": "a/1", "ray.io/vcluster_id": "a", "ray.io/node-id": "n2",
+    }  # fmt: skip
 
 
 # ---- siblings that lend ----

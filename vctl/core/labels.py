@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-VNODE_ID, VCLUSTER_ID = "ray.io/vnode_id", "ray.io/vcluster_id"
-"""System labels that every virtual node carries."""
+VNODE_ID, VCLUSTER_ID, NODE_ID = "ray.io/vnode_id", "ray.io/vcluster_id", "ray.io/node-id"
+"""System labels that every virtual node carries: itself, its cluster, its physical node."""
+OWN = frozenset({VNODE_ID, NODE_ID})
+"""Those that tell one virtual node from others that are alike."""
 
 Labels = Mapping[str, str]
 
@@ -33,6 +35,11 @@ def value_problem(value: str) -> str | None:
             " or digit"
         )
     return None
+
+
+def common(labels: Labels) -> tuple[tuple[str, str], ...]:
+    """What virtual nodes that are alike have in common, as a key."""
+    return tuple(sorted(item for item in labels.items() if item[0] not in OWN))
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,9 +294,9 @@ class Ledger:
         template_id = template_of(vnode, node)
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] != template_id:
-            own = sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)
+            own = lb.common(vnode.labels)
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
-            number = kinds.setdefault((tuple(own), template_id), len(kinds))
+            number = kinds.setdefault((own, template_id), len(kinds))
             known = self._static[vnode_id] = (vnode, template_id, number)
         index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, room)
 
@@ -311,7 +311,7 @@ def template_of(vnode: VNode, node: Node) -> str:
 
 def primary_labels(node: Node) -> dict[str, str]:
     """Labels of a physical node as a virtual node of the primary cluster."""
-    return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY}
+    return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: node.node_id}
 
 
 def joined_since(before: Ledger, after: Ledger) -> dict[str, set[str]]:

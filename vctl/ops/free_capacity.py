@@ -153,5 +153,5 @@ class FreeCapacity:
 def _labels(row: Row, *, physical: bool) -> Labels:
     labels: dict[str, str] = loads(row["labels"])
     if physical:
-        return {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY}
+        return {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: row["node_id"]}
     return labels

@@ -301,7 +301,19 @@ def update(
         if resources is not None:
             amounts = {name: amount for name, amount in {**total.amounts, **resources}.items() if amount}
             cores = total.cores if node.source == nd.LOCAL else None
-            total = whole_node(amounts, units, cores)
+            total = whole_node(amounts, units | set(node.total.instances), cores)
+            devices = rows.loads(row["devices"])
+            known = {GPU: [gpu["index"] for gpu in devices.get("gpus", ())], **devices.get("numbers", {})}
+            used = table.numbers_in_use(store, node.node_id)
+            total = rs.renumbered(total, node.total, known, used)
+            for name in {*total.instances, *node.total.instances}:
+                had = [
+                    *known.get(name, ()),
+                    *node.total.instances.get(name, ()),
+                    *total.instances.get(name, ()),
+                ]
+                known[name] = list(dict.fromkeys(had))
+            table.remember_devices(store, node.node_id, {**devices, "numbers": known})
         merged = dict(node.labels if labels is None else labels)
         shrunk = node.shrunk or (is_used(store, node.node_id) and not rs.Room(total).fits_exactly(node.total))
         table.set_total(store, replace(node, total=total, labels=merged, shrunk=shrunk))

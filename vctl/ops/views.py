@@ -49,14 +49,14 @@ def nodes(store: Store, cluster_id: str | None = None) -> list[forms.Form]:
 
 def _node(slot: Slot, cluster_id: str) -> forms.Form:
     row, physical = slot.row, cluster_id == PRIMARY
-    labels = loads(row["labels"])
+    labels = {**loads(row["labels"]), lb.NODE_ID: row["node_id"]}
     if physical:
         labels = {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY}
     return {
         "NodeID": row["node_id"] if physical else row["vnode_id"],
         "Alive": slot.state not in LOST,
         "NodeName": row["hostname"] if physical else row["node_id"],
-        "NodeType": row["template_id"] if physical else "",
+        "NodeType": row["template_id"] or "",
         "Resources": forms.amounts(slot.total),
         "Available": forms.amounts(slot.free if slot.state == ALIVE else dict.fromkeys(slot.free, 0)),
         "Labels": labels,

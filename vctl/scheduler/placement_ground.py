@@ -50,11 +50,14 @@ class Ground:
         """The physical node of a slot."""
         return self.ledger.vnodes[slot_id].node_id
 
-    def apart(self, named: frozenset[str]) -> dict[str, tuple[str, ...]]:
-        """Nodes to be looked at one by one: crowded ones, and those of slots that a selector calls by id."""
+    def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Nodes to be looked at one by one: crowded ones, and those that a selector calls by id, or slots of them."""
         nodes = {node_id: tuple(sorted(slots)) for node_id, slots in self.crowded.items()}
         for slot_id in named:
             if self.class_of(slot_id) is not None:
+                nodes.setdefault(self.node_of(slot_id), (slot_id,))
+        for slot_id in (one for group in self.classes for one in group.ids) if on else ():
+            if self.node_of(slot_id) in on:
                 nodes.setdefault(self.node_of(slot_id), (slot_id,))
         return nodes
 
@@ -124,7 +127,7 @@ def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:
         holding = vnode.holding
         template_id = template_of(vnode, node)
         key: ClassKey = (
-            tuple(sorted(item for item in vnode.labels.items() if item[0] != lb.VNODE_ID)),
+            lb.common(vnode.labels),
             template_id,
             tuple(sorted(holding.amounts.items())),
             tuple(sorted((name, tuple(sorted(i.values()))) for name, i in holding.instances.items())),

@@ -118,16 +118,19 @@ class Terrain:
         self._survey()
 
     def _survey(self) -> None:
-        conditions = (c for selector in self.interest.selectors for c in selector if c.key == lb.VNODE_ID)
-        named = frozenset(value for condition in conditions for value in condition.values)
+        conditions = [c for selector in self.interest.selectors for c in selector if c.key in lb.OWN]
+        named, on = (
+            frozenset(value for c in conditions if c.key == key for value in c.values)
+            for key in (lb.VNODE_ID, lb.NODE_ID)
+        )
         ground = self.ground
-        apart = ground.apart(named)
+        apart = ground.apart(named, on)
         missing = ground.count_apart(apart)
         found: list[tuple[str, NodeState, int, Iterator[Spot]]] = []
         for group in ground.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector calls these by id, so any other id stands for theirs
-                labels = {**group.labels, lb.VNODE_ID: "\0"} if named else group.labels
+                labels = {**group.labels, **dict.fromkeys(lb.OWN, "\0")} if conditions else group.labels
                 state = NodeState((self._slot(labels, group, group.room, ground.way_of(group)),), 0)
                 first = next(ground.spots(group, apart))[0] if apart else ground.node_of(group.ids[0])
                 found.append((first, state, count, ground.spots(group, apart)))
@@ -150,7 +153,8 @@ class Terrain:
         group = self.ground.class_of(slot_id)
         assert group is not None, slot_id
         if (way := self.ground.way(slot_id)) is not None:
-            return self._slot(group.labels, group, group.room, way)
+            labels = {**group.labels, lb.NODE_ID: self.ground.node_of(slot_id)}
+            return self._slot(labels, group, group.room, way)
         return self._slot(self.ground.ledger.vnodes[slot_id].labels, group, self.ground.room(slot_id))
 
     def _slot(self, labels: Labels, group: SlotClass, room: Room, way: Way | None = None) -> SlotState:

@@ -72,8 +72,13 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
     taken = {member.node_id for member in _group(ledger, vnode, number)}
     found = []
     for slots in ledger.index(cluster.parent_id or "").classes.values():
-        if lb.matches(asked.selector, slots.labels) and slots.room.fits(asked.resources):
-            free = ((ledger.vnodes[v].node_id, v) for v in slots.ids if ledger.vnodes[v].node_id not in taken)
+        if slots.room.fits(asked.resources):
+            free = (
+                (ledger.vnodes[v].node_id, v)
+                for v in slots.ids
+                if ledger.vnodes[v].node_id not in taken
+                and lb.matches(asked.selector, ledger.vnodes[v].labels)
+            )
             if (first := next(free, None)) is not None:
                 found.append(first)
     return ledger.vnodes[min(found)[1]] if found else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vctl.core.labels import VCLUSTER_ID, VNODE_ID, Condition, Selector, key_problem, value_problem
+from vctl.core.labels import NODE_ID, VCLUSTER_ID, VNODE_ID, Condition, Selector, key_problem, value_problem
 from vctl.spec.fields import as_mapping, as_text, child, refuse, show
 
 MAX_LABELS = 64
@@ -20,7 +20,7 @@ def parse_labels(value: object, path: str) -> dict[str, str]:
     for key, given in document.items():
         here = child(path, key)
         _check_key(key, here)
-        if key in (VNODE_ID, VCLUSTER_ID):
+        if key in (VNODE_ID, VCLUSTER_ID, NODE_ID):
             raise refuse(here, f"{key} is set by the system", "choose another label name")
         text = as_text(given, here, "a label value")
         if problem := value_problem(text):

@@ -140,8 +140,12 @@ def children(store: Store, cluster_id: str) -> list[Row]:
 
 
 def vnode_rows(store: Store, cluster_id: str) -> list[Row]:
-    """The virtual nodes of a cluster, by rank."""
-    return store.rows("SELECT * FROM vnodes WHERE cluster_id = ? ORDER BY rank, vnode_id", cluster_id)
+    """The virtual nodes of a cluster, by rank, each with the template of its physical node."""
+    return store.rows(
+        "SELECT v.*, n.template_id FROM vnodes v LEFT JOIN nodes n USING (node_id) WHERE v.cluster_id = ?"
+        " ORDER BY v.rank, v.vnode_id",
+        cluster_id,
+    )
 
 
 def all_vnode_rows(store: Store) -> list[Row]:

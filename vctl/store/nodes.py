@@ -149,3 +149,21 @@ def states(store: Store) -> dict[str, int]:
         row[0]: row[1]
         for row in store.rows("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")
     }
+
+
+def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
+    """Of each unit resource the instance numbers that somebody holds on a node."""
+    used: dict[str, set[int]] = {}
+    for row in store.rows(
+        "SELECT instances FROM vnodes WHERE node_id = ? AND NOT whole"
+        " UNION ALL SELECT instances FROM runs WHERE node_id = ? AND state <> 'ENDED'",
+        node_id, node_id,
+    ):  # fmt: skip
+        for name, shares in rows.loads(row["instances"]).items():
+            used.setdefault(name, set()).update(map(int, shares))
+    return used
+
+
+def remember_devices(store: Store, node_id: str, devices: object) -> None:
+    """Write what is known of the devices of a node."""
+    store.db.execute("UPDATE nodes SET devices = ? WHERE node_id = ?", (rows.dumps(devices), node_id))

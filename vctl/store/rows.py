@@ -9,7 +9,7 @@ from typing import Any
 
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
-from vctl.core.labels import Condition
+from vctl.core.labels import NODE_ID, Condition
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Amounts, Holding
@@ -137,7 +137,7 @@ def vnode(row: Row) -> VNode:
     """A row of ``vnodes``."""
     return VNode(
         row["vnode_id"], row["cluster_id"], row["node_id"], row["parent_vnode_id"], row["kind"], holding(row),
-        loads(row["labels"]), bool(row["whole"]), row["rank"],
+        {**loads(row["labels"]), NODE_ID: row["node_id"]}, bool(row["whole"]), row["rank"],
     )  # fmt: skip
 
 
