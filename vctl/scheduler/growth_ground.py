@@ -51,13 +51,16 @@ class GrowthGround(Ground):
         """How the members of a class can grow that are not looked at one by one."""
         return _fresh(len(self.chain), group.room)
 
-    def apart(self, named: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002  # they are all there
-        """Nodes to be looked at one by one: those where a growing cluster has something, or somebody lends."""
-        return dict(self.on_node)
+    def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
+        """Nodes to be looked at one by one: those where a growing cluster has something, somebody lends, or called."""
+        return {**self.called(on), **self.on_node}
 
-    def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:  # noqa: ARG002
+    def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:
         """How many members of each class are on such nodes."""
-        return Counter(id(group) for group in self.alike.values())
+        count = Counter(id(group) for group in self.alike.values())
+        others = (slots for node_id, slots in apart.items() if node_id not in self.on_node)
+        count.update(id(self.class_of(slot)) for slots in others for slot in slots)
+        return count
 
     def first_slot(self) -> str | None:
         """The slot with the lowest node id, if there is any."""

@@ -56,10 +56,15 @@ class Ground:
         for slot_id in named:
             if self.class_of(slot_id) is not None:
                 nodes.setdefault(self.node_of(slot_id), (slot_id,))
+        return self.called(on) | nodes
+
+    def called(self, on: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """The slots on nodes that a selector calls by id."""
+        found: dict[str, list[str]] = {}
         for slot_id in (one for group in self.classes for one in group.ids) if on else ():
-            if self.node_of(slot_id) in on:
-                nodes.setdefault(self.node_of(slot_id), (slot_id,))
-        return nodes
+            if (node_id := self.node_of(slot_id)) in on:
+                found.setdefault(node_id, []).append(slot_id)
+        return {node_id: tuple(sorted(slots)) for node_id, slots in found.items()}
 
     def spots(self, group: SlotClass, apart: dict[str, tuple[str, ...]]) -> Iterator[Spot]:
         """The members of a class on nodes that are not apart, lowest node id first."""
