@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
@@ -27,6 +30,7 @@ from vctl.http import (
 from vctl.http.context import Server, state
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
+from vctl.http.protocol import complain_quietly, room
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
@@ -51,6 +55,10 @@ def create_app(server: Server) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     server: Server = app.state.server
+    _, threads = room()
+    asyncio.get_running_loop().set_exception_handler(complain_quietly)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
+    current_default_thread_limiter().total_tokens = threads
     with server.store() as store:
         server.changes.start(store.watched())
     try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,6 +64,8 @@ class Guard:
         except VctlError as error:
             await _refuse(scope, timed, error)
             return
+        if body is None:
+            return  # whoever asked has hung up, or was too slow: half a request is none
         await self.app(_as_json(scope), _again(body, receive), timed)
 
     def _check(self, scope: Scope) -> None:
@@ -97,13 +99,13 @@ def _is_open(method: str, path: str) -> bool:
     return method in READING and (path in OPEN or not path.startswith("/api/"))
 
 
+_HOST = r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?"
+
+
 def _check_host(host: str, origin: str | None) -> None:
     """Refuse what a page of another site could have sent: its name may point here (DNS rebinding)."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    found = re.fullmatch(_HOST, host)
+    if found is None or not is_loopback((found[1] or found[2]).lower()):
         raise WrongHost(
             "this server answers on loopback only, and the request names another host",
             fix="ask for http://127.0.0.1 or http://localhost, with the port of the server",
@@ -125,8 +127,11 @@ def _check_token(given: str, token: str) -> None:
     )
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body, if it is not too large and, where it is JSON, holds only text that can be stored."""
+async def _body(scope: Scope, receive: Receive) -> bytes | None:
+    """The whole body, if it is not too large and, where it is JSON, holds only text that can be stored.
+
+    None: it never came whole.
+    """
     headers = _headers(scope["headers"])
     length = headers.get("content-length")
     if length is None and "transfer-encoding" not in headers:
@@ -138,7 +143,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            break
+            return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > MOST_BYTES:

@@ -20,6 +20,8 @@ TOKEN_FILE = "token"
 LEAST_TOKEN = 16
 GRACE_S = 3
 WAITING = 2048
+ACCEPTED = 64
+"""Connections that are taken at a time."""
 
 
 def serve(
@@ -38,7 +40,7 @@ def serve(
 
         from vctl.http.app import create_app
         from vctl.http.context import Server
-        from vctl.http.protocol import Ending, Protocol
+        from vctl.http.protocol import Ending, limited
     except ImportError as error:
         raise VctlError(
             f"the server needs a package that is not installed: {error.name}",
@@ -61,8 +63,8 @@ def serve(
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)
     settings = uvicorn.Config(
-        create_app(server), http=Protocol, ws="none", log_level="warning", access_log=False, server_header=False,
-        timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
+        create_app(server), http=limited(), ws="none", backlog=ACCEPTED, log_level="warning", access_log=False,
+        server_header=False, timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
     )  # fmt: skip
     ending = Ending(settings, server.changes)
     for number in (

@@ -2,35 +2,141 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import resource
+import sys
 from types import FrameType
+from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, Unreachable, VctlError
 from vctl.http.answers import encode, error_body
 from vctl.http.context import Changes
 
+HEADERS_S = 10.0
+"""How long the line and the headers of a request may take, from the first byte or from the connection on."""
+BODY_S = 60.0
+"""How long its body may take."""
+
 
 class Protocol(H11Protocol):
-    """uvicorn's, with one answer of our own."""
+    """uvicorn's, with time limits on what a request takes to arrive, a limit of connections, and our own answers."""
+
+    most = 1000
+    """Connections at a time."""
+    _phase: object = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Somebody connects."""
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            self._hang_up(Crowded("too many connections", fix="try again in a moment"))
+        else:
+            self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """A request is over; another one may have arrived behind it."""
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Time what is awaited: a head, a body, or nothing. A part of it that arrives does not extend the time."""
+        phase: tuple[str, float] | None = None
+        if not self.transport.is_closing():
+            before: object = self.cycle
+            if self.conn.their_state is h11.IDLE and (before is None or self.conn.trailing_data[0]):
+                phase = ("head", HEADERS_S)
+            elif self.conn.their_state is h11.SEND_BODY:
+                phase = ("body", BODY_S)
+        if phase == self._phase:
+            return
+        self._phase = phase
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if phase is None else self.loop.call_later(phase[1], self._too_slow, *phase)
+
+    def _too_slow(self, what: str, limit_s: float) -> None:
+        self._hang_up(
+            Slow(f"the {what} of the request did not arrive within {limit_s:g} s", fix="send it at once")
+        )
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that cannot be read, and hang up."""
-        body = encode(error_body(BadSpec(msg, fix="send an HTTP/1.1 request")))
+        self._hang_up(BadSpec(msg, fix="send an HTTP/1.1 request"))
+
+    def _hang_up(self, error: VctlError) -> None:
+        """Say why, as far as nothing was said yet, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._say(error)
+        self.transport.close()
+
+    def _say(self, error: VctlError) -> None:
+        body = encode(error_body(error))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
         for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Response(status_code=error.http_status, headers=headers, reason=error.code.encode()),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+
+
+def room() -> tuple[int, int]:
+    """How many connections, and how many threads with the tables open, the limit of open files has room for."""
+    spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
+    return max(4, min(1000, spare // 2)), max(1, min(40, spare // 2 // FILES_OF_A_STORE))
+
+
+def limited() -> type[Protocol]:
+    """The protocol with as many connections as there is room for."""
+    most, _ = room()
+    return type("Limited", (Protocol,), {"most": most})
+
+
+def complain_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What goes wrong outside of any request; that files run out is said in a line, and asyncio tries again."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        sys.stderr.write("vctl serve: no more open files; new connections wait\n")
+    else:
+        loop.default_exception_handler(context)
+
+
+OWN_FILES = 24
+"""Of the server itself: sockets, pipes, what children need."""
+FILES_OF_A_STORE = 4
+
+
+class Slow(BadSpec):
+    """A request that does not come to its end."""
+
+    code, http_status = "RequestTimeout", 408
+
+
+class Crowded(Unreachable):
+    """The server has as many connections as it can."""
+
+    code, http_status = "TooManyConnections", 503
 
 
 class Ending(uvicorn.Server):

@@ -1,0 +1,136 @@
+"""Limits of the server (spec 14): requests that never end, too many connections, few open files, odd hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.http.conftest import TOKEN, Running
+from vctl.http import protocol
+
+SLOW = """
+import sys
+from vctl.http import protocol
+protocol.HEADERS_S, protocol.BODY_S = 1.0, 1.5
+from vctl.__main__ import main
+sys.exit(main())
+"""
+"""The server with shorter times; all else is the real one."""
+
+
+def serving(
+    tmp_path: Path, *, files: int | None = None, fast: bool = False
+) -> tuple[subprocess.Popen[str], int]:
+    env = {**os.environ, "VCTL_HOME": str(tmp_path / "home"), "VCTL_TOKEN": TOKEN, "VCTL_LOCAL_NODE": "0"}
+    start = ["-c", SLOW] if fast else ["-m", "vctl"]
+
+    words = [sys.executable, *start, "serve", "--port", "0"]
+    if files is not None:
+        words = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"', *words]
+    server = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    line = server.stderr.readline()
+    return server, int(line.partition("127.0.0.1:")[2].partition(",")[0])
+
+
+def stopped(server: subprocess.Popen[str]) -> str:
+    """What the server said on stderr until its end."""
+    server.send_signal(signal.SIGTERM)
+    _, said = server.communicate(timeout=30)
+    return said
+
+
+def answer(raw: socket.socket, within_s: float) -> bytes:
+    raw.settimeout(within_s)
+    with raw, raw.makefile("rb") as file:
+        return file.read()
+
+
+def test_a_request_that_never_ends_is_ended(tmp_path: Path) -> None:
+    assert 1 <= protocol.HEADERS_S <= 30
+    assert 5 <= protocol.BODY_S <= 120
+    server, port = serving(tmp_path, fast=True)
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode()
+    try:
+        slow = {
+            "nothing": b"",
+            "half a line": b"GET /heal",
+            "half a head": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+            "half a body": head + b"\r\nContent-Length: 1000\r\n\r\n{",
+            "no chunk": head + b"\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "half the next request": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTT",
+        }
+        open_ = {}
+        for name, sent in slow.items():
+            open_[name] = socket.create_connection(("127.0.0.1", port))
+            open_[name].sendall(sent)
+        dripping = socket.create_connection(("127.0.0.1", port))  # slowloris: always a little more
+        began, ended = time.monotonic(), None
+        dripping.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        while ended is None and time.monotonic() - began < 20:
+            try:
+                dripping.sendall(b"x-a: b\r\n")
+                time.sleep(0.1)
+            except OSError:
+                ended = time.monotonic() - began
+        dripping.close()
+        assert ended is not None
+        for name, raw in open_.items():
+            said = answer(raw, 20)
+            assert b"HTTP/1.1 408" in said, name
+            assert b'"code": "RequestTimeout"' in said, name
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    finally:
+        said = stopped(server)
+    assert said == ""
+
+
+def test_few_open_files_and_many_connections(tmp_path: Path) -> None:
+    server, port = serving(tmp_path, files=64, fast=True)
+    try:
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        time.sleep(0.5)
+        for raw in crowd:
+            raw.close()
+        give_up = time.monotonic() + 20
+        while True:
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < give_up, "it does not recover"
+            time.sleep(0.1)
+        for _ in range(20):
+            found = httpx.get(
+                f"http://127.0.0.1:{port}/api/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"}
+            )
+            assert found.status_code == 200
+    finally:
+        said = stopped(server)
+    assert "Traceback" not in said
+    assert len(said.splitlines()) < 10
+
+
+@pytest.mark.parametrize(
+    "host", ["[::1]x", "[::1", "::1", "localhost:80x", "localhost:1:2", "a@localhost", "", "127.0.0.1 x"]
+)
+def test_odd_hosts_are_refused(server: Running, host: str) -> None:
+    port = int(server.address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        said = answer(raw, 20)
+    assert said.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")), said
+
+
+def test_hosts_that_are_ours(server: Running) -> None:
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:99", "[::1]", "[::1]:8265", "a.localhost"):
+        assert server.http.get("/healthz", headers={"Host": host}).status_code == 200, host
