@@ -221,3 +221,17 @@ def test_a_daemon_that_is_suspended_is_called_old(one: Place) -> None:
     os.kill(daemon.pid, signal.SIGCONT)
     assert one.ok("job", "submit", "--", "echo", "awake") == "awake\n"
     eventually(lambda: one.run("status").err == "", "a fresh beat", 10)
+
+
+def test_a_job_that_waits_for_itself_is_warned_in_its_log(one: Place) -> None:
+    """spec 13: such warnings always go to stderr, also where that is no terminal; spec 11: why says it too."""
+    inner = f"{sys.executable} -m vctl job submit --submission-id inner --num-cpus 2 -- true"
+    one.ok(
+        "job", "submit", "--no-wait", "--submission-id", "outer", "--num-cpus", "4", "--", "sh", "-c", inner
+    )
+    said = "inner cannot start before outer ends"
+    eventually(lambda: said in one.run("job", "logs", "outer").out, "the warning")
+    assert said in one.run("why", "inner").out
+    assert one.run("why", "inner", "-o", "json").json["waits_for_itself"].startswith(said)
+    one.ok("job", "stop", "outer")
+    one.ok("job", "wait", "inner")

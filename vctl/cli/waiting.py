@@ -5,6 +5,7 @@ What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, `
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -34,6 +35,7 @@ def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interru
     from vctl.ops import jobs
 
     name = str(job["submission_id"])
+    _warn_of_itself(call, name)
     with _waiting(call) as waiter:
         if "array" in job:
             watch = _Watch(waiter, JOBS, name, Progress(sys.stderr, always=True), None)
@@ -58,6 +60,8 @@ def wait_for(
     """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     codes: list[int] = []
+    for name in names:
+        _warn_of_itself(call, name)
     with _waiting(call) as waiter:
         line = _line(progress)
         for index, name in enumerate(names):
@@ -76,6 +80,7 @@ def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
     """Show a task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
     from vctl.ops.forms import failure_of
 
+    _warn_of_itself(call, task_id)
     with _waiting(call) as waiter:
         watch = _Watch(waiter, TASKS, task_id, _line(progress), waiter.output(TASKS, task_id))
         try:
@@ -102,6 +107,15 @@ def until_removed(call: Call, cluster_id: str) -> bool:
             return True
         except KeyboardInterrupt:
             return False
+
+
+def _warn_of_itself(call: Call, name: str) -> None:
+    """Inside a job: say so when what is waited for needs what this job holds."""
+    if not os.environ.get("VCTL_SUBMISSION_ID"):
+        return
+    from vctl.ops import why
+
+    call.note(why.waits_for_itself(call.store, name))
 
 
 class _Watch:

@@ -31,6 +31,8 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
         )
         return
     yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
+    if data["waits_for_itself"]:
+        yield from screen.text((data["waits_for_itself"], "red"))
     yield from _ahead(screen, data)
     yield from _nodes(screen, data["nodes"])
     yield from _victims(screen, data)

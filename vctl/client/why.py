@@ -21,6 +21,12 @@ def why(server: Connection, ref: str | int) -> Form:
     return answer
 
 
+def waits_for_itself(server: Connection, ref: str | int) -> str | None:
+    """When a job or a task cannot start before one has ended that submitted it: says so."""
+    said: str | None = why(server, ref).get("waits_for_itself")
+    return said
+
+
 def dry_run(server: Connection, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> Form:
     """What a submit would lead to."""
     around = os.environ if environment is None else environment

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.wording import counted, listed
-from vctl.ops import arrays, forms, jobs, nodes, situations, starts, submitting
+from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, starts, submitting
 from vctl.ops.obstacles import obstacles
 from vctl.ops.positions import ahead, position
 from vctl.ops.reasons import Reasons, Told
@@ -60,6 +60,7 @@ def why(store: Store, ref: str | int) -> forms.Form:
         launch = table.launch(store, row["job_id"])
         assert launch is not None
         situation, job = situations.load(store), rows.pending(row)
+        itself = self_waiting.job_waits_for_itself(store, row)
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
         answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
@@ -71,6 +72,8 @@ def why(store: Store, ref: str | int) -> forms.Form:
         answer |= _reason(situation, job, outcome, told, short)
     elif gate == jb.HELD and outcome.start is None:
         answer["message"] += f"; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
+    if itself is not None:
+        answer["waits_for_itself"] = itself
     answer["nodes"] = obstacles(situation, job)
     if gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
@@ -83,6 +86,15 @@ def why(store: Store, ref: str | int) -> forms.Form:
         ):
             answer["nearest"] = [remedy(change, row, launch) for change in both]
     return answer
+
+
+def waits_for_itself(store: Store, ref: str | int) -> str | None:
+    """When a job or a task cannot start before one has ended that submitted it: says so."""
+    with store.snapshot():
+        if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
+            return self_waiting.task_waits_for_itself(store, task)
+        row = table.get(store, _number(store, ref))
+        return None if row is None else self_waiting.job_waits_for_itself(store, row)
 
 
 def _is_job(store: Store, ref: str) -> bool:
@@ -118,6 +130,7 @@ def _answer(form: forms.Form) -> forms.Form:
         "preempts": [],
         "changes": [],
         "nearest": [],
+        "waits_for_itself": None,
         "cut": None,
     }
 

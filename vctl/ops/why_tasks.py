@@ -7,6 +7,7 @@ from vctl.core.tasks import PendingTask
 from vctl.ops import forms, situations
 from vctl.ops.obstacles import obstacles_of_task
 from vctl.ops.remedies import remedy_for_task
+from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.whatif import Holder
 from vctl.scheduler.whatif_tasks import TaskTrials, helpful
@@ -34,6 +35,7 @@ def why_task(store: Store, row: Row) -> forms.Form:
             "preempts": [],
             "changes": [],
             "nearest": [],
+            "waits_for_itself": None,
             "cut": None,
         }
         if row["state"] != tk.PENDING_NODE:
@@ -42,6 +44,7 @@ def why_task(store: Store, row: Row) -> forms.Form:
         assert launch is not None
         situation, task = situations.load(store), rows.task(row)
         others = _running(store, task)
+        answer["waits_for_itself"] = task_waits_for_itself(store, row)
     ahead = [one for one in situation.tasks if one.cluster_id == task.cluster_id and one.number < task.number]
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [

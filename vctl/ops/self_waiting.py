@@ -1,0 +1,125 @@
+"""A job or task that waits for itself: it needs what its submitter holds, and the submitter may be waiting for it.
+
+Everything else is taken away on a copy of the state: all jobs and tasks but those that submitted it, one another in
+turn. If it has no place even then, it can only start when one of these has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.clusters import PRIMARY
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE, DRAINED, DRAINING
+from vctl.core.tasks import PendingTask
+from vctl.core.wording import amounts_text, listed
+from vctl.ops import situations
+from vctl.scheduler.gang_growth import grow, place_with_growth
+from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.tasking import choose, may_grow
+from vctl.scheduler.whatif import Situation, stop
+from vctl.store import jobs, rows, settings, tasks
+from vctl.store.store import Row, Store
+
+MOST_DEEP, MOST_NAMED = 64, 3
+
+
+def job_waits_for_itself(store: Store, row: Row) -> str | None:
+    """For a pending job, when it cannot start before a running job has ended that submitted it."""
+    chain = _submitters(store, row["submitted_by"])
+    if row["status"] != jb.PENDING or not chain:
+        return None
+    names = [str(one["submission_id"]) for one in chain]
+    most = settings.queue_of(store, row["parent_cluster_id"]).max_running_jobs
+    beside = sum(one["parent_cluster_id"] == row["parent_cluster_id"] for one in chain)
+    if most is not None and beside >= most:
+        return _said(str(row["submission_id"]), names, f"at most {most} may run at a time")
+    now = situations.load(store)
+    ledger = _emptied(now, {int(one["job_id"]) for one in chain})
+    if _has_place(ledger, rows.pending(row)):
+        return None
+    return _said(str(row["submission_id"]), names, "it needs resources that are held there")
+
+
+def task_waits_for_itself(store: Store, row: Row) -> str | None:
+    """For a waiting task, when it cannot start before what started it has ended: a task, or the command of its job."""
+    if row["state"] != tk.PENDING_NODE:
+        return None
+    owners: list[Row] = []
+    above = tasks.get(store, row["owner_id"])
+    while above is not None and above["state"] == tk.RUNNING and len(owners) < MOST_DEEP:
+        owners.append(above)
+        above = tasks.get(store, above["owner_id"])
+    now, task = situations.load(store), rows.task(row)
+    kept = {str(one["task_id"]) for one in owners}
+    runs = {
+        str(one[0]): one[1] for one in store.rows("SELECT run_id, task_id FROM runs WHERE state <> 'ENDED'")
+    }
+    ledger = _emptied(now, {task.job_id})
+    for run_id in list(ledger.charges):
+        if (owner := runs.get(run_id)) is not None and owner not in kept:
+            ledger.discharge(run_id)
+    if _task_has_place(ledger, task):
+        return None
+    for run_id in list(ledger.charges):
+        ledger.discharge(run_id)
+    if not _task_has_place(ledger, task):
+        return None  # it is too large, whoever holds what
+    job = jobs.get(store, task.job_id)
+    names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
+    return _said(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
+
+
+def _said(name: str, chain: list[str], why: str) -> str:
+    first = chain[0]
+    any_of = f"{first} or {listed(chain[1:], MOST_NAMED)}" if len(chain) > 1 else first
+    return (
+        f"{name} cannot start before {any_of} ends: {why}. {first} submitted it; if {first} waits for {name},"
+        " both wait forever."
+    )
+
+
+def _submitters(store: Store, number: int | None) -> list[Row]:
+    """The running jobs that submitted it, one the other, the nearest first."""
+    found: list[Row] = []
+    while number is not None and len(found) < MOST_DEEP:
+        row = jobs.get(store, number)
+        if row is None:
+            break
+        if row["status"] == jb.RUNNING:
+            found.append(row)
+        number = row["submitted_by"]
+    return found
+
+
+def _emptied(now: Situation, kept: set[int]) -> Ledger:
+    """The state without all other jobs, and with every node in service that may be again."""
+    ledger = now.ledger
+    for holder in now.running:
+        if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):
+            stop(ledger, holder)
+    for node in list(ledger.nodes.values()):
+        if node.state in (DRAINING, DRAINED):
+            ledger.put_node(replace(node, state=ALIVE))
+    return ledger
+
+
+def _has_place(ledger: Ledger, job: PendingJob) -> bool:
+    if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
+        return True
+    found = place(ledger, job.parent_id, job.spec, job.entry)
+    if isinstance(found, Placed) or found.exhausted:
+        return True
+    if job.parent_id == PRIMARY or not ledger.clusters[job.parent_id].spec.flexible:
+        return False
+    grown = place_with_growth(ledger, job.parent_id, job.spec, job.entry)
+    return not isinstance(grown, Unplaced) or grown.exhausted
+
+
+def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:
+    if task.cluster_id not in ledger.clusters or ledger.may_gain_nodes or choose(ledger, task) is not None:
+        return True
+    return may_grow(task) and grow(ledger.copy(), task.cluster_id, task.request, task.selector) is not None
