@@ -21,7 +21,7 @@ from vctl.scheduler.gang_growth import grow, place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.tasking import choose, may_grow
 from vctl.scheduler.whatif import Situation, stop
-from vctl.store import jobs, rows, settings, tasks
+from vctl.store import jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 
 MOST_DEEP, MOST_NAMED = 64, 3
@@ -55,12 +55,10 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
         above = tasks.get(store, above["owner_id"])
     now, task = situations.load(store), rows.task(row)
     kept = {str(one["task_id"]) for one in owners}
-    runs = {
-        str(one[0]): one[1] for one in store.rows("SELECT run_id, task_id FROM runs WHERE state <> 'ENDED'")
-    }
+    task_of = {str(run["run_id"]): run["task_id"] for run in runs.live_rows(store)}
     ledger = _emptied(now, {task.job_id})
     for run_id in list(ledger.charges):
-        if (owner := runs.get(run_id)) is not None and owner not in kept:
+        if (owner := task_of.get(run_id)) is not None and owner not in kept:
             ledger.discharge(run_id)
     if _task_has_place(ledger, task):
         return None
