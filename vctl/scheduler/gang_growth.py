@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec, FixedNode, Group, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
-from vctl.scheduler.elasticity import Grow, growing, lenders_to
+from vctl.core.wording import amount_text, number_text
+from vctl.scheduler.elasticity import Grow, allowance, growing, lenders_to
 from vctl.scheduler.growth_ground import growth_ground
 from vctl.scheduler.growth_plan import growth_for
+from vctl.scheduler.growth_supply import UNLIMITED
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
 
 
@@ -36,7 +39,12 @@ def place_with_growth(
     for lending in (False, True):
         if lending and not _has_lenders(ledger, parent_id):
             break
-        ground = growth_ground(ledger, parent_id, lending=lending, avoid=avoid, barred=barred)
+        if (short := _shortage(ledger, parent_id, spec, lending=lending)) is not None:
+            found = short
+            continue
+        ground = growth_ground(
+            ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid, barred=barred
+        )
         if ground is None:
             break
         answer = place_on(ground, spec, entry, budget=budget)
@@ -85,6 +93,52 @@ def grow(
     """The same, without the virtual node."""
     found = make_room(ledger, cluster_id, request, selector, avoid)
     return None if found is None else found[0]
+
+
+def _shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
+    """What there is too little of in all the clusters together, wherever it is: cheap enough to ask often."""
+    chain = growing(ledger, cluster_id)
+    if not chain:
+        return None
+    above = [ledger.clusters[one].parent_id or "" for one in chain]
+    for one in chain if lending else ():
+        above += [lender for lender, _ in lenders_to(ledger, ledger.clusters[one])]
+    fixed = [node.resources for group in spec.groups for node in group.nodes]
+    wanted = rs.total([*fixed, spec.flexible_min])
+    limit = allowance(ledger, ledger.clusters[cluster_id])
+    for name, amount in sorted(wanted.items()):
+        if not amount:
+            continue
+        own, own_most = _free(ledger, cluster_id, name)
+        others = [_free(ledger, one, name) for one in above]
+        most = own + min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
+        if most < amount:
+            text = f"needs {amount_text(name, amount)} in total, {number_text(name, most)} can be had with growth"
+            return Unplaced(name, amount, most, text)
+        largest = max((resources.get(name, 0) for resources in fixed), default=0)
+        most = own_most + min(sum(free for _, free in others), limit.get(name, UNLIMITED))
+        if most < largest:
+            text = f"needs {amount_text(name, largest)} on one node, {number_text(name, most)} can be had with growth"
+            return Unplaced(name, largest, most, text)
+    return None
+
+
+def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
+    """What is free in a cluster, in total and at most on one of its virtual nodes."""
+    total = most = 0
+    for group in ledger.index(cluster_id).classes.values():
+        if (free := group.room.free.get(name, 0)) > 0:
+            total, most = total + free * len(group.ids), max(most, free)
+    return total, most
+
+
+def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
+    """The resources that a gang asks for; None: also places with none of them will do for some of it."""
+    parts = [node.resources for group in spec.groups for node in group.nodes]
+    if not all(any(part.values()) for part in parts) or any(spec.replica_sets.values()):
+        return None
+    names = {name for part in [*parts, spec.flexible_min, entry] for name, amount in part.items() if amount}
+    return frozenset(names) or None
 
 
 def _has_lenders(ledger: Ledger, cluster_id: str) -> bool:

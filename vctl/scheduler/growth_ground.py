@@ -73,6 +73,7 @@ class GrowthGround(Ground):
 def growth_ground(
     ledger: Ledger,
     cluster_id: str,
+    asked: frozenset[str] | None = None,
     *,
     lending: bool,
     avoid: frozenset[str] = frozenset(),
@@ -80,7 +81,8 @@ def growth_ground(
 ) -> GrowthGround | None:
     """The slots of a cluster as growth could make them; None when it cannot grow.
 
-    ``avoid`` are physical nodes and ``barred`` slots that will not do.
+    ``avoid`` are physical nodes and ``barred`` slots that will not do. Slots that could have none of the resources
+    ``asked`` for are left out.
     """
     chain = growing(ledger, cluster_id)
     if not chain:
@@ -90,23 +92,24 @@ def growth_ground(
     loans: dict[str, list[tuple[int, Room]]] = {}
     lenders: list[Lender] = []
     touched: dict[str, list[list[VNode]]] = {}
+    count = len(chain)
     for level, one in enumerate(chain):
         for vnode_id in ledger.members[one]:
             vnode = ledger.vnodes[vnode_id]
-            here = touched.setdefault(vnode.node_id, [[] for _ in chain])
+            here = touched.setdefault(vnode.node_id, [[] for _ in range(count)])
             if ledger.nodes[vnode.node_id].schedulable:
                 here[level].append(vnode)
         for sibling, most in lenders_to(ledger, ledger.clusters[one]) if lending else ():
             for part in flexible_parts(ledger, sibling):
                 loans.setdefault(part.parent_id or "", []).append((len(lenders), ledger.rooms[part.vnode_id]))
-                touched.setdefault(part.node_id, [[] for _ in chain])
+                touched.setdefault(part.node_id, [[] for _ in range(count)])
             lenders.append(Lender(sibling, level + 1, most))
     for node_id in avoid:
-        touched[node_id] = [[] for _ in chain]
+        touched[node_id] = [[] for _ in range(count)]
     for slot_id in barred:
-        touched.setdefault(ledger.vnodes[slot_id].node_id, [[] for _ in chain])
+        touched.setdefault(ledger.vnodes[slot_id].node_id, [[] for _ in range(count)])
     index = ledger.index(top_id)
-    view = _View(ledger, chain, loans, barred)
+    view = _View(ledger, chain, loans, barred, asked)
     classes = {id(group): _as_new(group, cluster_id) for group in index.classes.values()}
     alike: dict[str, SlotClass] = {}
     for node_id, levels in touched.items():
@@ -115,12 +118,21 @@ def growth_ground(
         if node_id not in avoid:
             view.see(node_id, [*levels, [ledger.vnodes[slot] for slot in above]])
     budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(lenders))
-    slots = {slot: _slot_class(ledger, chain, slot) for slot in view.ways}
+    slots: dict[str, SlotClass] = {}
+
+    def class_of(slot_id: str) -> SlotClass | None:
+        if slot_id not in view.ways:
+            group = index.class_of(slot_id)
+            return None if group is None else classes[id(group)]
+        if slot_id not in slots:
+            slots[slot_id] = _slot_class(ledger, chain, slot_id)
+        return slots[slot_id]
+
     return GrowthGround(
         ledger,
         tuple(sorted(classes.values(), key=lambda g: (ledger.vnodes[g.ids[0]].node_id, g.ids[0]))),
         {},
-        lambda slot: slots.get(slot) or classes[id(index.class_of(slot))],
+        class_of,
         lambda slot: view.room(slot, budgets),
         tuple(chain),
         top_id,
@@ -140,11 +152,13 @@ class _View:
         chain: list[str],
         loans: Mapping[str, list[tuple[int, Room]]],
         barred: frozenset[str],
+        asked: frozenset[str] | None,
     ) -> None:
         self.ledger = ledger
         self.chain = chain
         self.loans = loans
         self.barred = barred
+        self.asked = asked
         self.ways: dict[str, Way] = {}
         self.on_node: dict[str, list[str]] = {}
 
@@ -156,13 +170,21 @@ class _View:
             if any(vnode.kind == FLEXIBLE for vnode in levels[level - 1]):
                 break  # it has a flexible virtual node here: at most one
             above += [(level, vnode) for vnode in levels[level] if self._is_in_view(vnode)]
+        is_choice = len(above) > 1
         for level, vnode in [*found, *above]:
-            if vnode.vnode_id not in self.barred:
-                is_new = level > 0
-                self.ways[vnode.vnode_id] = Way(
-                    self._sources(level, vnode), is_new, is_new and len(above) > 1
-                )
+            sources = self._sources(level, vnode)
+            if vnode.vnode_id not in self.barred and self._is_useful(sources):
+                self.ways[vnode.vnode_id] = Way(sources, level > 0, level > 0 and is_choice)
                 self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
+
+    def _is_useful(self, sources: tuple[tuple[int, int, Room], ...]) -> bool:
+        if self.asked is None:
+            return True
+        for name in self.asked:
+            for _, _, room in sources:
+                if room.free.get(name, 0) > 0:
+                    return True
+        return False
 
     def _is_in_view(self, vnode: VNode) -> bool:
         return self.ledger.index(vnode.cluster_id).class_of(vnode.vnode_id) is not None
