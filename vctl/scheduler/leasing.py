@@ -147,17 +147,29 @@ def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
         return None
     after = EMPTY if done.after is None else done.after.holding
     has = rs.total(part.holding.amounts for part in parts)
-    room = ledger.rooms[theirs.parent_id or ""]
-    back: dict[str, int] = {}
-    for name, gone in difference(done.before.holding, after).amounts.items():
-        amount = min(gone, lender.spec.flexible_min.get(name, 0) - has.get(name, 0))
-        if amount > 0 and room.fits({name: amount}):
-            back[name] = amount
-    if not back:
+    least = lender.spec.flexible_min
+    lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
+    gone = _at_most(difference(done.before.holding, after), lacks)
+    back = ledger.rooms[theirs.parent_id or ""].copy().take_most(gone)  # the very instances that were lent
+    if not back.amounts:
         return None
-    step = Grow(theirs, replace(theirs, holding=merged(theirs.holding, room.copy().take(back))))
+    step = Grow(theirs, replace(theirs, holding=merged(theirs.holding, back)))
     apply_growth(ledger, step)
     return step
+
+
+def _at_most(holding: Holding, most: Mapping[str, int]) -> Holding:
+    """So much of a holding, the lowest instances first."""
+    amounts: dict[str, int] = {}
+    instances: dict[str, dict[int, int]] = {}
+    for name, amount in holding.amounts.items():
+        left = amounts[name] = min(amount, most.get(name, 0))
+        if name in holding.instances:
+            mine = instances.setdefault(name, {})
+            for index, share in sorted(holding.instances[name].items()):
+                mine[index] = min(share, left)
+                left -= mine[index]
+    return Holding(amounts, instances, holding.cores)
 
 
 def _is_home(ledger: Ledger, vnode_id: str) -> bool:

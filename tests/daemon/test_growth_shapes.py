@@ -1,0 +1,86 @@
+"""Every kind of gang where capacity is short at every place growth can bring it from (specification, sections 6 and 9).
+
+After each turn ``Life`` proves the conservation rules from the raw tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import Life
+from vctl.daemon.returning import LeaseTerms
+from vctl.ops import clusters, leases, nodes
+from vctl.ops.views import cluster_resources
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.quantities import parse_resources
+
+NODE = {"CPU": 8, "GPU": 2}
+ALL = {"CPU": 16, "GPU": 4}
+
+
+def group(policy: str, *sizes: dict[str, float]) -> dict[str, Any]:
+    nodes_ = [{"resources": size} for size in sizes]
+    return {"fixed_size_nodes": [{"nodes": nodes_, "scheduling_policy": policy}]}
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "PACK": group("PACK", {"CPU": 6}, {"CPU": 6}),
+    "SPREAD": group("SPREAD", {"CPU": 3}, {"CPU": 3}, {"CPU": 3}),
+    "STRICT_PACK": group("STRICT_PACK", {"CPU": 4}, {"CPU": 4}),
+    "STRICT_SPREAD": group("STRICT_SPREAD", {"CPU": 5}, {"CPU": 5}),
+    "a flexible minimum over two nodes": {"flexible_resource_min": {"CPU": 12}},
+    "a fraction beside whole units": {"flexible_resource_min": {"CPU": 12.5}},
+    "devices over two nodes": {"flexible_resource_min": {"GPU": 3}},
+    "a share of a device": group("PACK", {"GPU": 0.5}, {"GPU": 0.75}),
+    "whole nodes": {"replica_sets": {"box": 2}},
+    "a group beside a flexible part": {
+        **group("STRICT_PACK", {"CPU": 4, "GPU": 1}, {"CPU": 4}),
+        "flexible_resource_min": {"CPU": 6, "GPU": 2},
+    },
+}
+SHORTAGES = ("own", "parent", "two levels up", "lent")
+
+
+def cluster(life: Life, name: str, least: dict[str, float], parent: str | None = None, **more: Any) -> None:
+    spec = parse_cluster_spec({"flexible_resource_min": least}, logical=True)
+    limits = {key: parse_resources(value, key) for key, value in more.items()}
+    clusters.create(life.store, name, divisible=True, spec=spec, parent_id=parent, **limits)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_a_gang_starts_wherever_the_capacity_is_and_all_of_it_goes_back(
+    life: Life, shape: str, shortage: str
+) -> None:
+    for node_id in ("n1", "n2"):
+        nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id=node_id, template="box")
+    levels = ["team"]
+    match shortage:
+        case "own":
+            cluster(life, "team", ALL)
+        case "parent":
+            cluster(life, "team", {"CPU": 1})
+        case "two levels up":
+            cluster(life, "org", {"CPU": 2})
+            cluster(life, "team", {"CPU": 1}, "org")
+            levels = ["org", "team"]
+        case _:
+            cluster(life, "rich", ALL, lending_limit=ALL)
+            cluster(life, "team", {})
+            levels = ["rich", "team"]
+    before = [cluster_resources(life.store, one) for one in levels]
+    life.start().returns.terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
+    life.run("train", cluster="team", spec=SHAPES[shape])
+    found = leases.list_leases(life.store)
+    assert bool(found) == (shortage != "own")
+    if shortage == "lent":
+        assert {one["lender_id"] for one in found} == {"rich"}
+    life.end("train")
+    life.until(lambda: not leases.list_leases(life.store))
+    assert [kept(cluster_resources(life.store, one)) for one in levels] == [kept(one) for one in before]
+
+
+def kept(amounts: dict[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in amounts.items() if amount}
