@@ -1,0 +1,60 @@
+"""Jobs that start because clusters grow, on the command line (specification, sections 6 and 9)."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.integration.conftest import Place, eventually
+
+TWELVE = '{"flexible_resource_min": {"CPU": 12}}'
+
+
+def test_a_flexible_minimum_grows_its_parent_over_several_nodes(place: Place) -> None:
+    place.add_nodes(2, '{"CPU": 8}')
+    place.daemon()
+    place.ok("vc", "create", "c", "--divisible", "--spec", '{"flexible_resource_min": {"CPU": 4}}')
+    done = place.run("job", "submit", "-c", "c", "--virtual-cluster", TWELVE, "--", "echo", "started")
+    assert (done.code, done.out) == (0, "started\n"), done
+
+
+def test_a_flexible_minimum_takes_what_a_sibling_lends_on_several_nodes(place: Place) -> None:
+    place.add_nodes(2, '{"CPU": 8}')
+    place.daemon()
+    lends = ["--lending-limit", '{"CPU": 12}']
+    place.ok(
+        "vc", "create", "rich", "--divisible", "--spec", '{"flexible_resource_min": {"CPU": 14}}', *lends
+    )
+    place.ok("vc", "create", "poor", "--divisible", "--spec", '{"flexible_resource_min": {"CPU": 2}}')
+    job = place.sleeper("-c", "poor", "--virtual-cluster", TWELVE)
+    place.reach(job, "RUNNING")
+    lent = [one for one in place.read("lease", "list")["items"] if one["lender_id"] == "rich"]
+    assert sum(one["resources"]["CPU"] for one in lent) == 10
+    assert len({one["node_id"] for one in lent}) == 2
+    assert place.run("doctor", "--prove").code == 0
+    more = place.sleeper("-c", "poor", "--virtual-cluster", '{"flexible_resource_min": {"CPU": 3}}')
+    assert place.reach(more, "PENDING")["status"] == "PENDING"
+    place.ok("job", "stop", job)
+    place.reach(more, "RUNNING")
+
+
+def test_work_without_any_request_starts_in_a_cluster_that_has_nothing_yet(place: Place) -> None:
+    place.add_nodes(1, '{"CPU": 2}')
+    place.daemon()
+    nothing = ["--entrypoint-num-cpus", "0"]
+    place.ok("vc", "create", "whole", "--divisible", "--spec", "{}")
+    place.ok("vc", "create", "shared", "--spec", "{}")
+    for cluster in ("whole", "shared"):
+        done = place.run("job", "submit", "-c", cluster, *nothing, "--", "echo", "started")
+        assert (done.code, done.out) == (0, "started\n"), (cluster, done)
+    per_node = ["--per-node", "--virtual-cluster", "{}"]
+    done = place.run("job", "submit", "-c", "whole", *per_node, "--", "echo", "started")
+    assert (done.code, done.out) == (0, "started\n"), done
+    inside = f"{sys.executable} -m vctl task run --num-cpus 0 -- echo inside"
+    done = place.run("job", "submit", "-c", "whole", *nothing, "--", "sh", "-c", inside)
+    assert done.code == 0, done
+    assert "inside" in done.out
+    for cluster in ("whole", "shared"):
+        eventually(
+            lambda cluster=cluster: place.read("vc", "get", cluster)["total_resources"].get("CPU", 0) == 0
+        )
+        place.ok("vc", "delete", cluster)
