@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import Life
+from vctl.daemon.commit import commit
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes
 from vctl.ops.views import cluster_resources
+from vctl.scheduler.cycle import decide
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 
@@ -84,3 +86,59 @@ def test_a_gang_starts_wherever_the_capacity_is_and_all_of_it_goes_back(
 
 def kept(amounts: dict[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def test_a_whole_node_that_a_cluster_grew_over_follows_the_totals_of_its_node(life: Life) -> None:
+    """Specification, sections 3 and 9: totals may change; what lies above a minimum is a lease, and goes back."""
+    nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id="n1", template="box")
+    cluster(life, "team", {})
+    life.start().returns.terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
+    life.run("train", cluster="team", spec={"replica_sets": {"box": 1}})
+    for cpus in (12, 6):
+        nodes.update(life.store, "n1", resources=parse_resources({"CPU": cpus}, "r"))
+        life.until(lambda cpus=cpus: cluster_resources(life.store, "team##train")["CPU"] == cpus)
+        assert cluster_resources(life.store, "team")["CPU"] == cpus
+        assert sum(one["resources"]["CPU"] for one in leases.list_leases(life.store)) == cpus
+    life.end("train")
+    life.until(lambda: not leases.list_leases(life.store))
+    assert kept(cluster_resources(life.store, "team")) == {}
+
+
+@pytest.mark.parametrize("limit", ["maximum", "borrow limit", "lending limit"])
+def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: str) -> None:
+    """Specification, section 4: the maximum caps flexible use at every allocation."""
+    nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id="n1", template="box")
+    lends = limit == "lending limit"
+    if lends:
+        cluster(life, "rich", NODE, lending_limit=NODE)
+    cluster(life, "team", {})
+    scheduler = life.start()
+    life.turn()
+    life.submit("train", cluster="team", spec={"flexible_resource_min": {"CPU": 4}})
+    scheduler.mirror.follow(scheduler.store)
+    plan = decide(scheduler.mirror.ledger, scheduler.mirror.queues, now_ns=life.now())
+    assert len(plan.starts) == 1
+    two = parse_resources({"CPU": 2}, "limit")
+    if limit == "maximum":
+        spec = parse_cluster_spec({"flexible_resource_max": {"CPU": 2}}, logical=True)
+        clusters.update(life.store, "team", spec=spec)
+    elif lends:
+        clusters.update(life.store, "rich", lending_limit=two)
+    else:
+        clusters.update(life.store, "team", borrow_limit=two)
+    assert commit(scheduler.store, scheduler.mirror, plan) == []
+    life.turn()
+    assert life.job("train")["status"] == "PENDING"
+
+
+def test_a_job_starts_when_a_lender_has_something_free_again(life: Life) -> None:
+    """Specification, section 9: what a sibling does not use of its minimum is lent up to its limit."""
+    nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id="n1", template="box")
+    cluster(life, "rich", NODE, lending_limit=NODE)
+    cluster(life, "team", {})
+    life.run("busy", cluster="rich", spec={"flexible_resource_min": {"CPU": 8}})
+    life.submit("train", cluster="team", spec={"flexible_resource_min": {"CPU": 4}})
+    life.turn()
+    assert life.job("train")["status"] == "PENDING"
+    life.end("busy")
+    life.until(lambda: life.job("train")["status"] == "RUNNING")

@@ -225,7 +225,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
         _swap(ledger, cluster.cluster_id, answer)
     else:
         growth: list[Grow] = []
-        refusal = reshape(ledger, cluster.parent_id, cluster.cluster_id, old, cluster.spec, growth)
+        refusal = reshape(ledger, cluster.cluster_id, old, cluster.spec, growth)
         if refusal is not None:
             raise _refused(store, ledger, cluster, refusal)
         write_all(store, ledger, growth)

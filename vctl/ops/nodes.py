@@ -318,8 +318,20 @@ def update(
         shrunk = node.shrunk or (is_used(store, node.node_id) and not rs.Room(total).fits_exactly(node.total))
         table.set_total(store, replace(node, total=total, labels=merged, shrunk=shrunk))
         if total != node.total:
-            upkeep.resize_whole(store, node.node_id, total)  # who has the node whole has all of it
+            _resize_whole(store, node.node_id, total)
     return get_node(store, node.node_id)
+
+
+def _resize_whole(store: Store, node_id: str, total: Holding) -> None:
+    """Who has the node whole has all of it; what a cluster that grew around it gains by that is borrowed."""
+    grown = upkeep.resize_whole(store, node_id, total)
+    if grown:
+        from vctl.ops.growth import settle_leases  # here: who lists nodes need not load the scheduler
+        from vctl.store.clusters import load_ledger
+
+        ledger = load_ledger(store)
+        for cluster_id in grown:
+            settle_leases(store, ledger, cluster_id)
 
 
 def remove(store: Store, node_id: str) -> forms.Form:

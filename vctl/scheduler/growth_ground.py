@@ -89,35 +89,23 @@ def growth_ground(
         return None
     top_id = ledger.clusters[chain[-1]].parent_id
     assert top_id is not None
-    loans: dict[str, list[tuple[int, Room]]] = {}
-    lenders: list[Lender] = []
-    touched: dict[str, list[list[VNode]]] = {}
-    count = len(chain)
-    for level, one in enumerate(chain):
-        for vnode_id in ledger.members[one]:
-            vnode = ledger.vnodes[vnode_id]
-            here = touched.setdefault(vnode.node_id, [[] for _ in range(count)])
-            if ledger.nodes[vnode.node_id].schedulable:
-                here[level].append(vnode)
-        for sibling, most in lenders_to(ledger, ledger.clusters[one]) if lending else ():
-            for part in flexible_parts(ledger, sibling):
-                loans.setdefault(part.parent_id or "", []).append((len(lenders), ledger.rooms[part.vnode_id]))
-                touched.setdefault(part.node_id, [[] for _ in range(count)])
-            lenders.append(Lender(sibling, level + 1, most))
+    found = _Found(ledger, chain)
+    if lending:
+        found.add_lenders()
     for node_id in avoid:
-        touched[node_id] = [[] for _ in range(count)]
+        found.node(node_id).clear()
     for slot_id in barred:
-        touched.setdefault(ledger.vnodes[slot_id].node_id, [[] for _ in range(count)])
+        found.node(ledger.vnodes[slot_id].node_id)
     index = ledger.index(top_id)
-    view = _View(ledger, chain, loans, barred, asked)
+    view = _View(ledger, chain, found.loans, barred, asked)
     classes = {id(group): _as_new(group, cluster_id) for group in index.classes.values()}
     alike: dict[str, SlotClass] = {}
-    for node_id, levels in touched.items():
+    for node_id, levels in found.nodes.items():
         above = index.on_node(node_id)
         alike |= {slot: classes[id(group)] for slot in above if (group := index.class_of(slot)) is not None}
-        if node_id not in avoid:
+        if levels:
             view.see(node_id, [*levels, [ledger.vnodes[slot] for slot in above]])
-    budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(lenders))
+    budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(found.lenders))
     slots: dict[str, SlotClass] = {}
 
     def class_of(slot_id: str) -> SlotClass | None:
@@ -137,10 +125,43 @@ def growth_ground(
         tuple(chain),
         top_id,
         budgets,
-        {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in touched},
+        {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in found.nodes},
         view.ways,
         alike,
     )  # fmt: skip
+
+
+class _Found:
+    """Where the clusters that can grow have something, and what siblings could lend them."""
+
+    def __init__(self, ledger: Ledger, chain: list[str]) -> None:
+        self.ledger = ledger
+        self.chain = chain
+        self.nodes: dict[str, list[list[VNode]]] = {}
+        """Physical node -> the virtual nodes of each cluster there, lowest first."""
+        self.loans: dict[str, list[tuple[int, Room]]] = {}
+        """Virtual node -> numbers of those who could lend in it, and their rooms."""
+        self.lenders: list[Lender] = []
+        for level, one in enumerate(chain):
+            for vnode_id in ledger.members[one]:
+                vnode = ledger.vnodes[vnode_id]
+                here = self.node(vnode.node_id)
+                if ledger.nodes[vnode.node_id].schedulable:
+                    here[level].append(vnode)
+
+    def node(self, node_id: str) -> list[list[VNode]]:
+        if node_id not in self.nodes:
+            self.nodes[node_id] = [[] for _ in self.chain]
+        return self.nodes[node_id]
+
+    def add_lenders(self) -> None:
+        for level, one in enumerate(self.chain):
+            for sibling, most in lenders_to(self.ledger, self.ledger.clusters[one]):
+                for part in flexible_parts(self.ledger, sibling):
+                    room = self.ledger.rooms[part.vnode_id]
+                    self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), room))
+                    self.node(part.node_id)
+                self.lenders.append(Lender(sibling, level + 1, most))
 
 
 class _View:

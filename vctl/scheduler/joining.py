@@ -5,7 +5,8 @@ from __future__ import annotations
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
-from vctl.scheduler.elasticity import flexible_parts
+from vctl.scheduler.elasticity import Grow, flexible_parts, revert_growth
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place
 
 
@@ -31,6 +32,29 @@ def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | U
     finally:
         for run_id in barred:
             ledger.discharge(run_id)
+
+
+def grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list[Grow], Placed] | Unplaced:
+    """The same where the parent grows for it first; applied to the ledger. A reason leaves the ledger as it was."""
+    parent_id = ledger.clusters[cluster_id].parent_id
+    assert parent_id is not None
+    barred: set[str] = set()
+    while True:
+        found = place_with_growth(ledger, parent_id, spec, {}, barred=frozenset(barred))
+        if isinstance(found, Unplaced):
+            return found
+        steps, placed = found
+        apart = [ledger.vnodes[slot_id] for slot_id in cannot_join(ledger, cluster_id, placed)]
+        if not apart:
+            return steps, placed
+        made = {step.after.vnode_id: step.after for step in steps}
+        for step in reversed(steps):
+            revert_growth(ledger, step)
+        for slot in apart:  # what was made there would be made in the next one above that exists
+            slot_id = slot.vnode_id
+            while slot_id not in ledger.vnodes:
+                slot_id = made[slot_id].parent_id or ""
+            barred.add(slot_id)
 
 
 def cannot_join(ledger: Ledger, cluster_id: str, placed: Placed) -> list[str]:

@@ -10,8 +10,7 @@ from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.gang_growth import grow_for_gang
-from vctl.scheduler.joining import cannot_join, place_more
+from vctl.scheduler.joining import grow_more, place_more
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed, Unplaced
@@ -25,7 +24,7 @@ class InUse:
 
 
 def reshape(
-    ledger: Ledger, parent_id: str, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow]
+    ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow]
 ) -> Unplaced | InUse | None:
     """Give a cluster its new fixed nodes and flexible minimum; None when done, else the ledger is to be discarded.
 
@@ -49,13 +48,11 @@ def reshape(
     if extra.has_gang:
         placed = place_more(ledger, cluster_id, extra)
         if not isinstance(placed, Placed):
-            grown = None
-            if ledger.clusters[parent_id].spec.flexible:
-                grown = grow_for_gang(ledger, parent_id, extra, {})
-            if grown is None or cannot_join(ledger, cluster_id, grown[1]):
+            grown = grow_more(ledger, cluster_id, extra)
+            if not isinstance(grown, tuple):
                 return placed
-            growth += grown[0]
-            placed = grown[1]
+            steps, placed = grown
+            growth += steps
         _carve(ledger, cluster_id, placed)
     return None
 

@@ -75,14 +75,37 @@ def relink(store: Store, vnode_id: str, parent_vnode_id: str) -> None:
     store.db.execute("UPDATE vnodes SET parent_vnode_id = ? WHERE vnode_id = ?", (parent_vnode_id, vnode_id))
 
 
-def resize_whole(store: Store, node_id: str, holding: Holding) -> None:
-    """Give those who have a node whole its new totals."""
+def resize_whole(store: Store, node_id: str, holding: Holding) -> list[str]:
+    """Give those who have a node whole its new totals, and the flexible virtual nodes that they lie in.
+
+    Returns the clusters of these flexible ones: what they have gained is borrowed.
+    """
     resized = store.db.execute(
-        "UPDATE vnodes SET amounts = ?, instances = ?, cores = ? WHERE node_id = ? AND whole",
-        (*rows.holding_columns(holding), node_id),
+        """
+        WITH RECURSIVE around(vnode_id) AS (
+            SELECT vnode_id FROM vnodes WHERE node_id = :node AND whole
+            UNION
+            SELECT v.parent_vnode_id FROM vnodes v JOIN around USING (vnode_id)
+            WHERE v.parent_vnode_id IS NOT NULL
+        )
+        UPDATE vnodes SET amounts = :amounts, instances = :instances, cores = :cores
+        WHERE vnode_id IN (SELECT vnode_id FROM around)
+        """,
+        dict(
+            zip(
+                ("amounts", "instances", "cores", "node"),
+                (*rows.holding_columns(holding), node_id),
+                strict=True,
+            )
+        ),
     )
-    if resized.rowcount:
-        store.event("vnodes.resized", "vnodes", node_id)
+    if not resized.rowcount:
+        return []
+    store.event("vnodes.resized", "vnodes", node_id)
+    flexible = (
+        "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? AND kind = 'flexible' AND amounts = ?"
+    )
+    return [row[0] for row in store.rows(flexible, node_id, rows.holding_columns(holding)[0])]
 
 
 def settled(store: Store, node_id: str) -> None:
