@@ -142,3 +142,14 @@ def test_a_job_starts_when_a_lender_has_something_free_again(life: Life) -> None
     assert life.job("train")["status"] == "PENDING"
     life.end("busy")
     life.until(lambda: life.job("train")["status"] == "RUNNING")
+
+
+def test_a_virtual_node_made_for_work_without_a_request_goes_when_the_work_is_over(life: Life) -> None:
+    nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id="n1", template="box")
+    cluster(life, "team", {})
+    life.start()
+    life.submit("nothing", cluster="team", entry={})
+    life.until(lambda: life.job("nothing")["status"] == "RUNNING")
+    life.end("nothing")
+    life.turn(maintain=True)
+    assert life.store.value("SELECT count(*) FROM vnodes WHERE cluster_id = 'team'") == 0

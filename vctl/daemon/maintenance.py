@@ -18,6 +18,7 @@ from vctl.daemon.mirror import Mirror
 from vctl.ops.clusters import sweep_removing
 from vctl.ops.growth import settle_leases
 from vctl.ops.nodes import settle_drained
+from vctl.scheduler.leasing import empty_parts
 from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, replace_whole
 from vctl.scheduler.reseating import reseat_slices
 from vctl.store import clusters, jobs, nodes, upkeep
@@ -106,7 +107,8 @@ class Maintenance:
     def _round(self, mirror: Mirror, *, sweep: bool) -> None:
         waiting = self._left_dead(mirror) or self._emptied(mirror) or self._fitting_again(mirror)
         over = _over(mirror) if sweep else []
-        if not (waiting or over or upkeep.is_removing(self.store)):
+        empty = sweep and any(empty_parts(mirror.ledger))
+        if not (waiting or over or empty or upkeep.is_removing(self.store)):
             return
         try:
             with self.store.transaction():
@@ -114,6 +116,10 @@ class Maintenance:
                 done = self._replace(mirror)
                 done = self._destroy(mirror, over) or done
                 done = self._settle(mirror) or done
+                for vnode_id in list(empty_parts(mirror.ledger)) if empty else ():
+                    clusters.delete_vnode(self.store, vnode_id)
+                    mirror.ledger.release(vnode_id)
+                    done = True
                 for cluster_id in sweep_removing(self.store):
                     mirror.drop_cluster(cluster_id)
                     done = True

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
-from vctl.core.clusters import VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, difference, merged
 from vctl.core.tasks import Lease
-from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts
+from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts, held
 
 
 def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
@@ -170,6 +170,21 @@ def _at_most(holding: Holding, most: Mapping[str, int]) -> Holding:
                 mine[index] = min(share, left)
                 left -= mine[index]
     return Holding(amounts, instances, holding.cores)
+
+
+def empty_parts(ledger: Ledger) -> Iterator[str]:
+    """Flexible virtual nodes of logical clusters that have nothing and serve nobody: work without a request left them.
+
+    That of a cluster that lent all it had there stays: what returns goes into it.
+    """
+    for vnode_id, vnode in ledger.vnodes.items():
+        if vnode.kind != FLEXIBLE or any(vnode.holding.amounts.values()):
+            continue
+        if ledger.children[vnode_id] or _is_home(ledger, vnode_id):
+            continue
+        cluster = ledger.clusters[vnode.cluster_id]
+        if cluster.kind == LOGICAL and rs.within(cluster.spec.flexible_min, held(ledger, cluster.cluster_id)):
+            yield vnode_id
 
 
 def _is_home(ledger: Ledger, vnode_id: str) -> bool:
