@@ -179,3 +179,22 @@ def test_one_job_is_one_job(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text('{"at": 0, "run": 10}\n')
     assert cli("simulate", "--nodes", "1", "--trace", str(path)).out.startswith("1 job of ")
+
+
+def test_clusters_that_a_trace_names_are_made(cli: Cli, tmp_path: Path) -> None:
+    """A cluster of a trace is a part of the primary that borrows what is free; no job is left out."""
+    trace = tmp_path / "two.jsonl"
+    lines = [
+        {"at": at, "run": 60, "cluster": name} for at in (0, 1) for name in ("team-a", "team-b", "primary")
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = cli("simulate", "--trace", str(trace), "--nodes", "2", "--policy", "fair/backfill", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["jobs"] == 6
+    for run in ran.json["items"]:
+        assert run["never"] == []
+    assert (
+        cli("simulate", "--trace", str(trace), "--nodes", "2", "-c", "team-a", "-o", "json").json["jobs"] == 2
+    )
+    refused = cli("simulate", "--trace", str(trace), "--nodes", "2", "-c", "team-z")
+    assert (refused.code, refused.out) == (4, ""), refused.err

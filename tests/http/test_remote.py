@@ -331,3 +331,35 @@ def test_tasks_of_a_job(remote: Running):
     assert remote.vctl("task", "logs", "last").stdout == "in a task\n"
     assert remote.vctl("task", "wait", "last").returncode == 4
     assert remote.vctl("job", "stop", name, "--grace", "0").returncode == 0
+
+
+def test_simulations(remote: Running, tmp_path: Path) -> None:
+    """Command line, HTTP and Python play the same work: recorded, of a trace, of a model."""
+    import vctl
+
+    assert remote.vctl("run", "--", "true").returncode == 0
+    words = ("simulate", "--policy", "fair/backfill", "-o", "json")
+    here, there = local(remote, *words), remote.vctl(*words)
+    assert (here.returncode, there.returncode) == (0, 0), there.stderr
+    assert json.loads(there.stdout) == json.loads(here.stdout)
+    answer = remote.http.post("/api/v1/simulate", json={"policies": ["fair/backfill"]})
+    assert (answer.status_code, answer.json()) == (200, json.loads(here.stdout))
+    client = vctl.connect(remote.address, token=TOKEN)
+    found = json.loads(here.stdout)
+    assert client.simulate(policies=["fair/backfill"]) == {
+        key: found[key] for key in ("workload", "jobs", "notes", "items")
+    }
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"at": 0, "run": 60, "cluster": "a"}\n{"at": 1, "run": 60}\n')
+    words = ("simulate", "--trace", str(trace), "--nodes", "1", "-o", "json")
+    figures = [json.loads(ran.stdout)["items"] for ran in (local(remote, *words), remote.vctl(*words))]
+    answer = remote.http.post("/api/v1/simulate", json={"trace": trace.read_text(), "nodes": [1]})
+    assert figures[0] == figures[1] == answer.json()["items"]
+    answer = remote.http.post(
+        "/api/v1/simulate", json={"model": {"jobs": 20}, "nodes": [16], "limit_factor": 2}
+    )
+    assert answer.json()["jobs"] == 20
+    assert client.simulate(model={"jobs": 20}, nodes=[16], limit_factor=2)["items"] == answer.json()["items"]
+    for wrong in ({"trace": "{", "nodes": [1]}, {"policies": ["nosuch"]}, {"model": {"jobs": 0}}):
+        assert remote.http.post("/api/v1/simulate", json=wrong).status_code in (400, 422)
+    assert remote.http.post("/api/v1/simulate", json={"cluster": "nosuch"}).status_code == 404

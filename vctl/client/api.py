@@ -115,6 +115,47 @@ class Client(State):
 
         return self._place.ask(replay.replay, dry_run=dry_run)
 
+    def simulate(
+        self,
+        *,
+        policies: Sequence[str] = (),
+        nodes: Sequence[int] = (),
+        trace: str | os.PathLike[str] | None = None,
+        model: Mapping[str, Any] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        cluster: str | None = None,
+        template: str | None = None,
+        node_resources: Mapping[str, float | str] | None = None,
+        limit_factor: float | None = None,
+    ) -> dict[str, Any]:
+        """Play work under other policies or on other machines, and compare them. Changes nothing.
+
+        ``trace`` is a file, ``model`` such as ``{"jobs": 500, "seed": 1, "load": 0.9}``; else the recorded history
+        between two moments, in seconds since the epoch, is played.
+        """
+        from vctl.ops import simulate, simulated, simulation
+        from vctl.spec.quantities import parse_resources
+
+        each = None
+        if node_resources is not None:
+            each = parse_resources(dict(node_resources), "node_resources", self._units(), totals=True)
+        wanted = simulated.Wanted(
+            trace=None
+            if trace is None
+            else simulate.read_trace(os.fspath(trace), per_node=simulated.processors_of(each)),
+            model=None if model is None else simulated.Model(**model),
+            since_ns=None if since is None else int(since * 1e9),
+            until_ns=None if until is None else int(until * 1e9),
+            cluster=cluster,
+            policies=tuple(policies),
+            nodes=tuple(nodes),
+            template=template,
+            node_resources=each,
+            limit_factor=limit_factor,
+        )
+        return self._place.ask(simulation.run, wanted)
+
     def prune(self, older_than: float | str, *, dry_run: bool = False) -> dict[str, Any]:
         """Forget jobs that ended longer ago, with their logs."""
         from vctl.ops import jobs

@@ -27,6 +27,7 @@ STANDINS = {
     "vctl.ops.overview": "views",
     "vctl.ops.replay": "upkeep",
     "vctl.ops.rerun": "jobs",
+    "vctl.ops.simulation": "simulation",
     "vctl.ops.submitting": "jobs",
     "vctl.ops.tasks": "tasks",
     "vctl.ops.tree_files": "tree_files",

@@ -204,6 +204,29 @@ class Put(Body):
     inside: dict[str, str]
 
 
+class Model(Body):
+    """Work of the Lublin-Feitelson model."""
+
+    jobs: Annotated[StrictInt, Field(ge=1, le=20_000)] = 1000
+    seed: StrictInt = 1
+    load: Annotated[float, Field(gt=0, le=100)] = 0.9
+
+
+class Simulation(Body):
+    """Work to play: the lines of a trace, or a model, or else the recorded history; and the policies to compare."""
+
+    trace: StrictStr | None = None
+    model: Model | None = None
+    since: Annotated[float, Field(ge=0, le=9e9)] | None = None
+    until: Annotated[float, Field(ge=0, le=9e9)] | None = None
+    cluster: Id | None = None
+    policies: list[Text] = []
+    nodes: list[Annotated[StrictInt, Field(ge=1, le=100_000)]] = []
+    template: Id | None = None
+    node_resources: Document | None = None
+    limit_factor: float | None = None
+
+
 class Job(Body):
     """A command and what is reserved for it; the fields mean what the options of ``vctl job submit`` mean.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vctl.core.clusters import ClusterSpec
 from vctl.http import bodies
 from vctl.http.context import Server
+from vctl.ops.simulated import Wanted
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
 
@@ -84,6 +85,33 @@ def job_request(server: Server, body: bodies.Job) -> JobRequest:
         array=None if body.array is None else options.parse_array(body.array, "array"),
         job_scope=body.job_scope,
         label=body.label,
+    )
+
+
+def simulation(server: Server, body: bodies.Simulation) -> Wanted:
+    """What is to be played, as the command line would have read it."""
+    from vctl.ops.simulate import trace_of
+    from vctl.ops.simulated import Model, Wanted, processors_of
+    from vctl.spec.fields import refuse
+    from vctl.spec.ids import resolve_cluster_id
+
+    if body.trace is not None and body.model is not None:
+        raise refuse("model", "a trace is given too", "send one of them")
+    each = None
+    if body.node_resources is not None:
+        each = resources(server, body.node_resources, "node_resources", totals=True)
+    lines = None if body.trace is None else iter(body.trace.splitlines(keepends=True))
+    return Wanted(
+        trace=None if lines is None else trace_of(lines, "trace", per_node=processors_of(each)),
+        model=None if body.model is None else Model(body.model.jobs, body.model.seed, body.model.load),
+        since_ns=None if body.since is None else int(body.since * 1e9),
+        until_ns=None if body.until is None else int(body.until * 1e9),
+        cluster=None if body.cluster is None else resolve_cluster_id(body.cluster, "cluster"),
+        policies=tuple(body.policies),
+        nodes=tuple(body.nodes),
+        template=body.template,
+        node_resources=each,
+        limit_factor=body.limit_factor,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from vctl.http import bodies, documents, streams
+from vctl.http import bodies, documents, reading, streams
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
@@ -197,6 +197,19 @@ def replay(request: Request, body: bodies.Replay | None = None) -> Any:
 
     with state(request) as store:
         return ops.replay(store, dry_run=bool(body and body.dry_run))
+
+
+@router.post("/simulate", responses=good(Listing), response_model=None)
+def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONResponse:
+    """Play recorded, given or modelled work under other policies or on other machines. Changes nothing."""
+    from vctl.ops import simulation
+
+    wanted = reading.simulation(server_of(request), body or bodies.Simulation())
+    with state(request) as store:
+        data = simulation.run(store, wanted)
+    runs = data["items"]
+    assert isinstance(runs, list)
+    return JSONResponse({**listing("SimulationRunList", runs), **data})
 
 
 @router.post("/prune", responses=good(documents.Document), response_model=None)

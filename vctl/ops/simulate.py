@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import SECOND
@@ -62,11 +62,7 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
     """A trace from a file: JSON lines where its first line begins with ``{``, else SWF; both may be gzipped."""
     try:
         with _opened(name) as lines:
-            first = next(lines, "")
-            rest = _chain(first, lines)
-            if first.lstrip().startswith("{"):
-                return read_jsonl(rest, name)
-            return read_swf(rest, name, per_node=per_node)
+            return trace_of(lines, name, per_node=per_node)
     except OSError as error:
         told = error.strerror or str(error)
         raise refuse("--trace", f"cannot read {name}: {told}", "name a trace that you can read") from None
@@ -76,6 +72,15 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
         raise refuse(
             "--trace", f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8"
         ) from None
+
+
+def trace_of(lines: Iterator[str], name: str, *, per_node: int | None = None) -> Workload:
+    """A trace from its lines."""
+    first = next(lines, "")
+    rest = _chain(first, lines)
+    if first.lstrip().startswith("{"):
+        return read_jsonl(rest, name)
+    return read_swf(rest, name, per_node=per_node)
 
 
 @contextmanager
@@ -151,13 +156,18 @@ def parse_policy(text: str, path: str = "--policy") -> Variant:
 def trace_machine(
     workload: Workload, each: Amounts | None, settings: Mapping[str, object] | None = None
 ) -> Callable[[int | None], Ledger]:
-    """Equal nodes, as many as are asked for or as the trace was recorded on, under these settings of the queue."""
+    """Equal nodes, as many as are asked for or as the trace was recorded on, under these settings of the queue.
+
+    Each cluster that the trace names is a part of the primary that has nothing of its own and borrows what is free.
+    """
 
     def make(count: int | None) -> Ledger:
         wanted = count if count is not None else workload.nodes
         if wanted is None:
             raise refuse("--nodes", "the trace does not say on how many nodes it ran", "write --nodes 256")
         ledger = equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
+        for name in sorted({one.job.parent_id for one in workload.arrivals} - ledger.clusters.keys()):
+            ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec()))
         with_policy(ledger, dict(settings or {}))
         return ledger
 

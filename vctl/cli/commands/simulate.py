@@ -13,11 +13,7 @@ from vctl.errors import BadSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vctl.core.ledger import Ledger
-    from vctl.ops.simulate import Variant
     from vctl.simulate.workload import Workload
-
-    Machine = Callable[[int | None], Ledger]
 
 MODELS = ("lublin",)
 
@@ -87,11 +83,10 @@ def simulate(
     fairness and makespan of each policy, and the difference to the current one. Changes nothing. Settings behind the
     policy are those of a queue: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
     """
-    from vctl.ops import simulate as ops
+    from vctl.ops import simulate as playing
+    from vctl.ops import simulated, simulation
     from vctl.spec.ids import resolve_cluster_id
 
-    sizes = [_number(one) for one in nodes or ()]
-    only = None if cluster is None else resolve_cluster_id(cluster, "--cluster")
     _check_sources(
         trace,
         model,
@@ -99,26 +94,27 @@ def simulate(
         {"--node-resources": node_resources},
         {"--jobs": jobs, "--seed": seed, "--load": load, "--write": write},
     )
-    if limit_factor is not None and not 0 < limit_factor <= 1e6:
-        raise BadSpec(
-            f"--limit-factor: {limit_factor:g} is not a factor", fix="write 2 for twice the run time"
-        )
-    if model is not None:
-        workload, machine = _modelled(call, 1000 if jobs is None else jobs, sizes, seed, load)
-        if write is not None:
-            return _written(ops.chosen(workload, only, limit_factor), write)
-    elif trace is not None:
-        each = _resources(call, node_resources)
-        workload = ops.read_trace(trace, per_node=_per_node(each))
-        machine = ops.trace_machine(workload, each, _settings_now(call))
-    else:
-        workload, machine = _recorded(call, since, until, template)
-    workload = ops.chosen(workload, only, limit_factor)
-    variants = _variants(
-        [ops.parse_policy(one) for one in policy or ()], sizes, base_size=trace is None and model is None
+    each = _resources(call, node_resources)
+    of_model = {
+        name: value for name, value in (("jobs", jobs), ("seed", seed), ("load", load)) if value is not None
+    }
+    wanted = simulated.Wanted(
+        trace=None if trace is None else playing.read_trace(trace, per_node=simulated.processors_of(each)),
+        model=None if model is None else simulated.Model(**of_model),  # type: ignore[arg-type]  # as declared above
+        since_ns=None if since is None else _moment(since, "--since"),
+        until_ns=None if until is None else _moment(until, "--until"),
+        cluster=None if cluster is None else resolve_cluster_id(cluster, "--cluster"),
+        policies=tuple(policy or ()),
+        nodes=tuple(_number(one) for one in nodes or ()),
+        template=template,
+        node_resources=each,
+        limit_factor=limit_factor,
     )
-    data = ops.simulate(ops.Question(workload, machine, variants, only), _progress(call))
-    return _answer(data)
+    if write is not None:
+        return _written(simulated.made(wanted), write)
+    if call.config.get("address"):
+        return _answer(simulation.run(call.store, wanted, _progress(call)))
+    return _answer(simulated.at(call.home, wanted, _progress(call)))
 
 
 def _check_sources(
@@ -144,44 +140,6 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _modelled(
-    call: Call, jobs: int, sizes: list[int], seed: int | None, load: float | None
-) -> "tuple[Workload, Machine]":
-    from vctl.ops import simulate as ops
-
-    if not 1 <= jobs <= ops.MOST_MODEL_JOBS:
-        raise BadSpec(f"--jobs: {jobs} is not a number of jobs", fix=f"write 1 to {ops.MOST_MODEL_JOBS}")
-    load = 0.9 if load is None else load
-    if not 0 < load <= 100:
-        raise BadSpec(f"--load: {load:g} is not a load", fix="write a part of the capacity, such as 0.9")
-    workload = ops.model(jobs, nodes=sizes[0] if sizes else 256, seed=1 if seed is None else seed, load=load)
-    return workload, ops.trace_machine(workload, None, _settings_now(call))
-
-
-def _settings_now(call: Call) -> "Mapping[str, object]":
-    """How the primary is served at present, which is what others are compared to; through a server the default."""
-    from vctl.ops import recorded
-
-    return {} if call.config.get("address") else recorded.queue_now(call.home)
-
-
-def _recorded(
-    call: Call, since: str | None, until: str | None, template: str | None
-) -> "tuple[Workload, Machine]":
-    from vctl.ops import recorded
-    from vctl.ops import simulate as ops
-
-    if call.config.get("address"):
-        raise BadSpec(
-            "the recorded history is played where it lies, not through a server",
-            fix="run vctl simulate there, or give it a --trace",
-        )
-    since_ns = None if since is None else _moment(since, "--since")
-    until_ns = None if until is None else _moment(until, "--until")
-    workload, base = recorded.load(call.home, since_ns, until_ns)
-    return workload, ops.state_machine(base, template)
-
-
 def _moment(text: str, path: str) -> int:
     """A date, or how long ago."""
     import time
@@ -202,28 +160,6 @@ def _resources(call: Call, given: str | None) -> dict[str, int] | None:
 
     document = read_document(given, "what a node has", "--node-resources")
     return parse_resources(document, "--node-resources", call.config.get("unit_resources"), totals=True)
-
-
-def _per_node(each: dict[str, int] | None) -> int | None:
-    """Processors of a node, where that is asked for."""
-    return None if each is None else max(1, each.get("CPU", 0) // 10_000)
-
-
-def _variants(policies: "list[Variant]", sizes: list[int], *, base_size: bool) -> "list[Variant]":
-    """The current settings first, then every policy, each on every machine."""
-    from dataclasses import replace
-
-    from vctl.ops.simulate import CURRENT, Variant
-
-    machines: list[int | None] = [*([None] if base_size or not sizes else []), *sizes]
-    many = len(machines) > 1
-    return [
-        replace(
-            one, nodes=size, name=f"{one.name} on {size} nodes" if many and size is not None else one.name
-        )
-        for size in machines
-        for one in (Variant(CURRENT), *policies)
-    ]
 
 
 def _progress(call: Call) -> "Callable[[str, int, int], None] | None":

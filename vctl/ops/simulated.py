@@ -1,0 +1,111 @@
+"""What ``vctl simulate`` asks, whoever asks: the work, the machine, and the policies to compare. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vctl.core.resources import CPU, SCALE, Amounts
+from vctl.errors import BadSpec
+from vctl.ops import recorded
+from vctl.ops import simulate as playing
+from vctl.simulate.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Work of the Lublin-Feitelson model."""
+
+    jobs: int = 1000
+    seed: int = 1
+    load: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.jobs <= playing.MOST_MODEL_JOBS:
+            raise BadSpec(
+                f"--jobs: {self.jobs} is not a number of jobs", fix=f"write 1 to {playing.MOST_MODEL_JOBS}"
+            )
+        if not 0 < self.load <= 100:
+            raise BadSpec(
+                f"--load: {self.load:g} is not a load", fix="write a part of the capacity, such as 0.9"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A question: a trace, or a model, or else the recorded history between two moments; how it is to be played."""
+
+    trace: Workload | None = None
+    model: Model | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+    cluster: str | None = None
+    policies: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
+    template: str | None = None
+    node_resources: Amounts | None = None
+    limit_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_factor is not None and not 0 < self.limit_factor <= 1e6:
+            raise BadSpec(
+                f"--limit-factor: {self.limit_factor:g} is not a factor", fix="write 2 for twice the run time"
+            )
+
+
+def processors_of(each: Amounts | None) -> int | None:
+    """How many processors of a trace are one node, where its resources are given."""
+    return None if each is None else max(1, each.get(CPU, 0) // SCALE)
+
+
+def made(wanted: Wanted) -> Workload:
+    """The jobs of a trace or a model that count."""
+    work = wanted.trace
+    if work is None:
+        asked = wanted.model or Model()
+        work = playing.model(
+            asked.jobs, nodes=wanted.nodes[0] if wanted.nodes else 256, seed=asked.seed, load=asked.load
+        )
+    return playing.chosen(work, wanted.cluster, wanted.limit_factor)
+
+
+def at(home: Path, wanted: Wanted, told: playing.Told | None = None) -> dict[str, object]:
+    """Play the work under the present settings and under each policy; every run says how it differs from the first.
+
+    ``home``: the state directory, which need not be there for a trace or a model.
+    """
+    if wanted.trace is not None or wanted.model is not None:
+        return made_up(wanted, recorded.queue_now(home), told)
+    work, base = recorded.load(home, wanted.since_ns, wanted.until_ns)
+    work = playing.chosen(work, wanted.cluster, wanted.limit_factor)
+    return playing.simulate(
+        playing.Question(
+            work, playing.state_machine(base, wanted.template), _variants(wanted), wanted.cluster
+        ),
+        told,
+    )
+
+
+def made_up(
+    wanted: Wanted, settings: Mapping[str, object], told: playing.Told | None = None
+) -> dict[str, object]:
+    """A trace or a model on a machine of equal nodes, whose queue is served with these settings at present."""
+    work = made(wanted)
+    machine = playing.trace_machine(work, wanted.node_resources, settings)
+    return playing.simulate(playing.Question(work, machine, _variants(wanted), wanted.cluster), told)
+
+
+def _variants(wanted: Wanted) -> list[playing.Variant]:
+    """The current settings first, then every policy, each on every machine."""
+    recorded_work = wanted.trace is None and wanted.model is None
+    machines: list[int | None] = [*([None] if recorded_work or not wanted.nodes else []), *wanted.nodes]
+    many = len(machines) > 1
+    policies = [playing.parse_policy(one) for one in wanted.policies]
+    return [
+        replace(
+            one, nodes=size, name=f"{one.name} on {size} nodes" if many and size is not None else one.name
+        )
+        for size in machines
+        for one in (playing.Variant(playing.CURRENT), *policies)
+    ]
