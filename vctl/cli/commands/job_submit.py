@@ -240,11 +240,11 @@ def rerun(
     It has the command, environment, directory, request, cluster, priority and rules of the other one; a hold, a begin
     time and dependencies are not repeated.
     """
-    from vctl.ops import rerun as ops
+    from vctl.ops import rerun
 
     if not no_wait:
         call.require_scheduler()
-    again = ops.rerun(call.store, job)
+    again = rerun.rerun(call.store, job)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(again, again["submission_id"], again["submission_id"])
