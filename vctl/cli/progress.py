@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
+from vctl.core.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
 Form = Mapping[str, Any]
 
-FIRST_S = 0.5
+FIRST_S = 0.3
 """What is over or has output sooner needs no line."""
+LEAST_REASON = 8
 _RUNNING = (jb.RUNNING, tk.RUNNING)
 
 
@@ -64,7 +67,7 @@ class Progress:
             self.end()
         elif form is not None:
             self.settled = runs and follows is not None
-            self._draw((_running(form) if runs else _waiting(form)) + self.about, stays=self.settled)
+            self._draw((_running if runs else _waiting)(form, self.about), stays=self.settled)
 
     def _is_early(self, now: float, *, runs: bool) -> bool:
         if now - self._began < FIRST_S and not (runs and self._shown):
@@ -78,59 +81,72 @@ class Progress:
             self.stream.flush()
         self._shown = ""
 
-    def _draw(self, text: str, *, stays: bool) -> None:
+    def _draw(self, line: Line, *, stays: bool) -> None:
+        text = line.text
         if text == self._shown and not stays:
             return
-        if not self.terminal:
-            if text != self._shown:
-                self.stream.write(text + "\n")
-        else:
-            self._on_terminal(text, stays=stays)
+        if self.terminal:
+            self._on_terminal(line, stays=stays)
+        elif text != self._shown:
+            self.stream.write(text + "\n")
         self.stream.flush()
         self._shown = "" if stays else text
 
-    def _on_terminal(self, text: str, *, stays: bool) -> None:
+    def _on_terminal(self, line: Line, *, stays: bool) -> None:
         from rich.console import Console
         from rich.text import Text
 
         if self._console is None:
             self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
-        line = Text(fitted(text, self._console.width - 1), no_wrap=True)
         self.stream.write("\r\x1b[2K")
-        self._console.print(line, end="\n" if stays else "", overflow="crop", soft_wrap=True)
+        text = Text(line.fitted(self._console.width - 1), no_wrap=True)
+        self._console.print(text, end="\n" if stays else "", overflow="crop", soft_wrap=True)
 
 
-def fitted(text: str, width: int) -> str:
-    """The line in so many columns: the reason is cut, never the id or the command to copy."""
-    from rich.cells import cell_len, set_cell_size
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is said of one job or task; where it does not fit, the reason is cut, never the id or a command to copy."""
 
-    if cell_len(text) <= width:
-        return text
-    head, mark, command = text.partition("; vctl ")
-    room = width - cell_len(mark + command) - 1
-    return (
-        set_cell_size(head, max(room, 0)).rstrip() + "…" + mark + command
-        if room > 8
-        else set_cell_size(text, width)
-    )
+    head: str
+    reason: str = ""
+    tail: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, as something that cannot move the cursor."""
+        return visible(self.head + self.reason + self.tail)
+
+    def fitted(self, width: int) -> str:
+        """As much of the reason as there are columns for."""
+        from rich.cells import cell_len, set_cell_size
+
+        over = cell_len(self.text) - width
+        if over <= 0:
+            return self.text
+        room = cell_len(visible(self.reason)) - over - 1
+        if room < LEAST_REASON:
+            return set_cell_size(self.text, width).rstrip()
+        return (
+            visible(self.head) + set_cell_size(visible(self.reason), room).rstrip() + "…" + visible(self.tail)
+        )
 
 
-def _waiting(form: Form) -> str:
+def _waiting(form: Form, about: str) -> Line:
     name = form.get("submission_id") or form["task_id"]
     why = form["message"] or form["state_reason"] or "the scheduler has not looked yet"
     place = form.get("queue_position")
     where = f" (#{place} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if place else ""
-    return f"{name} waits: {why}{where}; vctl why {name}"
+    return Line(f"{name} waits: ", why, f"{where}; vctl why {name}{about}")
 
 
-def _running(form: Form) -> str:
+def _running(form: Form, about: str) -> Line:
     name = form.get("submission_id") or form["task_id"]
     nodes = form["node_ids"] if "node_ids" in form else [form["node_id"]]
     where = ", ".join(str(node) for node in nodes if node)
-    return f"{name} runs on {where}" if where else f"{name} runs"
+    return Line(f"{name} runs", f" on {where}" if where else "", about)
 
 
-def _array(form: Form) -> str:
+def _array(form: Form) -> Line:
     from vctl.ops.arrays import progress
 
-    return progress(form)
+    return Line(progress(form))

@@ -45,7 +45,7 @@ def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interru
             watch.until_over()
         except KeyboardInterrupt:
             if not stop_on_interrupt:
-                call.note(f"\nDetached: job {name} goes on. Stop it with: vctl job stop {name}")
+                _detached(call, f"job {name} goes on. Stop it with: vctl job stop {name}")
                 return INTERRUPTED
             jobs.stop(call.store, name)
             watch.until_over()
@@ -86,7 +86,7 @@ def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
         try:
             watch.until_over()
         except KeyboardInterrupt:
-            call.note(f"\nDetached: task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
+            _detached(call, f"task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
             return INTERRUPTED
         form = waiter.form(TASKS, task_id)
     call.note(None if form is None else failure_of(form))
@@ -170,6 +170,13 @@ def _waiting(call: Call) -> Iterator[Waiter]:
             yield waiter
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _detached(call: Call, what: str) -> None:
+    """After ^C, which a terminal shows."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    call.note(f"Detached: {what}")
 
 
 def _line(asked: bool) -> Progress:
