@@ -18,13 +18,13 @@ from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
-from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import objects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 from vctl.scheduler.cycle import decide
+from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import clusters, preemptions, rows
 from vctl.store.store import Store
 

@@ -11,12 +11,12 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
 from vctl.core.resources import SCALE
-from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.returning import LeaseTerms
 from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
 
 IDLE_S = 0.3

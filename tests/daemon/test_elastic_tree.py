@@ -8,11 +8,11 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from vctl.daemon.provider import Provider
-from vctl.daemon.provider_spec import parse_provider
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes, tasks
 from vctl.ops.views import available_resources, cluster_resources
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.provider_spec import parse_provider
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
 

@@ -15,9 +15,9 @@ from tests.daemon.conftest import Life
 from tests.world import Killed, MortalStore
 from vctl.daemon import provider as provider_module
 from vctl.daemon.provider import Provider
-from vctl.daemon.provider_spec import ProviderSpec, parse_provider
 from vctl.errors import BadSpec, Infeasible
 from vctl.ops import nodes, views
+from vctl.spec.provider_spec import ProviderSpec, parse_provider
 from vctl.store.store import Store
 
 TEMPLATES = {"2c": {"resources": {"CPU": 2}, "max": 2}, "8c": {"resources": {"CPU": 8}, "max": 1}}

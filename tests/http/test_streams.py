@@ -131,3 +131,28 @@ def test_ray_finds_its_version(server: Running):
     assert {"version", "ray_version", "ray_commit", "session_name"} <= set(
         server.http.get("/api/version").json()
     )
+
+
+def test_a_job_has_the_settings_of_the_server_and_the_server_starts_a_scheduler(server: Running):
+    """spec 13 and 14: `VCTL_LOCAL_NODE=0` of the server holds for commands in its jobs; waiting starts a scheduler."""
+    server.nodes(1)
+    for more in ({}, {"environment": {"PATH": "/usr/bin:/bin", "MINE": "1"}}):
+        name = submit(server, "env", **more)
+        over = server.http.get(f"/api/v1/jobs/{name}/wait", params={"timeout_s": 30}).json()
+        assert over["job"]["status"] == "SUCCEEDED", over
+        told = server.http.get(f"/api/v1/jobs/{name}/logs").text.splitlines()
+        assert "VCTL_LOCAL_NODE=0" in told
+        assert ("MINE=1" in told) == bool(more)
+    assert server.http.get("/api/v1/scheduler").json()["kind"] == "background"
+
+
+def test_where_nobody_may_be_started_waiting_is_answered_with_the_fix(start: Start):
+    """spec 13: `autostart` off"""
+    server = start(VCTL_AUTOSTART="0")
+    server.nodes(1)
+    name = submit(server, "true")
+    answer = server.http.get(f"/api/v1/jobs/{name}/wait", params={"timeout_s": 30})
+    assert answer.status_code == 503
+    assert "vctl daemon" in answer.text
+    remote = server.vctl("job", "logs", "--follow", name)
+    assert (remote.returncode, "vctl daemon" in remote.stderr) == (6, True), remote

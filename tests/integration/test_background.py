@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import random
@@ -182,6 +183,20 @@ def test_one_that_cannot_live_is_reported_and_not_started_for_ever(one: Place) -
     assert ran.seconds < 15
     (one.home / "logs").unlink()
     assert one.run("job", "wait", "j").code == 0
+
+
+def test_a_provider_is_asked_whether_or_not_a_scheduler_ran_before(place: Place) -> None:
+    """spec 9: the first submit is judged by what could be made, by the settings of the scheduler that it starts."""
+    templates = {"8c": {"resources": {"CPU": 8}, "max": 1}}
+    place.more["VCTL_PROVIDER"] = json.dumps(
+        {"kind": "simulated", "idle_timeout": 0.5, "templates": templates}
+    )
+    refused = place.run("job", "submit", "--num-cpus", "9", "--", "true")
+    assert refused.code == 3, refused
+    first = place.run("job", "submit", "--num-cpus", "8", "--", "echo", "first")
+    assert (first.code, first.out) == (0, "first\n"), first
+    assert place.run("job", "submit", "--num-cpus", "9", "--", "true").err == refused.err
+    assert place.run("job", "submit", "--num-cpus", "8", "--", "echo", "second").out == "second\n"
 
 
 # ---- what it outlives ----

@@ -15,7 +15,6 @@ import pytest
 
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
-from vctl.daemon.provider_spec import ProviderSpec
 from vctl.errors import VctlError
 from vctl.ops import admission, submitting
 from vctl.ops import clusters as cluster_ops
@@ -31,6 +30,7 @@ from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
+from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.daemon.mirror import Mirror
-from vctl.daemon.provider_spec import COMMAND, NONE, ProviderSpec
 from vctl.daemon.returning import Returns
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import MADE_BY, NODE_ID, release
 from vctl.runtime.commands import Call, end_left_behind
 from vctl.scheduler.provisioning import Template, wanted_nodes
+from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
 from vctl.store import nodes, objects
 from vctl.store import provider as table
 from vctl.store.store import Store
@@ -54,12 +54,8 @@ class Provider:
 
     def announce(self) -> None:
         """Tell submitters what could be had at most: who judges whether a job can ever run needs it."""
-        kinds = [
-            {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
-             "units": sorted(self.spec.units)}
-            for t in self.spec.templates
-        ]  # fmt: skip
-        if kinds != (self.store.recall(TEMPLATES) or []):
+        kinds = self.spec.kinds()
+        if kinds != self.store.recall(TEMPLATES):
             with self.store.transaction():
                 self.store.remember(TEMPLATES, kinds)
 

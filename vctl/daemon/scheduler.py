@@ -27,7 +27,6 @@ from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
 from vctl.daemon.provider import Provider
-from vctl.daemon.provider_spec import ProviderSpec
 from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
@@ -40,6 +39,7 @@ from vctl.runtime.protocol import RunState, StartRecord
 from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
+from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import jobs, repair, runs, upkeep
 from vctl.store.store import Store
 

@@ -41,7 +41,9 @@ def submit(request: Request, body: bodies.Job) -> Any:
     around = body.environment
     if around is None:
         around = {name: os.environ[name] for name in _OWN if name in os.environ}
-    wanted = reading.job_request(server_of(request), body)
+    server = server_of(request)
+    wanted = reading.job_request(server, body)
+    around = {**server.background.settings(), **around}  # commands in the job are to see what the server sees
     with state(request) as store:
         return submitting.submit(store, wanted, environment=around)
 

@@ -34,7 +34,8 @@ STOP_S, KILL_S = 10.0, 5.0
 """A scheduler that does not leave within the first time is killed: nothing is lost by that."""
 _SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
-    "reclaim_grace", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "kill_grace", "lock_timeout",
+    "reclaim_grace", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
+    "lock_timeout",
 )  # fmt: skip
 """What a scheduler is set to by the one who starts it; everything else is about commands."""
 _KEPT = (
@@ -66,7 +67,16 @@ class Background:
     def attend(self, store: Store) -> Store:
         """From now on changes by this store that need a scheduler start one."""
         store.before_commit = self._needed
+        store.could_make = self._templates
         return store
+
+    def _templates(self, told: object) -> list[dict[str, Any]]:
+        """The nodes that a scheduler could have made that is started from here."""
+        if not self.config.get("provider") or (told is not None and locks.scheduler_is_running(self.home)):
+            return []
+        from vctl.spec.provider_spec import parse_provider
+
+        return parse_provider(self.config.get("provider"), units=self.config.get("unit_resources")).kinds()
 
     def _needed(self, store: Store) -> None:
         if is_at_work(self.home) or not upkeep.is_unfinished(store):
@@ -92,7 +102,7 @@ class Background:
                 return
             log = self.home / LOG
             self._starts.append((time.monotonic(), _make_room(log)))
-            env = {**_environment(os.environ), **self.config.handed_on(_SETTINGS)}
+            env = {**_environment(os.environ), **self.settings()}
             words = [
                 sys.executable,
                 "-P",
@@ -111,6 +121,10 @@ class Background:
             ) from None
         finally:
             lock.release()
+
+    def settings(self) -> dict[str, str]:
+        """What a scheduler that is started from here is set to, as variables."""
+        return self.config.handed_on(_SETTINGS)
 
     def require(self) -> None:
         """Refuse to wait when nobody schedules and nobody is to be started."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
@@ -107,9 +108,15 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
         parent_id = row["parent_id"]
 
 
+def templates(store: Store) -> Sequence[Mapping[str, Any]]:
+    """Which nodes a provider could make: as a scheduler has told, else as the one would that is to be started."""
+    told: list[dict[str, Any]] | None = store.recall(TEMPLATES)
+    return told or store.could_make(told)
+
+
 def add_possible(store: Store, ledger: Ledger) -> None:
     """The nodes that the provider could make at most."""
-    for kind in store.recall(TEMPLATES) or []:
+    for kind in templates(store):
         total = rs.whole_node(kind["resources"], frozenset(kind.get("units", rs.DEFAULT_UNITS)))
         for number in range(min(kind["most"], MOST_POSSIBLE)):
             node_id = f"~{kind['name']}-{number}"

@@ -7,7 +7,7 @@ import json
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, Node
 from vctl.core.resources import whole_node
-from vctl.ops.feasible import TEMPLATES
+from vctl.ops.feasible import templates
 from vctl.scheduler.whatif import Holder, Situation
 from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks
 from vctl.store.store import Store
@@ -47,7 +47,7 @@ def load(store: Store) -> Situation:
 def ledger(store: Store) -> Ledger:
     """The tree with what is free in it."""
     found = clusters.load_ledger(store)
-    found.may_gain_nodes = bool(store.recall(TEMPLATES))
+    found.may_gain_nodes = bool(templates(store))
     return found
 
 

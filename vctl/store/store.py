@@ -44,6 +44,8 @@ class Store:
         """Whether this machine may become a node when a command submits through this connection."""
         self.before_commit: Callable[[Store], None] | None = None
         """Called inside every transaction, when all of it is written."""
+        self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
+        """The nodes that a provider could make where a scheduler has told of none, or not told yet (None)."""
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False

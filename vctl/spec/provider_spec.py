@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from vctl.core.resources import DEFAULT_UNITS
 from vctl.scheduler.provisioning import Template
@@ -28,6 +29,14 @@ class ProviderSpec:
     down: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
     units: frozenset[str] = DEFAULT_UNITS
+
+    def kinds(self) -> list[dict[str, Any]]:
+        """The nodes that it could make at most, as they are kept for those who judge whether a job can ever run."""
+        return [
+            {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
+             "units": sorted(self.units)}
+            for t in self.templates
+        ]  # fmt: skip
 
 
 def parse_provider(
