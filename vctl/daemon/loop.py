@@ -104,8 +104,10 @@ def _loop(
             if scheduler.is_needed():
                 busy_at = time.monotonic()
             left_s = busy_at + idle_s - time.monotonic()
-            if left_s <= 0 and _has_left(scheduler, lock):
-                return True
+            if left_s <= 0:
+                if _has_left(scheduler, lock):
+                    return True
+                busy_at = time.monotonic()
             sleep_s = min(sleep_s, max(left_s, _PAUSE_S))
         collection.between(sleep_s)
         poll.poll(sleep_s * 1000)
