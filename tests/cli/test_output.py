@@ -189,3 +189,54 @@ def test_hot_commands_import_little(jobs: Cli, line: str) -> None:
     )
     ran = python("-c", code, *line.split(), home=jobs.home)
     assert ran.stderr.endswith("[0, []]"), ran.stderr
+
+
+# ---- which entries, and text of others (spec 13) ----
+
+
+def test_lists_are_chosen_by_user_state_and_time(jobs: Cli) -> None:
+    assert jobs("job stop first").code == 0
+    user = jobs("job list -o json").json["items"][0]["user"]
+    assert jobs("job list --user nobody-else -o json").json["total"] == 0
+    assert jobs("job", "list", "--user", user, "-o", "name").out == "second\n"  # who is over is not asked for
+    assert jobs("job", "list", "--user", user, "-a", "-o", "name").out == "second\nfirst\n"
+    assert jobs("job list --state stopped -o name").out == "first\n"
+    assert jobs("job list --state STOPPED,PENDING -o json").json["total"] == 2
+    assert jobs("job list --since 1h -o name").out == "second\nfirst\n"
+    assert jobs("job list --since 2100-01-01T00:00 -o name").out == ""
+    assert jobs("list jobs --state PENDING -o name").out == "second\n"
+    assert jobs("list nodes --state ALIVE -o json").json["total"] == 2
+    assert jobs("node list --state DEAD -o name").out == ""
+    assert jobs("vc list --state ACTIVE -o json").json["total"] == 1
+    assert jobs("list events --since 2100-01-01T00:00 -o json").json["total"] == 0
+
+
+def test_a_choice_that_means_nothing_is_refused(jobs: Cli) -> None:
+    ran = jobs("job list --state RUNING")
+    assert (ran.code, "did you mean RUNNING?" in ran.err) == (2, True)
+    assert jobs("list nodes --user ana").code == 2
+    assert jobs("job list --since yesterday").code == 2
+
+
+def test_the_name_on_the_screen_is_an_id(jobs: Cli) -> None:
+    assert jobs("vc get primary -o json").json["cluster_id"] == "kPrimaryClusterID"
+    shown = jobs("job status first").out
+    assert "primary##first" in shown
+    assert "kPrimaryClusterID" not in shown
+    assert jobs("job status first -o json").json["cluster_id"] == "kPrimaryClusterID##first"
+
+
+def test_text_of_others_does_nothing_to_a_terminal(nodes: Cli) -> None:
+    evil = "a\x1b[2Jb\x9bc\u202ed\u200be"
+    assert nodes(*SUBMIT, "x", "--", "echo", evil).code == 0
+    for words in ("job list", "job status x", "status", "job list -o json", "job list -o yaml", "why x"):
+        out = nodes(words).out
+        assert not set("\x1b\x9b\u202e\u200b") & set(out), words
+    assert evil in nodes("job status x -o json").json["entrypoint"]
+    ran = nodes("job", "status", evil)
+    assert (ran.code, ran.err.count("\n") <= 2, "\x1b" in ran.err, "\x9b" in ran.err) == (
+        4,
+        True,
+        False,
+        False,
+    )

@@ -1,0 +1,165 @@
+"""``vctl status``: total, reserved and used agree with each other, whatever kinds of clusters there are (spec 11)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world import World
+from vctl.core.resources import CPU, GPU, SCALE
+from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest, shortcut_spec
+
+UNITS = frozenset({GPU})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    here = World(tmp_path / "state")
+    nodes.add(here.store, resources={CPU: 8 * SCALE}, count=4, template="8c", node_id="n")
+    yield here
+    here.close()
+
+
+def spec(**minimum: float) -> Any:
+    return parse_cluster_spec({"flexible_resource_min": minimum}, units=UNITS, logical=True)
+
+
+def submit(
+    world: World, name: str, cpus: int | None = None, *, cluster: str | None = None, **more: Any
+) -> None:
+    reserved = (
+        None if cpus is None else shortcut_spec(str(cpus), None, None, 1, units=UNITS, beside_spec=False)
+    )
+    request = JobRequest(argv=("true",), submission_id=name, cluster=cluster, spec=reserved, cwd="/", **more)
+    submitting.submit(world.store, request, environment={})
+
+
+def cpus(world: World, cluster: str | None = None) -> tuple[float, float, float]:
+    """Total, reserved and used CPUs; on the way all lines of the tree are added up."""
+    data = overview.status(world.store, cluster)
+    lines = data["clusters"]
+    for line in lines:
+        below = [one for one in lines if one["parent_id"] == line["cluster_id"]]
+        for kind in ("total", "reserved", "used"):
+            assert line["total"].get("CPU", 0) >= line[kind].get("CPU", 0) >= 0
+        assert sum(one["total"].get("CPU", 0) for one in below) <= line["reserved"].get("CPU", 0)
+        assert sum(one["used"].get("CPU", 0) for one in below) <= line["used"].get("CPU", 0)
+    assert lines[0]["cluster_id"] == data["cluster_id"]
+    amounts = data["resources"]["CPU"]
+    assert amounts == {kind: lines[0][kind]["CPU"] for kind in ("total", "reserved", "used")}
+    tree = cluster_views.tree(world.store, data["cluster_id"])
+    assert amounts == {kind: tree[kind]["CPU"] for kind in ("total", "reserved", "used")}
+    return amounts["total"], amounts["reserved"], amounts["used"]
+
+
+def test_whole_nodes_of_clusters_stay_in_the_physical_total(world: World) -> None:
+    assert cpus(world) == (32, 0, 0)
+    clusters.create(world.store, "team", divisible=True, replica_sets={"8c": 2})
+    assert cpus(world) == (32, 16, 0)  # nothing runs: nothing is used
+    clusters.create(world.store, "inner", divisible=True, replica_sets={"8c": 1}, parent_id="team")
+    assert (cpus(world), cpus(world, "team"), cpus(world, "inner")) == ((32, 16, 0), (16, 8, 0), (8, 0, 0))
+    submit(world, "j", 3, cluster="inner")
+    world.turn()
+    assert (cpus(world), cpus(world, "team"), cpus(world, "inner")) == ((32, 16, 3), (16, 8, 3), (8, 3, 3))
+
+
+def test_spec_clusters_reserve_and_their_jobs_use(world: World) -> None:
+    clusters.create(world.store, "divided", divisible=True, spec=spec(CPU=6))
+    clusters.create(world.store, "shared", divisible=False, spec=spec(CPU=4))
+    assert cpus(world) == (32, 10, 0)
+    submit(world, "a", 2, cluster="divided")
+    submit(world, "b", cluster="shared")  # its process holds 1 CPU
+    submit(world, "c", 5)  # a job of the primary: its cluster is below it too
+    world.turn()
+    assert cpus(world) == (32, 15, 8)
+    assert cpus(world, "shared") == (4, 0, 1)
+
+
+def test_dead_nodes_are_in_no_number(world: World) -> None:
+    clusters.create(world.store, "team", divisible=True, replica_sets={"8c": 4})
+    submit(world, "j", 8, cluster="team")
+    world.turn()
+    assert cpus(world) == (32, 32, 8)
+    nodes.kill(world.store, "n-03")
+    total, reserved, used = cpus(world)
+    assert (total, reserved) == (24, 24)
+    assert used in (0, 8)
+    assert overview.status(world.store)["nodes"] == {"ALIVE": 3, "DEAD": 1}
+
+
+def test_running_jobs_the_head_of_the_queue_and_failures_of_a_day(world: World) -> None:
+    submit(world, "old", 1)
+    world.turn()
+    world.processes.end(world.processes.running()[0], 2)
+    world.turn()
+    world.sleep(25 * 3600)
+    submit(world, "runs", 8, time_limit_s=100)
+    submit(world, "fails", 1)
+    world.turn()
+    (failing,) = (
+        row[0]
+        for row in world.store.rows(
+            "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = 'fails'"
+        )
+    )
+    world.processes.end(failing, 3)
+    for name, priority in (("waits", 0), ("first", 5)):
+        submit(world, name, 8, priority=priority)
+    for name in "xyz":
+        submit(world, name, 8)
+    world.turn()
+    world.sleep(30)
+    data = overview.status(world.store)
+    (running,) = (one for one in data["running_jobs"] if one["submission_id"] == "runs")
+    assert (running["run_s"], running["time_left_s"], running["parent_cluster_id"]) == (
+        30,
+        70,
+        "kPrimaryClusterID",
+    )
+    assert running["node_ids"][0].startswith("n-0")
+    assert data["queue"]["pending"] == len(data["queue"]["head"])
+    assert [job["submission_id"] for job in data["recent_failures"]] == [
+        "fails"
+    ]  # the other is older than a day
+    assert set(data["scheduler"]) >= {"running", "last_beat", "last_round_ms", "rounds"}
+
+
+def test_inside_a_job_it_is_about_its_cluster(world: World) -> None:
+    submit(world, "mine", 4)
+    submit(world, "other", 2)
+    world.turn()
+    data = overview.status(world.store, "kPrimaryClusterID##mine")
+    assert data["resources"]["CPU"] == {"total": 4, "reserved": 0, "used": 4}
+    assert [line["cluster_id"] for line in data["clusters"]] == ["kPrimaryClusterID##mine"]
+    assert "other" not in [job["submission_id"] for job in data["running_jobs"]]
+    assert overview.status(world.store, "primary##mine") == data  # the name on the screens
+
+
+def test_a_job_that_is_over_says_where_it_ran(world: World) -> None:
+    """spec 13: node_ids, log_path, wait_s, run_s; also of a job that failed or never ran."""
+    submit(world, "fails", 1)
+    submit(world, "never", 1, hold=True)
+    world.sleep(5)
+    world.turn()
+    ran = jobs.get_job(world.store, "fails")
+    assert (ran["wait_s"], ran["run_s"]) == (5, 0)
+    world.sleep(7)
+    world.processes.end(world.processes.running()[0], 1)
+    world.turn()
+    world.sleep(100)
+    over = jobs.get_job(world.store, "fails")
+    assert (over["status"], over["node_ids"], over["wait_s"], over["run_s"]) == (
+        "FAILED",
+        ran["node_ids"],
+        5,
+        7,
+    )
+    assert len(over["node_ids"]) == 1
+    assert over["log_path"] == str(world.home / "logs" / "fails.log")
+    jobs.stop(world.store, "never")
+    world.sleep(100)
+    never = jobs.get_job(world.store, "never")
+    assert (never["node_ids"], never["run_s"], never["wait_s"]) == ([], None, 112)
