@@ -13,6 +13,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, dependencies, forms, gates, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
+from vctl.spec.ids import full_cluster_id
 from vctl.store import clusters, rows, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -211,7 +212,8 @@ def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, st
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
     """Where the job goes, and whether it shares that cluster (indivisible) instead of getting its own."""
     wanted = request.cluster or _inherited(store, around)
-    if wanted in (PRIMARY, PRIMARY_ALIAS):
+    wanted = full_cluster_id(wanted)
+    if wanted == PRIMARY:
         return PRIMARY, False
     row = clusters.get(store, wanted)
     if row is None:

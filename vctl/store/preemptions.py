@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vctl.core.jobs import WAITING_FOR_PREEMPTION
 from vctl.core.resources import Holding
-from vctl.scheduler.earmarks import Earmark
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.scheduler.earmarks import Earmark
 
 
 def insert(
@@ -83,6 +87,8 @@ def earmark(row: Row) -> Earmark:
         (vnode_id, Holding(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
         for vnode_id, amounts, shares, cores in loads(row["pieces"])
     )  # fmt: skip
+    from vctl.scheduler.earmarks import Earmark  # here: with it comes the search for places
+
     return Earmark(
         row["job_id"], row["submission_id"], row["priority"], row["parent_cluster_id"], pieces,
         frozenset(loads(row["awaited"])),

@@ -11,6 +11,7 @@ from vctl.cli.output import Answer, done, listing, single
 from vctl.cli.scoping import InCluster, below, place
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
+
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
 Replicas = Annotated[
     str | None,
@@ -33,6 +34,13 @@ LendingLimit = Annotated[
 
 CONTENTS = Together(replica_sets=Replicas, spec=SpecOption)
 LIMITS = Together(borrow_limit=BorrowLimit, lending_limit=LendingLimit)
+
+
+def _full(cluster_id: str) -> str:
+    """``primary##train``, as screens show it, is an id too; what names the primary itself is judged below."""
+    from vctl.spec.ids import JOB_MARK, full_cluster_id
+
+    return full_cluster_id(cluster_id) if JOB_MARK in cluster_id else cluster_id
 
 
 @command(
@@ -108,7 +116,7 @@ def update(
 
     data = clusters.update(
         call.store,
-        cluster_id,
+        _full(cluster_id),
         divisible=divisible,
         **_contents(call, cluster_id, contents or {}),
         revision=revision,
@@ -166,7 +174,7 @@ def stop(
     """
     from vctl.ops import admission
 
-    data = admission.stop(call.store, cluster_id, message=message)
+    data = admission.stop(call.store, _full(cluster_id), message=message)
     return done(data, cluster_id, f"virtual cluster {cluster_id} is STOPPED")
 
 
@@ -175,7 +183,7 @@ def resume(call: Call, cluster_id: Id) -> Answer:
     """Admit jobs to a virtual cluster again."""
     from vctl.ops import admission
 
-    data = admission.resume(call.store, cluster_id)
+    data = admission.resume(call.store, _full(cluster_id))
     return done(data, cluster_id, f"virtual cluster {cluster_id} is ACTIVE")
 
 
@@ -190,7 +198,7 @@ def delete(
     """Delete a virtual cluster; its nodes go back to its parent."""
     from vctl.ops import clusters
 
-    data = clusters.delete(call.store, cluster_id, drain=drain, force=force)
+    data = clusters.delete(call.store, _full(cluster_id), drain=drain, force=force)
     if data["state"] != "REMOVED" and not no_wait:
         from vctl.cli import waiting
 
@@ -217,7 +225,7 @@ def remove_nodes(
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
     from vctl.ops import membership
 
-    data = membership.remove_nodes(call.store, cluster_id, nodes)
+    data = membership.remove_nodes(call.store, _full(cluster_id), nodes)
     counted = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     return done(data, cluster_id, f"{counted} removed from virtual cluster {cluster_id}")
 
