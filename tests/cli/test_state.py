@@ -210,7 +210,15 @@ def test_the_fields_that_filters_know_are_those_of_the_forms() -> None:
 
 def test_the_name_that_screens_show_is_accepted_everywhere(divided: Cli) -> None:
     """spec 13: a cluster has one name on all screens, and commands take it."""
-    for words in ("vc get", "vc tree", "vc delete", "vc stop", "nodes -c", "status -c", "cluster-resources -c"):
+    for words in (
+        "vc get",
+        "vc tree",
+        "vc delete",
+        "vc stop",
+        "nodes -c",
+        "status -c",
+        "cluster-resources -c",
+    ):
         ran = divided(f"{words} primary##gone")
         assert ran.code in (1, 2, 4, 5), words
         assert "primary##gone" not in ran.err.replace("kPrimaryClusterID##gone", ""), (words, ran.err)
