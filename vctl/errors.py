@@ -83,8 +83,33 @@ class DiskTrouble(VctlError):
     code, exit_code, http_status = "DiskTrouble", 1, 507
 
 
+class Damaged(VctlError):
+    """The file of the tables has pages that cannot be read."""
+
+    code = "Damaged"
+
+
+def damage(error: BaseException) -> Damaged | None:
+    """What a failure to read says about the file of the tables; None when it says nothing about it."""
+    if isinstance(error, Damaged):
+        return error
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
+        return Damaged(
+            f"the tables of the state directory are damaged: {error}",
+            fix="`vctl doctor` says which; stop the daemon, then put a backup in place with `vctl restore FILE`",
+        )
+    return None
+
+
+def known(error: BaseException) -> VctlError | None:
+    """What an exception of the system says to a user; None when it is a mistake of this program."""
+    if isinstance(error, UnicodeEncodeError):
+        return not_text(error)
+    return disk_trouble(error) or damage(error)
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_SQLITE_IOERR, _SQLITE_FULL = 10, 13
+_SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 
 
 def disk_trouble(error: BaseException) -> DiskTrouble | None:

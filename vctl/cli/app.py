@@ -14,7 +14,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command, Param
 from vctl.core.text import visible
-from vctl.errors import BadSpec, VctlError, disk_trouble, not_text
+from vctl.errors import BadSpec, VctlError, known
 
 
 def run(words: Sequence[str]) -> int:
@@ -36,12 +36,10 @@ def run(words: Sequence[str]) -> int:
         return 141
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UnicodeEncodeError as error:
-        return _report(not_text(error), as_json=wants_json(words))
     except Exception as error:
         if os.environ.get("VCTL_DEBUG") == "1":
             raise
-        if (trouble := disk_trouble(error)) is not None:
+        if (trouble := known(error)) is not None:
             return _report(trouble, as_json=wants_json(words))
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = VctlError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from vctl.core.caller import Caller
-from vctl.errors import NotPermitted
+from vctl.errors import NotPermitted, known
 from vctl.ops.background import Background
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ class Local:
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
             store.caller = Caller.of(os.environ)
             store.local_node = bool(self.config.get("local_node"))
-            return function(self._background.attend(store), *args, **kwargs)
+            try:
+                return function(self._background.attend(store), *args, **kwargs)
+            except Exception as error:
+                if (plain := known(error)) is not None and plain is not error:
+                    raise plain from error
+                raise
 
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for

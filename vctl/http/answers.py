@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse as _JSONResponse
 
-from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, disk_trouble, not_text
+from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 
 MANAGEMENT = "/virtual_clusters"
 CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
@@ -134,13 +134,9 @@ def install(app: FastAPI) -> None:
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
         return answer(request, _of_framework(request, error), error.headers)
 
-    @app.exception_handler(UnicodeEncodeError)
-    async def no_text(request: Request, error: UnicodeEncodeError) -> JSONResponse:
-        return answer(request, not_text(error))
-
     @app.exception_handler(Exception)
     async def crashed(request: Request, error: Exception) -> JSONResponse:
-        if (trouble := disk_trouble(error)) is not None:
+        if (trouble := known(error)) is not None:
             return answer(request, trouble)
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         return answer(

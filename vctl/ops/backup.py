@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vctl.errors import Conflict, NotFound, VctlError
+from vctl.errors import Conflict, Damaged, NotFound, VctlError
 from vctl.ops import forms
-from vctl.store import database
+from vctl.store import copies, database
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Store
 
@@ -22,21 +22,30 @@ def backup(store: Store, path: Path) -> forms.Form:
         raise VctlError(
             f"cannot write {path}: {error.strerror}", fix="choose a place you can write"
         ) from None
-    database.copy_to(store.db, path)
+    copies.copy_to(store.db, path)
+    if not copies.is_sound(path):
+        path.unlink()
+        raise Damaged(
+            "the tables of the state directory are damaged, and a copy of them would be too",
+            fix="`vctl doctor` says which; put an older backup in place with `vctl restore FILE`",
+        )
     return {"path": str(path), "bytes": path.stat().st_size}
 
 
 def restore(home: Path, path: Path) -> forms.Form:
-    """Put a copy back in place of the tables; what was there is kept beside it as ``cluster.db.before-restore``."""
+    """Put the rows of a copy in place of the tables; what was there is kept as ``cluster.db.before-restore``.
+
+    Nothing else of the file is taken over. One that has other tables, triggers or views than a backup is refused.
+    """
     if not path.is_file():
         raise NotFound(f"there is no file {path}", fix="name a file made by `vctl backup`")
-    database.check_copy(path)
+    version = copies.check_copy(path)
     database.prepare_home(home)
     lock = SchedulerLock(home)
     if not lock.acquire("restore"):
         raise Conflict("a scheduler is running here", fix="stop the daemon first, then restore")
     try:
-        kept = database.replace_with(home, path)
+        kept = copies.replace_with(home, path, version)
         database.disown(home)  # what they say has begun is not begun again
     finally:
         lock.release()

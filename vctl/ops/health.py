@@ -23,6 +23,11 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
     The rules of the tree are always checked; ``prove`` also looks at all rows of what is over, and adds the figures
     of what was checked as a certificate.
     """
+    if damaged := raw.integrity(store):  # nothing else can be relied upon then
+        fix = (
+            "stop the daemon, then put a backup in place with `vctl restore FILE`; what is there now is kept"
+        )
+        return {"ok": False, "findings": damaged, "notes": [fix], "repaired": []}
     repaired: list[str] = []
     if repair:
         done = replaying.replay(store)
@@ -46,8 +51,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
 
 
 def _database(store: Store) -> list[str]:
-    found = [f"database: {problem}" for problem in raw.integrity(store)]
-    found += [
+    found = [
         f"a row of {row['source']} ({row['row_key']}) was set aside: {row['problem']}"
         for row in raw.set_aside_rows(store)
     ]

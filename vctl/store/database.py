@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError
+from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError, disk_trouble
 from vctl.store.schema import MIGRATIONS, VERSION
 
 BUSY_TIMEOUT_S = 30.0
@@ -79,14 +79,14 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
         prepare_home(home)
         _migrate(home, path)
     try:
-        db = _open(path)
+        db = open_file(path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise _unreadable(path, error) from None
     if version < VERSION:
         db.close()
         _migrate(home, path)
-        db = _open(path)
+        db = open_file(path)
     elif version > VERSION:
         db.close()
         raise Conflict(
@@ -96,7 +96,8 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
     return db
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_file(path: Path) -> sqlite3.Connection:
+    """A connection to a file of tables, as all are."""
     try:
         db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
     except sqlite3.OperationalError as error:
@@ -115,6 +116,8 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> VctlError:
         return Unreachable(
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
         )
+    if (known := disk_trouble(error)) is not None:
+        return known
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
 
 
@@ -125,7 +128,7 @@ def _migrate(home: Path, path: Path) -> None:
     with exclusive(home / "migrate.lock"):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         os.chmod(path, 0o600)
-        db = _open(path)
+        db = open_file(path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == VERSION:
             db.close()
@@ -139,20 +142,21 @@ def _migrate(home: Path, path: Path) -> None:
         if version:
             _backup_before_migration(db, path, version)
         db.execute("PRAGMA journal_mode = WAL")
-        _apply(db)
+        apply_migrations(db)
         db.close()
 
 
-def _apply(db: sqlite3.Connection) -> None:
+def apply_migrations(db: sqlite3.Connection, version: int = VERSION) -> None:
+    """Bring tables, or none yet, to a schema version."""
     import sqlite_utils
     from sqlite_utils.migrations import Migrations
 
     migrations = Migrations("vctl")
-    for name, script in MIGRATIONS:
+    for name, script in MIGRATIONS[:version]:
         migrations(name=name)(_step(script))
     target = sqlite_utils.Database(db)
     migrations.apply(target)
-    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute(f"PRAGMA user_version = {version}")
 
 
 def _step(script: str):  # type: ignore[no-untyped-def]  # sqlite_utils wants a plain function of its Database
@@ -210,60 +214,7 @@ def command_name(pid: int) -> str:
     return " ".join(word.decode(errors="replace") for word in words if word)[:120] or "gone"
 
 
-def copy_to(db: sqlite3.Connection, path: Path) -> None:
-    """Copy all tables to a file, consistent while others write."""
-    target = sqlite3.connect(path)
-    try:
-        db.backup(target)
-        target.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
-    finally:
-        target.close()
-
-
-def check_copy(path: Path) -> None:
-    """Refuse a file that is not a whole vctl database of a schema we know."""
-    try:
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        try:
-            sound = db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-        finally:
-            db.close()
-    except sqlite3.DatabaseError as error:
-        raise VctlError(
-            f"{path} is not a vctl backup: {error}", fix="name a file made by `vctl backup`"
-        ) from None
-    if not sound or not 0 < version <= VERSION:
-        raise VctlError(
-            f"{path} is damaged or from a newer vctl (schema {version})",
-            fix="name another file made by `vctl backup`",
-        )
-
-
 def disown(home: Path) -> None:
     """These tables come from elsewhere or from another time: no records of processes belong to them."""
-    with closing(_open(database_path(home))) as db:
+    with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
-
-
-def replace_with(home: Path, source: Path) -> Path | None:
-    """Put a copy in place of the tables; returns where the old ones were kept."""
-    path = database_path(home)
-    kept: Path | None = None
-    if path.exists():
-        kept = path.with_name("cluster.db.before-restore")
-        kept.unlink(missing_ok=True)
-        old = _open(path)
-        os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        copy_to(old, kept)
-        old.close()
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    target = _open(path)
-    copy = sqlite3.connect(f"file:{source}?mode=ro", uri=True)
-    try:
-        copy.backup(target)  # page by page under SQLite's own lock: readers see the old state or the new one
-        target.execute("PRAGMA journal_mode = WAL")
-    finally:
-        copy.close()
-        target.close()
-    return kept

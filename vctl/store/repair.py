@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sqlite3 import Row
+from sqlite3 import DatabaseError, Row
 
 from vctl.store import rows
 from vctl.store.store import Store
@@ -60,9 +60,21 @@ def set_aside_rows(store: Store) -> list[Row]:
 
 
 def integrity(store: Store) -> list[str]:
-    """What SQLite itself finds wrong; empty when nothing."""
-    found = [row[0] for row in store.rows("PRAGMA integrity_check(20)")]
-    return [] if found == ["ok"] else found
+    """What SQLite itself finds wrong, by table; empty when nothing."""
+    if not _problems(store, ""):
+        return []
+    tables = store.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+    found = {row[0]: _problems(store, row[0]) for row in tables}
+    named = [f"table {name} is damaged: {problems[0]}" for name, problems in found.items() if problems]
+    return named or _problems(store, "")
+
+
+def _problems(store: Store, table: str) -> list[str]:
+    try:
+        found = [str(row[0]) for row in store.rows(f"PRAGMA integrity_check({table or 20})")]
+    except DatabaseError as error:
+        return [str(error)]
+    return [] if found == ["ok"] else [" ".join(one.split()) for one in found]
 
 
 def wrong_counts(store: Store) -> list[str]:

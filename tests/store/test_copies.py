@@ -1,0 +1,167 @@
+"""What a restore takes over: rows of a sound backup, and nothing else of the file (spec 17)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.crowd import fill
+from vctl.errors import Damaged, VctlError
+from vctl.ops import health
+from vctl.ops.backup import backup, restore
+from vctl.ops.jobs import list_jobs
+from vctl.ops.prove import prove
+from vctl.store import database, repair
+from vctl.store.schema import MIGRATIONS, VERSION
+from vctl.store.store import Store
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    fill(tmp_path / "home", queued=40, finished=60)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def copy(home: Path, tmp_path: Path) -> Path:
+    with Store.open(home) as store:
+        backup(store, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.connect(path)) as db:
+        names = [
+            row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+        ]
+        return {
+            name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr)
+            for name in names if name not in ("meta", "_sqlite_migrations")
+        }  # fmt: skip
+
+
+def test_all_rows_come_back(home: Path, copy: Path) -> None:
+    before = rows(home / "cluster.db")
+    with Store.open(home) as store, store.transaction():
+        store.db.execute("DELETE FROM jobs WHERE job_id > 50")
+        store.event("a", "job", "x")
+    done = restore(home, copy)
+    assert rows(home / "cluster.db") == before
+    assert Path(done["kept"]).stat().st_mode & 0o777 == 0o600
+    assert not (home / "cluster.db.restoring").exists()
+    with Store.open(home) as store:
+        assert prove(store) == []
+        assert store.value("PRAGMA user_version") == VERSION
+        assert store.value("PRAGMA journal_mode") == "wal"
+        assert list_jobs(store, all=True)[1] == 104
+
+
+EVIL = {
+    "a trigger": "CREATE TRIGGER evil AFTER INSERT ON events BEGIN DELETE FROM jobs; END",
+    "a view": "CREATE VIEW evil AS SELECT 1",
+    "a table": "CREATE TABLE evil (a)",
+    "an index": "CREATE INDEX evil ON jobs (name)",
+    "no table": "DROP TABLE arrays",
+    "another column": "ALTER TABLE arrays ADD COLUMN evil",
+    "a generated column": "ALTER TABLE arrays ADD COLUMN evil AS (1)",
+    "a column less": "ALTER TABLE jobs DROP COLUMN master_port",
+    "a view in place of a table": "DROP TABLE arrays; CREATE VIEW arrays AS SELECT 1 AS array_id",
+    "a virtual table": "DROP TABLE set_aside; CREATE VIRTUAL TABLE set_aside USING fts5(id, source)",
+    "another schema": f"PRAGMA user_version = {VERSION + 1}",
+    "no schema": "PRAGMA user_version = 0",
+}
+
+
+@pytest.mark.parametrize("script", EVIL.values(), ids=list(EVIL))
+def test_whatever_is_no_backup_is_refused(home: Path, copy: Path, script: str) -> None:
+    with closing(sqlite3.connect(copy)) as db:
+        db.executescript("DROP VIEW v_jobs;" + script if "DROP COLUMN" in script else script)
+    before = rows(home / "cluster.db")
+    with pytest.raises(VctlError, match=r"backup|schema") as refused:
+        restore(home, copy)
+    assert refused.value.fix
+    assert rows(home / "cluster.db") == before
+
+
+def test_code_under_a_known_name_is_not_taken_over(home: Path, copy: Path) -> None:
+    """A trigger that is called as ours does nothing: the ones of this program are made anew."""
+    with closing(sqlite3.connect(copy)) as db:
+        db.executescript(
+            "DROP TRIGGER jobs_count_insert;"
+            "CREATE TRIGGER jobs_count_insert AFTER INSERT ON jobs BEGIN DELETE FROM nodes; END;"
+            "DROP VIEW v_nodes; CREATE VIEW v_nodes AS SELECT 'evil' AS node_id;"
+        )
+    restore(home, copy)
+    with Store.open(home) as store:
+        assert store.value("SELECT count(*) FROM nodes") == 1
+        assert store.value("SELECT node_id FROM v_nodes") != "evil"
+        assert "nodes" not in store.value("SELECT sql FROM sqlite_master WHERE name = 'jobs_count_insert'")
+        assert prove(store) == []
+
+
+def test_a_backup_of_an_older_schema(tmp_path: Path) -> None:
+    for version in range(1, VERSION):
+        old = tmp_path / f"old-{version}"
+        with closing(sqlite3.connect(old, isolation_level=None)) as db:
+            database.apply_migrations(db, version)
+            db.execute("INSERT INTO meta VALUES ('kept', 1)")
+        home = tmp_path / f"home-{version}"
+        restore(home, old)
+        with Store.open(home) as store:
+            assert store.value("PRAGMA user_version") == VERSION
+            assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
+            applied = store.value("SELECT count(*) FROM _sqlite_migrations")
+            assert applied == len(MIGRATIONS)
+
+
+def spoil(path: Path, table: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+        size = db.execute("PRAGMA page_size").fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"\xde\xad" * (size // 2))
+
+
+@pytest.mark.parametrize("table", ["jobs", "nodes", "clusters", "events", "job_counts"])
+def test_damaged_pages_are_named_and_a_backup_mends_them(home: Path, copy: Path, table: str) -> None:
+    """spec 12: what is damaged, and how to go on."""
+    spoil(home / "cluster.db", table)
+    with Store.open(home) as store:
+        found = health.doctor(store)
+        assert not found["ok"]
+        assert any(f"table {table} is damaged" in finding for finding in found["findings"])
+        assert "vctl restore" in found["notes"][0]
+        assert repair.integrity(store)
+        with pytest.raises(Damaged, match="damaged"):
+            backup(store, home / "another")
+        assert not (home / "another").exists()
+    restore(home, copy)
+    with Store.open(home) as store:
+        assert health.doctor(store)["findings"] == []
+        assert list_jobs(store, all=True)[1] == 104
+
+
+def test_a_file_that_is_no_database_any_more(home: Path, copy: Path) -> None:
+    (home / "cluster.db").write_bytes(b"garbage" * 1000)
+    for name in ("cluster.db-wal", "cluster.db-shm"):
+        (home / name).unlink(missing_ok=True)
+    with pytest.raises(VctlError, match="cannot be read") as refused:
+        Store.open(home)
+    assert "vctl restore" in refused.value.fix
+    kept = restore(home, copy)["kept"]
+    assert Path(kept).read_bytes().startswith(b"garbage")
+    with Store.open(home) as store:
+        assert prove(store) == []
+
+
+def test_a_damaged_backup_is_refused(home: Path, copy: Path) -> None:
+    spoil(copy, "jobs")
+    before = rows(home / "cluster.db")
+    with pytest.raises(VctlError, match=r"damaged|not a vctl backup"):
+        restore(home, copy)
+    assert rows(home / "cluster.db") == before

@@ -1,0 +1,149 @@
+"""Copies of the tables: taken while others write, checked, put back. Of a file that is put back only rows are taken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from vctl.errors import VctlError
+from vctl.store.database import apply_migrations, database_path, open_file
+from vctl.store.schema import VERSION
+
+_COUNTED = ("job_counts", "queue_counts")
+"""What triggers fill anew."""
+_OWN = ("_sqlite_migrations",)
+_AGAIN = "name a file made by `vctl backup`"
+
+
+def copy_to(db: sqlite3.Connection, path: Path) -> None:
+    """Copy all tables to a file, consistent while others write."""
+    target = sqlite3.connect(path)
+    try:
+        db.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
+    finally:
+        target.close()
+
+
+def is_sound(path: Path) -> bool:
+    """Whether all pages of a copy can be read."""
+    try:
+        with closing(_reading(path)) as db:
+            return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except sqlite3.DatabaseError:
+        return False
+
+
+def check_copy(path: Path) -> int:
+    """The schema version of a whole vctl database; what has other tables, or code of its own, is refused."""
+    try:
+        with closing(_reading(path)) as db:
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if not 0 < version <= VERSION:
+                raise VctlError(
+                    f"{path} is no vctl backup or from a newer vctl (schema {version}, this one knows {VERSION})",
+                    fix="name another file made by `vctl backup`",
+                )
+            _compare(path, db, version)
+            sound = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise VctlError(f"{path} is not a vctl backup: {error}", fix=_AGAIN) from None
+    if sound != "ok":
+        raise VctlError(f"{path} is damaged: {' '.join(str(sound).split())}", fix=f"{_AGAIN}, an older one")
+    return version
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """Somebody else's file: nothing in it is run."""
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def _compare(path: Path, db: sqlite3.Connection, version: int) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        apply_migrations(fresh, version)
+        expected, found = _objects(fresh), _objects(db)
+        if strange := sorted(set(found) - set(expected)):
+            kind, name = strange[0]
+            raise VctlError(f"{path} is not a vctl backup: it has a {kind} {name!r}", fix=_AGAIN)
+        for kind, name in expected:
+            if kind != "table":
+                continue
+            if (kind, name) not in found:
+                raise VctlError(f"{path} is not a vctl backup: it has no table {name}", fix=_AGAIN)
+            if _columns(db, name) != _columns(fresh, name):
+                raise VctlError(
+                    f"{path} is not a vctl backup: its table {name} has other columns", fix=_AGAIN
+                )
+
+
+def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    found = db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+    return sorted((str(kind), str(name)) for kind, name in found if name not in _OWN)
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[tuple[str, int]]:
+    """Names, and whether they are ordinary ones; generated columns and virtual tables are code."""
+    virtual = db.execute(
+        "SELECT sql LIKE 'CREATE VIRTUAL%' FROM sqlite_master WHERE name = ?", (table,)
+    ).fetchone()[0]
+    return [(row[1], row[6] + 10 * virtual) for row in db.execute(f"PRAGMA table_xinfo({table})")]
+
+
+def replace_with(home: Path, source: Path, version: int) -> Path | None:
+    """Put the rows of a checked copy in place of the tables; returns where the old ones were kept."""
+    path = database_path(home)
+    kept = _keep(path)
+    fresh = path.with_name("cluster.db.restoring")
+    try:
+        for name in (fresh, path):
+            os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o600))
+        with closing(sqlite3.connect(fresh.absolute().as_uri(), uri=True, isolation_level=None)) as copy:
+            _take_rows(copy, source, version)
+            with closing(open_file(path)) as target:
+                copy.backup(
+                    target
+                )  # page by page under SQLite's own lock: readers see the old state or the new one
+                target.execute("PRAGMA journal_mode = WAL")
+    finally:
+        fresh.unlink(missing_ok=True)
+    return kept
+
+
+def _keep(path: Path) -> Path | None:
+    if not path.exists():
+        return None
+    kept = path.with_name("cluster.db.before-restore")
+    kept.unlink(missing_ok=True)
+    os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with closing(open_file(path)) as old:
+            copy_to(old, kept)
+    except sqlite3.DatabaseError:  # damaged: the bytes as they are; what is in the way goes
+        shutil.copyfile(path, kept)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{path}{suffix}")
+    return kept
+
+
+def _take_rows(copy: sqlite3.Connection, source: Path, version: int) -> None:
+    apply_migrations(copy, version)
+    copy.execute("PRAGMA trusted_schema = OFF")
+    copy.execute("PRAGMA foreign_keys = OFF")
+    copy.execute("PRAGMA synchronous = OFF")  # the file is thrown away
+    copy.execute("ATTACH ? AS old", (f"{source.absolute().as_uri()}?mode=ro",))
+    copy.execute("BEGIN")
+    for kind, name in _objects(copy):
+        if kind == "table" and name not in _COUNTED:
+            columns = ", ".join(column for column, _ in _columns(copy, name))
+            copy.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name}")
+    copy.execute("DELETE FROM main.sqlite_sequence")
+    copy.execute("INSERT INTO main.sqlite_sequence (name, seq) SELECT name, seq FROM old.sqlite_sequence")
+    copy.execute("COMMIT")
+    copy.execute("DETACH old")
