@@ -206,7 +206,7 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
     arrivals = question.workload.arrivals
     if not arrivals:
         if question.cluster_id is not None:
-            _check_cluster(question.machine(None), question.cluster_id)
+            _check_cluster(question.machine(question.variants[0].nodes), question.cluster_id)
         inside = f" of {question.cluster_id}" if question.cluster_id is not None else ""
         notes = "; ".join((f"there is no job{inside} in it", *question.workload.notes))
         raise BadSpec(
