@@ -1,0 +1,33 @@
+"""spec 9: the walk-through of docs/elasticity.md runs as it is shown, and what it tells is so."""
+
+from __future__ import annotations
+
+import re
+
+from tests.test_readme import BLOCK, ROOT, shell
+
+PAGE = ROOT / "docs/elasticity.md"
+
+
+def test_the_walk_through_goes_as_told(tmp_path):
+    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    clean = "trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf \"$VCTL_HOME\"' EXIT\n"
+    script = clean + "".join(f"echo '=== {number}'\n{block}" for number, block in enumerate(blocks))
+    done = shell(script.replace("wait\n", "wait || true\n"), tmp_path)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    parts = [part.partition("\n")[2] for part in done.stdout.split("=== ")[1:]]
+    assert len(parts) == 6, told
+    start, borrow, lend, reclaim, back, provider = parts
+    assert re.search(r"research .* 0/8", start) and re.search(r"students .* 0/4", start), told
+    assert "primary" in borrow and re.search(r"students .* 8/8", borrow), told
+    assert re.search(r"students +research +CPU 4", lend), told
+    assert re.search(r"research .* 0/4", lend) and re.search(r"students .* 12/12", lend), told
+    assert "research has its 8 CPUs back" in reclaim, told
+    assert re.search(r"more .* STOPPED .* Preempted", reclaim) and re.search(r"sweep .* RUNNING", reclaim), (
+        told
+    )
+    assert "nothing has been borrowed" in back and re.search(r"students .* 0/4", back), told
+    before, _, after = provider.rpartition("NODE ")
+    assert before.count(" simulated ") > 2, told
+    assert after.count(" simulated ") == 2, told
