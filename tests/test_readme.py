@@ -78,7 +78,7 @@ def test_the_check_script_runs_the_test_command_as_it_is_written():
 
 def test_the_tour_goes_as_told(tmp_path):
     tour = "\n".join(BLOCK.findall(section("Five minutes")))
-    clean = "trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf \"$VCTL_HOME\"' EXIT\n"
+    clean = "trap 'vctl daemon --stop || true; rm -rf \"$VCTL_HOME\"' EXIT\n"
     done = shell(clean + tour.replace("$PWD/.venv/bin", str(BIN)), tmp_path)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
