@@ -1,10 +1,20 @@
-"""A state directory with many queued and finished jobs, made in seconds: real jobs, copied row by row in SQL."""
+"""What commands cost where very many jobs wait and very many are over, as ratios to a directory with hardly any.
+
+``fill`` makes such a state directory in seconds: real jobs, copied row by row in SQL.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
+import resource
+import subprocess
+import threading
+import time
 from pathlib import Path
 
+from tests.benchmarks.bed import VCTL, Bed, bed
+from tests.benchmarks.report import Report
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
 from vctl.ops import submitting
@@ -15,6 +25,84 @@ from vctl.store.store import Store
 CPUS = (1, 2, 3, 4)
 """Sizes of the jobs; each is one shape."""
 _NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+
+
+FINISHED = 200_000
+COMMANDS = {
+    "submit": ["job", "submit", "--no-wait", "--num-cpus", "1", "--", "true"],
+    "status": ["status"],
+    "list events --limit 5": ["list", "events", "--limit", "5"],
+    "summary jobs": ["summary", "jobs"],
+    "job list": ["job", "list"],
+    "doctor": ["doctor"],
+}
+
+
+def run(options: argparse.Namespace) -> Report:
+    """CPU time of commands, the start of a daemon, and how long a submit waits while a prune forgets all."""
+    queued = options.jobs or 100_000
+    report = Report(f"crowd: {queued} queued and {FINISHED} finished jobs, against 4 queued ones")
+    with bed() as empty, bed() as full:
+        fill(empty.home)
+        fill(full.home, queued=queued, finished=FINISHED)
+        for name, words in COMMANDS.items():
+            taken: dict[str, list[float]] = {"few": [], "many": []}
+            for _ in range(options.rounds or 7):
+                taken["few"].append(cpu_ms(empty, words))
+                taken["many"].append(cpu_ms(full, words))
+            report.add(f"{name}, few jobs", "ms CPU", taken["few"])
+            report.add(f"{name}, many jobs", "ms CPU", taken["many"], base=f"{name}, few jobs")
+        report.add("loading the queue at the start of a daemon", "ms CPU", load_ms(full.home))
+        waits, took_s = waits_while_pruned(full)
+        report.add("prune of all finished jobs", "s", took_s)
+        report.add("a submit meanwhile", "ms", waits)
+        report.add("the slowest of them", "ms", max(waits))
+    return report
+
+
+def cpu_ms(place: Bed, words: list[str]) -> float:
+    """User and system time of one command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    env = {**place.env, "VCTL_AUTOSTART": "0"}
+    subprocess.run([VCTL, *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
+
+
+def load_ms(home: Path) -> list[float]:
+    """What a starting scheduler does with the tables."""
+    from vctl.daemon.mirror import Mirror
+
+    found = []
+    for _ in range(3):
+        with Store.open(home) as store:
+            began = time.process_time()
+            Mirror.load(store)
+            found.append((time.process_time() - began) * 1e3)
+    return found
+
+
+def waits_while_pruned(place: Bed) -> tuple[list[float], float]:
+    """Milliseconds of each submit through an open connection, while a prune runs in a process of its own."""
+    waits: list[float] = []
+    over = threading.Event()
+
+    def submit() -> None:
+        with Store.open(place.home) as store:
+            while not over.is_set():
+                began = time.perf_counter()
+                submitting.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})
+                waits.append((time.perf_counter() - began) * 1e3)
+                time.sleep(0.01)
+
+    writer = threading.Thread(target=submit)
+    writer.start()
+    began = time.perf_counter()
+    place.vctl("prune", "--older-than", "1h")
+    took_s = time.perf_counter() - began
+    over.set()
+    writer.join()
+    return waits, took_s
 
 
 def fill(home: Path, *, queued: int = 0, finished: int = 0, nodes: int = 1) -> None:
