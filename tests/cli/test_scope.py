@@ -97,12 +97,15 @@ CHANGES = {
     "prune": "prune --older-than 1d",
     "replay": "replay",
     "repair": "doctor --repair",
+    "scheduler": "daemon --stop",
+    "restore": "restore copy",
 }
 
 
 @pytest.mark.parametrize("line", CHANGES.values(), ids=list(CHANGES))
 def test_what_is_outside_is_not_changed(inside: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tree.yaml").write_text("clusters: []\n")
+    assert inside("backup copy").code == 0
     everything = [
         "ps -a -c primary -o json",
         "vc get team -o json",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Unreachable
+from vctl.ops.rights import check_service_at
 from vctl.runtime.detached import HANDED_OVER, start_detached
 from vctl.store import locks, upkeep
 from vctl.store.store import Store
@@ -211,6 +212,7 @@ def tell(handle: int, signo: int) -> None:
 
 def stop(home: Path) -> locks.Holder | None:
     """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
+    check_service_at(home, "the scheduler")
     give_up = time.monotonic() + STOP_S
     while (
         (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from vctl.errors import Conflict, Damaged, NotFound, VctlError
-from vctl.ops import forms
+from vctl.ops import forms, rights
 from vctl.store import copies, database
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Store
@@ -39,6 +39,7 @@ def restore(home: Path, path: Path) -> forms.Form:
     """
     if not path.is_file():
         raise NotFound(f"there is no file {path}", fix="name a file made by `vctl backup`")
+    rights.check_service_at(home, "the state as a whole")
     version = copies.check_copy(path)
     database.prepare_home(home)
     lock = SchedulerLock(home)

@@ -5,11 +5,17 @@ Each operation that changes something asks here, so that the command line, HTTP 
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+
 from vctl.config import JOB_SCOPES
+from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
-from vctl.errors import NotPermitted
+from vctl.errors import Damaged, NotPermitted
 from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, jobs
+from vctl.store.database import database_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -81,6 +87,15 @@ def check_service(store: Store, what: str) -> None:
     me = _confined(store)
     if me is not None:
         raise _refused(me, what, None)
+
+
+def check_service_at(home: Path, what: str) -> None:
+    """The same for a state directory that is not open; one that cannot be read forbids nothing."""
+    if (caller := Caller.of(os.environ)) is None or not database_path(home).exists():
+        return
+    with suppress(Damaged), Store.open(home, create=False) as store:
+        store.caller = caller
+        check_service(store, what)
 
 
 def _refused(me: Row, what: str, owner: str | None) -> NotPermitted:
