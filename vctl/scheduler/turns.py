@@ -10,6 +10,7 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
+from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import place_with_growth
@@ -121,7 +122,9 @@ class Turn:
 
     def _pass_walled(self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation]) -> None:
         names = ", ".join(one.submission_id for one in binding)
-        self._pass(job, lane, rest, jb.HEAD_OF_LINE, f"it would use what is reserved for {names}")
+        self._pass(
+            job, lane, rest, jb.HEAD_OF_LINE, f"its start would take resources that are reserved for {names}"
+        )
 
     def _pass(
         self,
@@ -159,15 +162,17 @@ class Turn:
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.earmarks:
-            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is before it and must start first")
+            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first")
             return True
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
-            self._say(lane, jb.CAP_REACHED, f"at most {most} jobs may run in {parent_id} at a time")
+            self._say(
+                lane, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
+            )
             return True
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
-            text = f"at most {most} jobs of {job.user} may run in {parent_id} at a time"
+            text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
             self._say(lane, jb.USER_LIMIT, text)
             return True
         return False
