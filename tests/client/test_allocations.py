@@ -214,7 +214,7 @@ def test_an_allocation_that_was_taken_away_is_told(daemon: Site) -> None:
 
 def test_devices_of_the_allocation_are_seen(daemon: Site) -> None:
     daemon.nodes(1, {"CPU": 4, "GPU": 2})
-    daemon.client.submit("sleep 1000", num_gpus=1)
+    busy = daemon.client.submit("sleep 1000", num_gpus=1)
     told = run(
         daemon,
         """
@@ -224,4 +224,5 @@ def test_devices_of_the_allocation_are_seen(daemon: Site) -> None:
         """,
         CUDA_VISIBLE_DEVICES="5",
     )
+    busy.stop()
     assert (told["inside"], told["after"]) == ("1", "5")
