@@ -80,6 +80,7 @@ why last; why nope; get jobs last; get clusters primary; get nodes t-01; get vno
 AGES = re.compile(r"\b(?:\d+m)?\d+ ?s\b")
 
 
+@pytest.mark.timeout(400)  # some 300 commands
 def test_reading_says_the_same_as_on_the_machine(remote: Running):
     assert remote.vctl("vc", "create", "team", "--replica-sets", '{"t": 1}').returncode == 0
     assert remote.vctl("job", "submit", "--", "echo", "hello").returncode == 0
