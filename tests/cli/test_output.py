@@ -2,6 +2,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,10 +39,20 @@ def test_lists_come_in_an_envelope(jobs: Cli) -> None:
     assert {item["submission_id"] for item in data["items"]} == {"first", "second"}
 
 
+def still(data: Any) -> Any:
+    """The same without the one value that grows between two looks at a job that waits."""
+    if isinstance(data, list):
+        return [still(one) for one in data]
+    if isinstance(data, dict):
+        return {name: still(value) for name, value in data.items() if name != "wait_s"}
+    return data
+
+
 def test_every_form_tells_the_same(jobs: Cli) -> None:
     data = jobs("job list -o json").json
-    assert yaml.safe_load(jobs("job list -o yaml").out) == data
-    assert [json.loads(line) for line in jobs("job list -o jsonl").out.splitlines()] == data["items"]
+    assert still(yaml.safe_load(jobs("job list -o yaml").out)) == still(data)
+    lines = [json.loads(line) for line in jobs("job list -o jsonl").out.splitlines()]
+    assert still(lines) == still(data["items"])
     assert jobs("job list -o name").out.split() == [item["submission_id"] for item in data["items"]]
     rows = list(csv.DictReader(io.StringIO(jobs("job list -o csv").out)))
     assert [row["submission_id"] for row in rows] == [item["submission_id"] for item in data["items"]]
@@ -52,8 +63,8 @@ def test_one_object_is_itself(jobs: Cli) -> None:
     data = jobs("job status first -o json").json
     assert data["submission_id"] == "first"
     assert "kind" not in data
-    assert jobs("job status first -o jsonl").json == data
-    assert yaml.safe_load(jobs("job status first -o yaml").out) == data
+    assert still(jobs("job status first -o jsonl").json) == still(data)
+    assert still(yaml.safe_load(jobs("job status first -o yaml").out)) == still(data)
     assert jobs("job status first").out.startswith("job_id")
 
 

@@ -71,7 +71,7 @@ def test_stopping(client: vctl.Client) -> None:
     assert behind.info()["state_reason"] == "Held"
     assert client.jobs.edit(behind.submission_id, priority=5)["priority"] == 5
     client.jobs.release(behind.submission_id)
-    assert behind.stop(wait=False)["status"] == "STOPPED"
+    assert behind.stop(grace_s=0)["status"] == "STOPPED"  # whether or not it has started since
     assert len(client.jobs.delete("long", behind.submission_id)) == 2
 
 
