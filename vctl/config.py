@@ -84,7 +84,7 @@ SETTINGS: tuple[Setting, ...] = (
         "log_max_bytes",
         "size",
         "VCTL_LOG_MAX_BYTES",
-        "Of a longer log of a job the latest bytes are kept; 0: all.",
+        "Of a longer log only the latest bytes are kept; 0: all.",
         0,
     ),
 )

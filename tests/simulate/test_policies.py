@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
 from tests.scheduler.trace import Given, Trace
+from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, SECOND, QueuePolicy
 from vctl.ops.simulate import Question, chosen, model, parse_policy, simulate, trace_machine
 
@@ -105,3 +108,61 @@ def test_siblings_keep_to_their_weights(half_life_s: int | None) -> None:
         for name, weight in weights.items():
             due = weight / 10
             assert abs(hour[name] / sum(hour.values()) - due) <= 0.05 * due, spent
+
+
+EVEN = {"w1": (1, 2, 3, 4, 8), "w2": (1, 1, 2), "w3": (1, 2, 4, 6), "w4": (1, 2)}
+UNEVEN = {"w1": (1,), "w2": (1, 2), "w3": (6, 8), "w4": (4, 10)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clusters", "hours"),
+    [
+        pytest.param(EVEN, True, 4, id="clusters"),
+        pytest.param(EVEN, False, 4, id="users"),
+        pytest.param(EVEN, True, 24, id="clusters for a day", marks=pytest.mark.slow),
+        pytest.param(UNEVEN, True, 24, id="clusters with large jobs", marks=pytest.mark.slow),
+        pytest.param(UNEVEN, False, 24, id="users with large jobs", marks=pytest.mark.slow),
+    ],
+)
+def test_siblings_with_jobs_of_mixed_sizes_keep_to_their_weights(
+    sizes: dict[str, tuple[int, ...]], clusters: bool, hours: int
+) -> None:
+    """Spec 8: who has small jobs does not pass who has large ones; within 5 % in every four hours, always backlogged.
+
+    Clusters have the weights 1:2:3:4, users are equal. Time limits are up to twice the true run time.
+    """
+    random, window = Random(1), 4
+    trace = Trace(20, 1, QueuePolicy(FAIR))
+    weights = {name: int(name[1:]) if clusters else 1 for name in sizes}
+    for name in sizes if clusters else ():
+        trace.share(name, weights[name])
+
+    def whose(job: PendingJob) -> str:
+        return job.parent_id if clusters else job.user
+
+    def refill() -> None:
+        waiting = Counter(whose(job) for queue in trace.queues.values() for job in queue.jobs.values())
+        for name, choices in sizes.items():
+            for number in range(waiting[name], 10):
+                runs = random.randint(20, 300)
+                job = Given(
+                    f"{name}-{len(trace.player.jobs)}-{number}", 1, runs, random.choice(choices),
+                    limit=int(runs * random.uniform(1, 2)) + 1,
+                )  # fmt: skip
+                trace.submit(replace(job, cluster=name) if clusters else replace(job, user=name))
+
+    trace.play([Given("first", 1, 1)], until=hours * 3600, each=refill)
+    spent = [dict.fromkeys(sizes, 0) for _ in range(hours // window)]
+    for one in trace.player.jobs.values():
+        name = whose(one.arrival.job)
+        if one.start_ns is not None and one.end_ns is not None and name in sizes:
+            for number, part in enumerate(spent):
+                begin, end = (n * window * 3600 * SECOND for n in (number, number + 1))
+                part[name] += max(0, min(one.end_ns, end) - max(one.start_ns, begin)) * one.held["CPU"]
+    for part in spent:
+        for name, weight in weights.items():
+            due = weight / sum(weights.values())
+            assert abs(part[name] / sum(part.values()) - due) <= 0.05 * due, spent
+        assert (
+            sum(part.values()) > 0.85 * window * 3600 * SECOND * 20 * 10_000
+        )  # nobody's place is kept for long

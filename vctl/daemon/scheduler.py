@@ -186,7 +186,7 @@ class Scheduler:
         mirror = self.mirror
         assert mirror is not None
         names, overflow = self._changes()
-        names |= self.runtime.tend() | self.objects.measuring.ready()
+        names |= self.runtime.tend()
         self._launch_postponed(mirror)
         self._observe(mirror, names)
         if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
@@ -286,8 +286,7 @@ class Scheduler:
             if isinstance(found, Ended):
                 if found.start is not None:
                     self._note_start(mirror, run, found.start)
-                if (end := self.objects.measured(found)) is not None:
-                    ended.append(end)
+                ended.append(found)
             elif isinstance(found, StartRecord):
                 self._note_start(mirror, run, found)
                 self.limits.note(run, found)

@@ -26,14 +26,15 @@ BUDGET = 2_000
 
 def reserve(
     ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation], *,
-    before_ns: int | None = None, endless: bool = False,
+    before_ns: int | None = None, endless: bool = False, level: str | None = None,
 ) -> Reservation | None:  # fmt: skip
     """The earliest start of a job, and its place then, that leaves all others theirs.
 
     ``before_ns``: only a start before that is of interest. ``endless``: if time limits promise none, keep a place
-    for it where the fewest jobs without a limit, oldest first, must end. None: there is none to be had.
+    for it where the fewest jobs without a limit, oldest first, must end. ``level``: on the virtual nodes of that
+    cluster, else on those of the job's parent. None: there is none to be had.
     """
-    ahead = _Ahead(ledger, job, horizon, others)
+    ahead = _Ahead(ledger, job, horizon, others, level or job.parent_id)
     found = ahead.earliest(before_ns)
     if found is None and before_ns is None and endless:
         found = ahead.some_day()
@@ -47,14 +48,14 @@ class _Ahead:
     """The search of one job for its place in the future."""
 
     def __init__(
-        self, ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation]
+        self, ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation], level: str
     ) -> None:
         self.ledger = ledger
         self.job = job
         self.horizon = horizon
         self.others = others
         self.claims = Claims(ledger, others, horizon)
-        self.index = ledger.index(job.parent_id)
+        self.index = ledger.index(level)
         self.count = Headcount(job.spec)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:

@@ -16,6 +16,7 @@ from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 from vctl.scheduler.turns import Turn
@@ -61,8 +62,18 @@ def decide(
             is_fair(ledger, parent_id) for parent_id in parents
         )  # past use counts also while nobody waits
         shares = _shares(ledger, running, usage, now_ns) if fair else None
+        shared = SharedReservations(ledger, open_queues, running, now_ns)
         turns = [
-            Turn(ledger, queue, running, shares, preemptor, now_ns=now_ns, stale=queue.parent_id in grown)
+            Turn(
+                ledger,
+                queue,
+                running,
+                shares,
+                preemptor,
+                shared,
+                now_ns=now_ns,
+                stale=queue.parent_id in grown,
+            )
             for queue in open_queues
         ]
         for start in _in_turn(turns):
@@ -72,6 +83,7 @@ def decide(
         for turn in turns:
             turn.finish()
             waits += turn.waits
+        shared.finish(open_queues)
     finally:
         holds.close()
         for start in reversed(starts):
@@ -81,6 +93,8 @@ def decide(
             revert_task(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone
         ledger.joined.clear()
+    if usage is not None:
+        usage.note_waiting(queues.values(), ledger, {start.job.job_id for start in starts})
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
     return Plan(
         tuple(starts), tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),

@@ -7,7 +7,7 @@ resource of that cluster, divided by the weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY
@@ -16,6 +16,13 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running, holdings_of
+
+LAG_S = 60.0
+"""The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""
+MOST_LAG = 60.0
+LEAST_LAG = 1e-3
+LAG_HALF_LIFE_S = 600.0
+"""How fast what somebody got too much is forgotten once it competes no more."""
 
 Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): somebody who competes in a cluster."""
@@ -64,6 +71,10 @@ class Usage:
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
         self.counted = Counted()
+        self.lag: dict[Member, float] = {}
+        """How much more than its due somebody got while it competed: parts of its cluster times ``LAG_S``."""
+        self.waiting: set[Member] = set()
+        """Whose jobs waited at the end of the last round."""
 
     def advance(self, ledger: Ledger, now_ns: int) -> None:
         """Let the time since the last look pass, with what was held then."""
@@ -71,6 +82,7 @@ class Usage:
         if before is None or now_ns <= before:
             return
         elapsed = (now_ns - before) / 1e9
+        self._note_lag(ledger, elapsed)
         for member in {*self.past, *self.rates}:
             cluster = ledger.clusters.get(member[0])
             if cluster is None or cluster.queue.half_life_ns is None:
@@ -83,6 +95,46 @@ class Usage:
             for name in {*used, *self.rates.get(member, {})}:
                 used[name] = used.get(name, 0.0) * left + self.rates.get(member, {}).get(name, 0) * (1 - left)
 
+    def _note_lag(self, ledger: Ledger, elapsed: float) -> None:
+        """Who competes is due a part of what all of them get, by weight. Who does not wait gathers no credit."""
+        competing: dict[str, list[Member]] = {}
+        for member in sorted(self.waiting):
+            if member[0] in ledger.clusters and ledger.clusters[member[0]].queue.order == FAIR:
+                if not member[1] or member[1] in ledger.clusters:
+                    competing.setdefault(member[0], []).append(member)
+        known = {member for members in competing.values() for member in members}
+        for member in [one for one in self.lag if one not in known]:
+            self.lag[member] *= 0.5 ** (elapsed / LAG_HALF_LIFE_S)
+            if self.lag[member] < LEAST_LAG:
+                del self.lag[member]
+        for cluster_id, members in competing.items():
+            total = self.counted.total(ledger, cluster_id)
+            got = [_part(self.rates.get(member, {}), total) for member in members]
+            weights = [ledger.clusters[m[1]].queue.weight if m[1] else 1 for m in members]
+            for member, part, weight in zip(members, got, weights, strict=True):
+                more = (part - sum(got) * weight / sum(weights)) * elapsed / LAG_S
+                self.lag[member] = max(-MOST_LAG, min(MOST_LAG, self.lag.get(member, 0.0) + more))
+
+    def note_waiting(self, queues: Iterable[Queue], ledger: Ledger, started: Collection[int]) -> None:
+        """Who still waits after a round."""
+        self.waiting = set()
+        for queue in queues:
+            if queue.parent_id not in ledger.clusters:
+                continue
+            left = {
+                lane.user
+                for shape in queue.shapes.values()
+                for lane in shape.lanes.values()
+                if any(job_id not in started for _, job_id in lane.order)
+            }
+            self.waiting |= {(queue.parent_id, "", user) for user in left}
+            if left:
+                self.waiting |= {(above, child, "") for above, child in chain_of(ledger, queue.parent_id)}
+
+
+def _part(held: Mapping[str, int], total: Mapping[str, int]) -> float:
+    return max((amount / total[name] for name, amount in held.items() if total.get(name)), default=0.0)
+
 
 class Shares:
     """The present shares, counted once a round; what the round starts is added."""
@@ -90,6 +142,7 @@ class Shares:
     def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
         self.ledger = ledger
         self.past: Mapping[Member, Mapping[str, float]] = {} if usage is None else usage.past
+        self.lag: Mapping[Member, float] = {} if usage is None else usage.lag
         self.held: dict[Member, dict[str, int]] = {}
         self._totals: dict[str, dict[str, int]] = {}
         self._known: dict[Member, float] = {}
@@ -139,7 +192,7 @@ class Shares:
                 for name in {*held, *past}
                 if total.get(name)
             ]
-            share = self._known[member] = max(parts, default=0.0)
+            share = self._known[member] = max(parts, default=0.0) + self.lag.get(member, 0.0)
         return share / weight
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
@@ -24,6 +25,9 @@ from vctl.scheduler.reservations import FOR_EVER, Reservation
 
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
+
+if TYPE_CHECKING:
+    from vctl.scheduler.shared_reservations import Shared
 
 LaneKey = tuple[str, int, int]
 
@@ -98,6 +102,8 @@ class Queue:
         """Shape, or shape of a user -> (reason, message) that was told last."""
         self.kept: dict[int, Reservation] = {}
         """Reservations of the last round, by job."""
+        self.shared: dict[int, Shared] = {}
+        """Reservations of the last round that reach beyond this queue, by job."""
         self.kept_at: object = None
         """The state of the nodes in which they were seen to stand."""
         self.never: dict[str, tuple[object, str | None]] = {}
@@ -199,6 +205,7 @@ class Queue:
         self.changes += 1
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
+        self.shared.pop(job_id, None)
         shape = self.shapes[job.shape]
         lane = shape.lanes[self._lane_key(job)]
         del lane.order[bisect_left(lane.order, order_key(job, self.policy))]

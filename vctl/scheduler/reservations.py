@@ -5,7 +5,8 @@ How a reservation is found, and why nobody starts later than his, stands in ``ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from vctl.core.jobs import PendingJob
@@ -174,6 +175,8 @@ class View:
         self.now_ns = horizon.now_ns
         self.rooms: dict[str, Room] = {}
         """Virtual nodes of which something is hidden, as they look."""
+        self.hidden: dict[str, Amounts] = {}
+        """What is hidden of them."""
         self._index: SlotIndex | None = None
         self._alike: list[tuple[Amounts, Amounts, int]] | None = None
         """What is free of a virtual node, how it looks, and how many are alike."""
@@ -182,13 +185,15 @@ class View:
 
     def _look(self, vnode_id: str) -> None:
         self.rooms.pop(vnode_id, None)
+        self.hidden.pop(vnode_id, None)
         self._alike = None
         room = self.ledger.rooms.get(vnode_id)
         if room is None or not any(room.free.values()) or room.is_overdrawn():
             return
         seen = room.copy()
-        if self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER).amounts:
+        if (taken := self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER)).amounts:
             self.rooms[vnode_id] = seen
+            self.hidden[vnode_id] = taken.amounts
 
     def follow(self, vnode_ids: Iterable[str], horizon: Horizon) -> None:
         """Something was started on these."""
@@ -234,7 +239,8 @@ class View:
         found = place_on(self.ground(), job.spec, job.entry)
         return found if isinstance(found, Placed) else None
 
-    def __enter__(self) -> View:
+    @contextmanager
+    def taken(self, name: str = "reserved") -> Iterator[None]:
         """Take what is hidden in the ledger itself, for what looks at no other ground."""
         for vnode_id, room in self.rooms.items():
             free = self.ledger.rooms[vnode_id]
@@ -244,14 +250,14 @@ class View:
                 for n, have in free.instances.items()
             }
             self.ledger.charge(
-                f"reserved:{vnode_id}", vnode_id,
+                f"{name}:{vnode_id}", vnode_id,
                 Holding(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - room.cores))),
             )  # fmt: skip
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for vnode_id in reversed(self.rooms):
-            self.ledger.discharge(f"reserved:{vnode_id}")
+        try:
+            yield
+        finally:
+            for vnode_id in reversed(self.rooms):
+                self.ledger.discharge(f"{name}:{vnode_id}")
 
 
 def seat(ledger: Ledger, reservation: Reservation, job: PendingJob) -> Placed | None:

@@ -10,17 +10,17 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
-from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
-from vctl.scheduler.plan import Start, Wait, start_of, take
+from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape
 from vctl.scheduler.reservations import Reservation, seat
 from vctl.scheduler.running import Running
+from vctl.scheduler.shared_reservations import Shared, SharedReservations
 
 Head = tuple[float, OrderKey, PendingJob, Lane, Candidates]
 
@@ -35,6 +35,7 @@ class Turn:
         running: Running,
         shares: Shares | None,
         preemptor: Preemptor,
+        shared: SharedReservations,
         *,
         now_ns: int,
         stale: bool,
@@ -44,6 +45,7 @@ class Turn:
         self.running = running
         self.shares = shares
         self.preemptor = preemptor
+        self.shared = shared
         self.now_ns = now_ns
         self.policy = queue.policy
         self.waits: list[Wait] = []
@@ -90,8 +92,9 @@ class Turn:
         if binding and own is None and lane.is_walled_by(binding):
             self._pass_walled(job, lane, rest, binding)
             return None
+        outer = self.shared.binding(job)
         with self.preemptor.holds.lifted(reach):
-            start, found = self._try(job, shape, binding, reach)
+            start, found = self._try_beside(outer, job, shape, binding, reach)
             if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
                 start = self._take(start_of(self.ledger, job, seated))
             if start is None and (seated := self.preemptor.holds.seat(job)) is not None:
@@ -103,9 +106,13 @@ class Turn:
         if start is not None:
             self._push(lane, rest)
         elif found is None:
-            lane.walled = tuple(binding)
+            lane.walled = () if outer else tuple(binding)
             self.preemptor.lapse(job)
-            self._pass_walled(job, lane, rest, binding)
+            if outer:
+                rest.shorter_than(job, self._line.kept)  # who runs longer meets the same
+            self._pass_walled(
+                job, lane, rest, [*binding, *(shared.one for shared in outer)], more=bool(outer)
+            )
         else:
             shape.exhausted, shape.reach = found.exhausted, reach
             shape.blocked, shape.before = self._verdict(job, found), None
@@ -119,12 +126,14 @@ class Turn:
             self.queue, lane, job, lambda: self._line.binding(job)
         )
         self._pass(job, lane, rest, *shape.blocked, more=preempts)
+        if shape.blocked[0] == jb.INSUFFICIENT and not preempts:
+            self.shared.consider(self.queue, self._line, job)
 
-    def _pass_walled(self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation]) -> None:
+    def _pass_walled(
+        self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation], *, more: bool = False
+    ) -> None:
         names = ", ".join(one.submission_id for one in binding)
-        self._pass(
-            job, lane, rest, jb.HEAD_OF_LINE, f"its start would take resources that are reserved for {names}"
-        )
+        self._pass(job, lane, rest, jb.HEAD_OF_LINE, f"it would use what is reserved for {names}", more=more)
 
     def _pass(
         self,
@@ -162,17 +171,15 @@ class Turn:
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.earmarks:
-            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first")
+            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is before it and must start first")
             return True
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
-            self._say(
-                lane, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
-            )
+            self._say(lane, jb.CAP_REACHED, f"at most {most} jobs may run in {parent_id} at a time")
             return True
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
-            text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
+            text = f"at most {most} jobs of {job.user} may run in {parent_id} at a time"
             self._say(lane, jb.USER_LIMIT, text)
             return True
         return False
@@ -201,7 +208,7 @@ class Turn:
         if has_room and (placed := view.place(job)) is not None:
             return self._take(start_of(ledger, job, placed)), None
         if can_grow:
-            with view:
+            with view.taken():
                 grown = self._grow(job)
             if isinstance(grown, Start):
                 return grown, None
@@ -209,6 +216,28 @@ class Turn:
             return None, None
         bare = place(ledger, job.parent_id, job.spec, job.entry)
         return None, None if isinstance(bare, Placed) else bare
+
+    def _try_beside(
+        self,
+        outer: list[Shared],
+        job: PendingJob,
+        shape: Shape,
+        binding: list[Reservation],
+        reach: frozenset[int],
+    ) -> tuple[Start | None, Unplaced | None]:
+        """The same without what is kept for others on the level where the cluster grows."""
+        if not outer:
+            return self._try(job, shape, binding, reach)
+        self._line.forget_views()
+        with self.shared.hidden(outer):
+            start, found = self._try(job, shape, binding, reach)
+        self._line.forget_views()
+        if start is None and found is not None:
+            start, found = self._try(job, shape, binding, reach)
+            if start is not None:  # only what is reserved is in its way
+                revert(self.ledger, start)
+                start = found = None
+        return start, found
 
     def _has_room(self, shape: Shape) -> bool:
         index = self.ledger.index(self.queue.parent_id)
@@ -229,6 +258,7 @@ class Turn:
         """A job that was started in this round counts for what the round decides after it."""
         job = start.job
         self.preemptor.count(job)
+        self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
         self._line.note_start(start)
         if self.shares is not None:

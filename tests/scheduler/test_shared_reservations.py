@@ -1,0 +1,89 @@
+"""Reservations beyond one queue: heads of clusters that grow, on what siblings hold and will return (spec 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.scheduler.trace import Given, Trace
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, QueuePolicy
+from vctl.core.resources import CPU, SCALE
+
+BACK = QueuePolicy(discipline=BACKFILL)
+GUARD = QueuePolicy(discipline=BEST_EFFORT, starvation_after_ns=600 * SECOND)
+
+
+def elastic(trace: Trace, name: str, policy: QueuePolicy, *, parent: str = PRIMARY, least: int = 0) -> None:
+    spec = ClusterSpec({CPU: least * SCALE} if least else {})
+    trace.ledger.put_cluster(Cluster(name, parent, LOGICAL, spec, True, queue=policy))
+
+
+def busy(trace: Trace, cluster: str, *, limit: bool, seconds: int = 100) -> list[Given]:
+    """Jobs of one node without an end: four at first, one after the other comes free."""
+    return [
+        Given(
+            f"{cluster}-{n}", 1, seconds, at=0 if n < 4 else n * seconds // 4, cluster=cluster,
+            limit=seconds if limit else None,
+        )
+        for n in range(200)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [True, False], ids=["with limits", "without limits"])
+@pytest.mark.parametrize("deep", [False, True], ids=["a sibling", "a cousin"])
+def test_a_starving_gang_of_a_growing_cluster_gets_what_its_siblings_give_back(
+    limit: bool, deep: bool
+) -> None:
+    """Spec 8: the guard keeps room on all that a cluster may use, not only on its own, which is nothing here."""
+    trace = Trace(4, 1, GUARD)
+    elastic(trace, "a", GUARD)
+    elastic(trace, "org", GUARD)
+    elastic(trace, "b", GUARD, parent="org" if deep else PRIMARY)
+    jobs = [*busy(trace, "a", limit=limit), Given("gang", 1, 50, nodes=4, at=10, cluster="b", limit=50)]
+    trace.play(jobs, until=4000)
+    assert 610 <= trace.started["gang"] <= 610 + 2 * 100
+    assert len(trace.started) > 100  # and then the others go on
+
+
+def test_a_backfilling_cluster_reserves_on_what_others_hold_and_short_jobs_pass() -> None:
+    """Spec 8: by their limits they cannot delay it."""
+    trace = Trace(4, 1, QueuePolicy())
+    elastic(trace, "a", QueuePolicy())
+    elastic(trace, "b", BACK)
+    jobs = [Given(f"a-{n}", 1, 100 + 50 * n, cluster="a", limit=100 + 50 * n) for n in range(4)]
+    jobs += [
+        Given("gang", 1, 50, nodes=4, at=10, cluster="b", limit=50),
+        Given("long", 1, 500, at=20, cluster="a", limit=500),
+        Given("short", 1, 60, at=20, cluster="a", limit=60),
+        Given("straight", 1, 60, at=20, limit=60),
+    ]
+    trace.play(jobs, until=3000)
+    assert trace.started["gang"] == 250
+    assert trace.started["short"] < 250
+    assert trace.started["straight"] < 250
+    assert trace.started["long"] >= 300
+
+
+def test_nothing_is_kept_for_whom_only_a_limit_of_its_cluster_keeps_back() -> None:
+    """Spec 8 and 9."""
+    trace = Trace(4, 1, GUARD)
+    elastic(trace, "a", GUARD)
+    elastic(trace, "b", GUARD)
+    small = replace(trace.ledger.clusters["b"], spec=ClusterSpec({}, {CPU: 2 * SCALE}))
+    trace.ledger.put_cluster(small)
+    jobs = [Given("first", 1, 10_000, cluster="b"), Given("more", 1, 10_000, nodes=2, at=10, cluster="b")]
+    jobs += [Given(f"a-{n}", 1, 100, at=1000, cluster="a") for n in range(6)]
+    trace.play(jobs, until=3000)
+    assert [trace.started[f"a-{n}"] for n in range(6)] == [1000] * 3 + [1100] * 3
+
+
+def test_whose_turn_it_is_is_not_passed_for_ever() -> None:
+    """Spec 8: in fair order the head of the least served sibling is next, however small the others' jobs are."""
+    trace = Trace(4, 1, QueuePolicy(FAIR))
+    elastic(trace, "a", QueuePolicy())
+    elastic(trace, "b", QueuePolicy())
+    jobs = [*busy(trace, "a", limit=False), Given("gang", 1, 50, nodes=4, at=10, cluster="b")]
+    trace.play(jobs, until=2000)
+    assert trace.started["gang"] <= 200

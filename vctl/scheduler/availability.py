@@ -1,0 +1,142 @@
+"""Future free capacity of all that a cluster may use: its own, its parent's, and what siblings will give back.
+
+The level of a cluster is the nearest one above it that cannot grow: what lies below is lent there and comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vctl.core.clusters import FLEXIBLE, JOB, PRIMARY, VNode
+from vctl.core.jobs import RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Holding
+from vctl.scheduler.horizon import Horizon, Part, parts_of
+from vctl.scheduler.running import Running, holdings_of
+
+IDLE = RunningJob(-1, "", "", "", "", 0)
+"""Stands for what is borrowed and not used: it ends now."""
+
+
+def level_of(ledger: Ledger, cluster_id: str) -> str:
+    """The cluster on whose virtual nodes a job of this one may come to run, once all between have grown."""
+    cluster = ledger.clusters[cluster_id]
+    while cluster.spec.flexible and cluster.parent_id is not None and cluster.cluster_id != PRIMARY:
+        cluster = ledger.clusters[cluster.parent_id]
+    return cluster.cluster_id
+
+
+def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
+    """Clusters below a level that may grow up to it, parents first; not those of jobs."""
+    for child_id in sorted(ledger.subclusters.get(level, ())):
+        child = ledger.clusters[child_id]
+        if child.kind != JOB and child.spec.flexible:
+            yield child_id
+            yield from elastic_below(ledger, child_id)
+
+
+class Availability(Horizon):
+    """What comes free on the virtual nodes of a level by time limits, and at once what is borrowed and idle.
+
+    ``own``: clusters whose free capacity the job may use: its parent and those above. Others keep their minimum.
+    """
+
+    def __init__(
+        self, ledger: Ledger, level: str, running: Running, now_ns: int, own: frozenset[str]
+    ) -> None:
+        self.ledger = ledger
+        self.now_ns = now_ns
+        self.level = level
+        self._own = own
+        self._held: dict[int, tuple[tuple[str, Holding], ...]] = {}
+        self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
+        below = list(elastic_below(ledger, level))
+        self._above_min = {one: _above_minimum(ledger, one) for one in below if one not in own}
+        jobs = [
+            job
+            for parent_id in (level, *below)
+            for job_id, job in running.of_parent.get(parent_id, {}).items()
+            if job_id not in running.leaving
+        ]
+        idle = [part for cluster_id in below for part in self._idle_parts(cluster_id)]
+        self._held[IDLE.job_id] = tuple(idle)
+        timed = sorted((job for job in jobs if job.ends_at_ns is not None), key=_end)
+        endless = sorted((job for job in jobs if job.ends_at_ns is None), key=lambda job: job.job_id)
+        self.ends = [(now_ns, replace(IDLE, ends_at_ns=now_ns))] if idle else []
+        self.ends += [(max(_end(job)[0], now_ns), job) for job in timed if self._comes_back(job)]
+        self.endless = [job for job in endless if self._comes_back(job)]
+        for at_ns, job in self.ends:
+            for slot_id, holding in self.held_by(job):
+                self._returned.setdefault(slot_id, []).append((at_ns, parts_of(holding)))
+
+    def held_by(self, job: RunningJob) -> tuple[tuple[str, Holding], ...]:
+        """What a job holds: (virtual node of the level, holding)."""
+        held = self._held.get(job.job_id)
+        if held is None:
+            parts = [(self.slot_of(vnode_id), holding) for vnode_id, holding in holdings_of(self.ledger, job)]
+            held = self._held[job.job_id] = tuple(parts)
+        return held
+
+    def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
+        """What comes free on one virtual node of the level, soonest first."""
+        return self._returned.get(vnode_id, [])
+
+    def slot_of(self, vnode_id: str) -> str:
+        """The virtual node of the level in which one lies."""
+        vnode = self.ledger.vnodes[vnode_id]
+        while vnode.cluster_id != self.level and vnode.parent_id is not None:
+            vnode = self.ledger.vnodes[vnode.parent_id]
+        return vnode.vnode_id
+
+    def _idle_parts(self, cluster_id: str) -> Iterator[tuple[str, Holding]]:
+        for vnode_id, holding in idle_parts(self.ledger, cluster_id):
+            if self._take(cluster_id, holding):
+                yield self.slot_of(vnode_id), holding
+
+    def _comes_back(self, job: RunningJob) -> bool:
+        """Whether what a job holds reaches the level at its end: nobody gives back of his minimum."""
+        taken = [self._take(job.parent_id, holding) for _, holding in holdings_of(self.ledger, job)]
+        return all(taken)
+
+    def _take(self, cluster_id: str, holding: Holding) -> bool:
+        """Count a return against what the clusters on the way have above their minimum."""
+        path: list[dict[str, int]] = []
+        while cluster_id != self.level:
+            if (left := self._above_min.get(cluster_id)) is not None:
+                path.append(left)
+            cluster_id = self.ledger.clusters[cluster_id].parent_id or self.level
+        if any(amount > left.get(name, 0) for left in path for name, amount in holding.amounts.items()):
+            return False
+        for left in path:
+            for name, amount in holding.amounts.items():
+                left[name] = left.get(name, 0) - amount
+        return True
+
+
+def _end(job: RunningJob) -> tuple[int, int]:
+    return (job.ends_at_ns or 0, job.job_id)
+
+
+def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Holding]]:
+    """What of the flexible virtual nodes of a cluster nobody uses."""
+    for vnode_id in sorted(ledger.members.get(cluster_id, ())):
+        vnode: VNode = ledger.vnodes[vnode_id]
+        room = ledger.rooms[vnode_id]
+        if (
+            vnode.kind == FLEXIBLE
+            and any(amount > 0 for amount in room.free.values())
+            and not room.is_overdrawn()
+        ):
+            shares = {n: {i: s for i, s in have.items() if s} for n, have in room.instances.items()}
+            amounts = {name: amount for name, amount in room.free.items() if amount}
+            yield (
+                vnode_id,
+                Holding(amounts, {n: s for n, s in shares.items() if s}, tuple(sorted(room.cores))),
+            )
+
+
+def _above_minimum(ledger: Ledger, cluster_id: str) -> dict[str, int]:
+    least = ledger.clusters[cluster_id].spec.flexible_min
+    has = ledger.total(cluster_id)
+    return {name: amount - least.get(name, 0) for name, amount in has.items()}

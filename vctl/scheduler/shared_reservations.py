@@ -1,0 +1,215 @@
+"""Reservations that reach beyond one queue: what is kept for a head on the level where its cluster grows.
+
+Three have one: the sibling whose turn it is where the order is fair, so that others with small jobs do not pass it for
+ever; a head that has starved; and the first heads of a queue that backfills. Everybody else below that level leaves it
+alone, but for jobs that are over by then. A head that only limits of its clusters keep back has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from vctl.core import resources as rs
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
+from vctl.core.resources import Amounts
+from vctl.scheduler.availability import Availability, elastic_below, idle_parts, level_of
+from vctl.scheduler.backfill import reserve
+from vctl.scheduler.disciplines import Line
+from vctl.scheduler.elasticity import within_limits
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.reservations import FOR_EVER, Reservation, View
+from vctl.scheduler.running import Running
+from vctl.scheduler.tasking import ancestors
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A reservation on a level, for whom, and below which cluster it binds."""
+
+    one: Reservation
+    level: str
+    scope: str
+    own: frozenset[str]
+    """The clusters through which the job's own grows."""
+
+
+class SharedReservations:
+    """Those of one round. Starved heads and those of backfilling queues bring theirs from the round before."""
+
+    def __init__(self, ledger: Ledger, queues: Sequence[Queue], running: Running, now_ns: int) -> None:
+        self.ledger = ledger
+        self.running = running
+        self.now_ns = now_ns
+        self._fair: dict[str, Shared] = {}
+        """Fair cluster -> what is kept for the one whose turn it is there."""
+        self._looked: set[str] = set()
+        self._kept: dict[int, Shared] = {}
+        self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
+        self._above: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, tuple[str, str | None]] = {}
+        for queue in queues:
+            for job_id, shared in queue.shared.items():
+                if job_id in queue.jobs and shared.one.stands(ledger, shared.level):
+                    self._kept[job_id] = shared
+
+    def binding(self, job: PendingJob) -> list[Shared]:
+        """What a job must leave alone when it starts now."""
+        if not self._fair and not self._kept:
+            return []
+        end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
+        above = self._chain(job.parent_id)
+        return [
+            shared
+            for shared in (*self._fair.values(), *self._kept.values())
+            if shared.one.job_id != job.job_id and shared.scope in above and shared.one.binds(end_ns)
+        ]
+
+    @contextmanager
+    def hidden(self, binding: Sequence[Shared]) -> Iterator[None]:
+        """Take what is kept out of sight: on the level, and what of it clusters below have borrowed and do not use."""
+        charged: list[str] = []
+        with ExitStack() as stack:
+            for shared in binding:
+                view = View(self.ledger, shared.level, [shared.one], self._profile(shared.level, shared.own))
+                stack.enter_context(view.taken(f"shared:{shared.one.job_id}"))
+                charged += self._hide_idle(shared, view)
+            try:
+                yield
+            finally:
+                for name in reversed(charged):
+                    self.ledger.discharge(name)
+
+    def _hide_idle(self, shared: Shared, view: View) -> list[str]:
+        """What the claims need beyond what is free on the level, out of idle borrowed capacity on the same nodes."""
+        missing: dict[str, dict[str, int]] = {}
+        for slot_id in view.claims.on:
+            need: dict[str, int] = {}
+            for part, amount in view.claims.needed(slot_id, self.now_ns, FOR_EVER).items():
+                name = part[0] if isinstance(part, tuple) else part
+                need[name] = need.get(name, 0) + amount
+            hidden = view.hidden.get(slot_id, {})
+            rest = {name: amount - hidden.get(name, 0) for name, amount in need.items()}
+            if any(amount > 0 for amount in rest.values()):
+                missing[slot_id] = rest
+        charged: list[str] = []
+        if not missing:
+            return charged
+        for cluster_id in elastic_below(self.ledger, shared.level):
+            if cluster_id in shared.own:
+                continue
+            for vnode_id, idle in list(idle_parts(self.ledger, cluster_id)):
+                found = missing.get(self._profile(shared.level, shared.own).slot_of(vnode_id))
+                if found is None:
+                    continue
+                want = {n: min(a, idle.amounts.get(n, 0)) for n, a in found.items()}
+                want = {n: a for n, a in want.items() if a > 0}
+                room = self.ledger.rooms[vnode_id].copy()
+                if want and room.fits(want):
+                    name = f"shared:{shared.one.job_id}:{vnode_id}"
+                    self.ledger.charge(name, vnode_id, room.take(want))
+                    charged.append(name)
+                    for one, amount in want.items():
+                        found[one] -= amount
+        return charged
+
+    def consider(self, queue: Queue, line: Line, job: PendingJob) -> None:
+        """A head does not fit beside what is in use: keep something for it if it is due."""
+        policy = queue.policy
+        level, fair = self._about(queue.parent_id)
+        if fair is None and level == queue.parent_id:
+            return
+        if (
+            fair is not None
+            and fair not in self._looked
+            and not (policy.discipline == BACKFILL and line.kept)
+        ):
+            self._looked.add(fair)
+            found = self._reserve(job, level, fair, endless=True)
+            if found is not None:
+                self._fair[fair] = found
+        if fair is not None:
+            return  # there whose turn it is decides, not who has waited long
+        if line.kept.get(job.job_id) is not None:
+            return
+        starves = line.starves(job)
+        if policy.discipline == BEST_EFFORT:
+            if line.heads != 1 or not starves:
+                return
+        elif policy.discipline != BACKFILL or line.heads > policy.backfill_depth:
+            return
+        kept = self._kept.pop(job.job_id, None)
+        if kept is not None and not kept.one.is_due(self.now_ns) and self._may_grow(job):
+            self._kept[job.job_id] = kept
+            return
+        found = self._reserve(job, level, level, endless=starves)
+        if found is not None and policy.discipline == BEST_EFFORT:  # without regard to time limits
+            found = replace(found, one=replace(found.one, start_ns=None, end_ns=None))
+        if found is not None:
+            self._kept[job.job_id] = found
+
+    def finish(self, queues: Sequence[Queue]) -> None:
+        """Leave what is kept to the next round."""
+        for queue in queues:
+            queue.shared = {job_id: one for job_id, one in self._kept.items() if job_id in queue.jobs}
+
+    def note_start(self, job: PendingJob) -> None:
+        """A job starts: what was kept for it is used."""
+        self._kept.pop(job.job_id, None)
+        for fair in [fair for fair, shared in self._fair.items() if shared.one.job_id == job.job_id]:
+            del self._fair[fair]
+        self._availability.clear()
+
+    def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
+        if not self._may_grow(job):
+            return None
+        own = frozenset(self._chain(job.parent_id))
+        others = [shared.one for shared in self._kept.values() if shared.level == level]
+        others = [one for one in others if one.job_id != job.job_id]
+        found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
+        return None if found is None else Shared(found, level, scope, own)
+
+    def _may_grow(self, job: PendingJob) -> bool:
+        """Whether limits let every cluster on the way grow by what the job needs beyond what is free in it."""
+        fixed = rs.total(node.resources for group in job.spec.groups for node in group.nodes)
+        need: Amounts = rs.add(fixed, rs.maximum(job.spec.flexible_min, {} if fixed else job.entry))
+        for cluster_id in self._chain(job.parent_id):
+            cluster = self.ledger.clusters[cluster_id]
+            if cluster_id == level_of(self.ledger, job.parent_id):
+                return True
+            free = self.ledger.available(cluster_id)
+            more = {name: amount - free.get(name, 0) for name, amount in need.items()}
+            if not within_limits(
+                self.ledger, cluster, {name: amount for name, amount in more.items() if amount > 0}
+            ):
+                return False
+        return True
+
+    def _about(self, cluster_id: str) -> tuple[str, str | None]:
+        """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""
+        known = self._known.get(cluster_id)
+        if known is None:
+            level, fair = level_of(self.ledger, cluster_id), None
+            for one in self._chain(cluster_id):
+                if self.ledger.clusters[one].queue.order == FAIR:
+                    fair = one
+                if one == level:
+                    break
+            known = self._known[cluster_id] = (level, fair)
+        return known
+
+    def _chain(self, cluster_id: str) -> tuple[str, ...]:
+        found = self._above.get(cluster_id)
+        if found is None:
+            found = self._above[cluster_id] = tuple(ancestors(self.ledger, cluster_id))
+        return found
+
+    def _profile(self, level: str, own: frozenset[str]) -> Availability:
+        found = self._availability.get((level, own))
+        if found is None:
+            found = Availability(self.ledger, level, self.running, self.now_ns, own)
+            self._availability[level, own] = found
+        return found
