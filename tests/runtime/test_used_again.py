@@ -150,7 +150,7 @@ def test_a_signal_does_not_reach_a_run_that_the_supervisor_took_up_meanwhile(gro
     first = ground.running("first")
     look = processes.descendants
 
-    def descendants(pid, **given):
+    def descendants(pid, *spare, **given):
         monkeypatch.setattr(processes, "descendants", look)
         os.kill(first.pid, signal.SIGKILL)
         ground.ended("first")
