@@ -111,8 +111,9 @@ class Usage:
             total = self.counted.total(ledger, cluster_id)
             got = [_part(self.rates.get(member, {}), total) for member in members]
             weights = [ledger.clusters[m[1]].queue.weight if m[1] else 1 for m in members]
+            due = sum(got) / sum(weights)
             for member, part, weight in zip(members, got, weights, strict=True):
-                more = (part - sum(got) * weight / sum(weights)) * elapsed / LAG_S
+                more = (part - due * weight) * elapsed / LAG_S
                 self.lag[member] = max(-MOST_LAG, min(MOST_LAG, self.lag.get(member, 0.0) + more))
 
     def note_waiting(self, queues: Iterable[Queue], ledger: Ledger, started: Collection[int]) -> None:
