@@ -214,3 +214,5 @@ def test_a_suspended_launcher_is_woken_or_replaced(ground):
     ground.launch("b", "sh", "-c", "exit 3")
     eventually(lambda: ground.runtime.tend() or ground.runtime.observe("b").state is RunState.EXITED)
     holder.join()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(launcher, signal.SIGCONT)
