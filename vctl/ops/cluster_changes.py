@@ -5,18 +5,20 @@ Who changes many clusters in one transaction hands the same ledger to every call
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
+from vctl.core.wording import listed
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
 from vctl.ops.growth import settle_leases, write_all
+from vctl.scheduler.earmarks import Earmark, Holds
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
@@ -24,7 +26,7 @@ from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
-from vctl.store import jobs, rows, settings
+from vctl.store import jobs, preemptions, rows, settings
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Row, Store
 
@@ -33,6 +35,8 @@ _SHORT = (
     "Use it as a suggestion to adjust your request or cluster."
 )
 NOTHING = ClusterSpec(flexible=False)
+MOST_NAMED = 5
+"""So many winners of preemptions are named in a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +209,11 @@ def _put_limits(store: Store, cluster_id: str, wanted: Wanted) -> None:
 
 
 def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
-    """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands."""
-    if ledger is None and of_whole_nodes(cluster.spec):
+    """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands.
+
+    All of it when something is kept for the winner of a preemption: that may lie in any cluster.
+    """
+    if ledger is None and of_whole_nodes(cluster.spec) and not preemptions.earmark_rows(store):
         return load_for_exchange(store, cluster, cluster.spec.replica_sets)
     if ledger is None:
         ledger = table.load_ledger(store)
@@ -215,20 +222,22 @@ def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
 
 
 def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
-    """Change the cluster's virtual nodes to what its spec wants and write the difference; raise to change nothing."""
+    """Change the cluster's virtual nodes to what its spec wants and write the difference; raise to change nothing.
+
+    What is kept for the winners of preemptions is not free for it, as in a round of the scheduler.
+    """
     before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
-    assert cluster.parent_id is not None
-    if of_whole_nodes(cluster.spec):
-        answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
-        if isinstance(answer, Shortage):
-            raise _short(answer)
-        _swap(ledger, cluster.cluster_id, answer)
-    else:
-        growth: list[Grow] = []
-        refusal = reshape(ledger, cluster.cluster_id, old, cluster.spec, growth)
-        if refusal is not None:
-            raise _refused(store, ledger, cluster, refusal)
-        write_all(store, ledger, growth)
+    nominations = preemptions.earmarks(store)
+    kept = Holds(ledger, nominations)
+    growth: list[Grow] = []
+    refusal = _change(ledger, cluster, old, growth)
+    if refusal is not None:
+        kept_for = _kept_for(store, cluster, old, nominations) if nominations else []
+        if isinstance(refusal, Shortage):
+            raise _short(refusal, kept_for)
+        raise _reserved(cluster, refusal, kept_for) if kept_for else _refused(store, ledger, cluster, refusal)
+    kept.close()
+    write_all(store, ledger, growth)
     after = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
     for vnode_id, vnode in before.items():
         if after.get(vnode_id) != vnode:
@@ -238,6 +247,38 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
             table.insert_vnode(store, vnode)
     if not of_whole_nodes(cluster.spec):
         settle_leases(store, ledger, cluster.cluster_id)
+
+
+def _change(
+    ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow]
+) -> Shortage | Unplaced | InUse | None:
+    """Give the cluster in the ledger the virtual nodes that its spec wants; with a refusal the ledger is of no use."""
+    if not of_whole_nodes(cluster.spec):
+        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth)
+    assert cluster.parent_id is not None
+    answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
+    if isinstance(answer, Shortage):
+        return answer
+    _swap(ledger, cluster.cluster_id, answer)
+    return None
+
+
+def _kept_for(store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Earmark]) -> list[str]:
+    """The jobs for which that is kept without which the change is refused: each alone, else all together."""
+    ledger = table.load_ledger(store)
+    ledger.put_cluster(cluster)
+
+    def works(others: Sequence[Earmark]) -> bool:
+        trial = ledger.copy()
+        Holds(trial, others)
+        return _change(trial, cluster, old, []) is None
+
+    if not works([]):
+        return []
+    alone = [
+        one for one in nominations[:MOST_NAMED] if works([other for other in nominations if other != one])
+    ]
+    return [one.submission_id for one in alone or nominations]
 
 
 def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
@@ -262,13 +303,30 @@ def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
         )
 
 
-def _short(answer: Shortage) -> Conflict:
+def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:
     verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
+    beside = f"; not counting the nodes that are kept for {listed(kept_for, MOST_NAMED)}" if kept_for else ""
     return Conflict(
         _SHORT.format(verb=verb, what=what),
-        fix=f"at most: {rows.dumps(dict(answer.recommend))}",
-        details={"replicaSetsToRecommend": dict(answer.recommend)},
+        fix=f"at most: {rows.dumps(dict(answer.recommend))}{beside}",
+        details={"replicaSetsToRecommend": dict(answer.recommend), **_named(kept_for)},
     )
+
+
+def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str]) -> Conflict:
+    """It would do, were there no winner of a preemption."""
+    winners = listed(kept_for, MOST_NAMED)
+    problem = (
+        f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is kept for {winners}"
+        if isinstance(answer, InUse)
+        else f"no room for cluster {cluster.cluster_id} now: what it needs is kept for {winners}, for which others end"
+    )
+    fix = f"wait until that has started; `vctl why {kept_for[0]}` says what it waits for"
+    return Conflict(problem, fix=fix, details=_named(kept_for))
+
+
+def _named(kept_for: Sequence[str]) -> dict[str, list[str]]:
+    return {"kept_for": list(kept_for)} if kept_for else {}
 
 
 def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> VctlError:
