@@ -39,13 +39,17 @@ class Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("home", "path", "VCTL_HOME", "State directory: database, locks, logs."),
-    Setting("cluster", "cluster", "VCTL_CLUSTER", "Where jobs go unless -c says otherwise."),
+    Setting("cluster", "cluster", "VCTL_CLUSTER", "Cluster to submit to without -c."),
     Setting("address", "text", "VCTL_ADDRESS", "URL of a server to use instead of the state directory."),
     Setting("token_file", "path", "VCTL_TOKEN_FILE", "File that holds the token of the server."),
     Setting("output", "output", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}.", "table"),
     Setting("color", "color", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}.", "auto"),
     Setting(
-        "local_node", "flag", "VCTL_LOCAL_NODE", "Whether this machine is a node by itself.", default=True
+        "local_node",
+        "flag",
+        "VCTL_LOCAL_NODE",
+        "Whether this machine is registered as a node automatically.",
+        default=True,
     ),
     Setting(
         "unit_resources", "names", "VCTL_UNIT_RESOURCES", "Resources of numbered instances.", DEFAULT_UNITS
@@ -54,22 +58,43 @@ SETTINGS: tuple[Setting, ...] = (
         "job_scope",
         "job_scope",
         "VCTL_JOB_SCOPE",
-        "What jobs that are submitted with it may change: own (their cluster and what they submit) or all.",
+        "Objects that submitted jobs may change: own (their cluster and their submissions) or all.",
         "own",
     ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
-    Setting("maintenance_interval", "interval", "VCTL_MAINTENANCE_INTERVAL", "Time between sweeps.", 30),
     Setting(
-        "lease_idle_timeout", "duration", "VCTL_LEASE_IDLE_TIMEOUT", "Unused so long, a lease returns.", 10
+        "maintenance_interval",
+        "interval",
+        "VCTL_MAINTENANCE_INTERVAL",
+        "Time between maintenance rounds.",
+        30,
     ),
     Setting(
-        "lease_cooldown", "duration", "VCTL_LEASE_COOLDOWN", "A lease never returns sooner than that.", 2
+        "lease_idle_timeout",
+        "duration",
+        "VCTL_LEASE_IDLE_TIMEOUT",
+        "Idle time after which a lease is returned.",
+        10,
     ),
-    Setting("lease_duration", "duration", "VCTL_LEASE_DURATION", "How long a lease runs; unset: while used."),
-    Setting("reclaim_grace", "duration", "VCTL_RECLAIM_GRACE", "From telling a borrower to cutting it.", 30),
+    Setting(
+        "lease_cooldown", "duration", "VCTL_LEASE_COOLDOWN", "Shortest time before a lease is returned.", 2
+    ),
+    Setting(
+        "lease_duration",
+        "duration",
+        "VCTL_LEASE_DURATION",
+        "Duration of a lease; unset: as long as it is used.",
+    ),
+    Setting(
+        "reclaim_grace",
+        "duration",
+        "VCTL_RECLAIM_GRACE",
+        "Time between the notice to a borrower and the end of its job.",
+        30,
+    ),
     Setting("provider", "text", "VCTL_PROVIDER", "Node provider, as JSON or @file; unset: none."),
     Setting(
-        "provider_timeout", "duration", "VCTL_PROVIDER_TIMEOUT", "A provider's command may take so long.", 300
+        "provider_timeout", "duration", "VCTL_PROVIDER_TIMEOUT", "Time limit of a provider's command.", 300
     ),
     Setting(
         "autostart",
@@ -78,13 +103,15 @@ SETTINGS: tuple[Setting, ...] = (
         "Whether commands start a scheduler when none runs.",
         default=True,
     ),
-    Setting("idle_exit", "duration", "VCTL_IDLE_EXIT", "A background scheduler ends when idle so long.", 60),
+    Setting(
+        "idle_exit", "duration", "VCTL_IDLE_EXIT", "Idle time after which a background scheduler ends.", 60
+    ),
     Setting("lock_timeout", "duration", "VCTL_LOCK_TIMEOUT", "How long to wait for another writer.", 30),
     Setting(
         "log_max_bytes",
         "size",
         "VCTL_LOG_MAX_BYTES",
-        "Of a longer log only the latest bytes are kept; 0: all.",
+        "Largest size of a log; the latest bytes are kept; 0: no limit.",
         0,
     ),
 )

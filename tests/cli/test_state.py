@@ -111,7 +111,7 @@ def test_care_of_the_state(nodes: Cli, tmp_path: Path) -> None:
     assert nodes("restore", copy).code == 0
     assert nodes("job list -o json").json["total"] == 1
     assert nodes("job stop x").code == 0
-    assert nodes("prune --older-than 0 --dry-run").out == "1 job would be forgotten\n"
+    assert nodes("prune --older-than 0 --dry-run").out == "1 job would be deleted\n"
     assert nodes("prune --older-than 0 -o name").out == "x\n"
 
 

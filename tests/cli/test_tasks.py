@@ -94,7 +94,7 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     items = nodes("list tasks -o json").json
     assert (items["kind"], items["total"]) == ("TaskList", 4)
     assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
-    assert nodes("task list").out == "no tasks are waiting or running; -a shows those that are over\n"
+    assert nodes("task list").out == "no tasks are waiting or running; -a shows finished ones\n"
     assert nodes("task status 2 -o json").json["exit_code"] == 4
     assert python("-m", "vctl", "__complete", "tasks", home=nodes.home).stdout.split()[0] == "task-1"
 

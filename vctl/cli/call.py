@@ -136,7 +136,7 @@ class Call:
         }
         for name, (field, value) in given.items():
             if value is not None and field is None:
-                raise BadSpec(f"--{name}: these objects have no {name}", fix=f"leave out --{name}")
+                raise BadSpec(f"--{name}: objects of this kind have no {name}", fix=f"leave out --{name}")
         wanted_state, wanted_user, wanted_since = self._choices
         self._choices = (None, None, None)
         if wanted_state is not None:

@@ -10,7 +10,7 @@ Grace = Annotated[
     Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
 ]
 WithProgress = Annotated[
-    bool, Opt("--progress", help="Say on stderr what is waited for, where that is no terminal, too.")
+    bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]
 OUTPUT = Param(
     "output",
@@ -25,7 +25,7 @@ SHORT_OUTPUT = Param(
 """For a command whose ``--output`` is something else."""
 COLOR = Param(
     "color",
-    Annotated[str | None, Opt("--color", choices=COLORS, help="Colours in tables (NO_COLOR is kept).")],
+    Annotated[str | None, Opt("--color", choices=COLORS, help="Colours in tables; NO_COLOR is honoured.")],
     default=None,
 )
 HOME = Param(
@@ -45,7 +45,7 @@ WATCH = Param(
     "watch",
     Annotated[
         float | None,
-        Opt("-w", "--watch", metavar="SEC", bare="2", help="Show it again every SEC seconds (2)."),
+        Opt("-w", "--watch", metavar="SEC", bare="2", help="Refresh every SEC seconds (2)."),
     ],
     default=None,
 )
@@ -69,14 +69,14 @@ FILTER = Param(
 )
 USER = Param(
     "user",
-    Annotated[str | None, Opt("--user", metavar="NAME", help="Only what this user submitted.")],
+    Annotated[str | None, Opt("--user", metavar="NAME", help="Only entries of this user.")],
     default=None,
 )
 STATE = Param(
     "state",
     Annotated[
         str | None,
-        Opt("--state", metavar="STATE,…", help="Only what is in one of these states, over or not."),
+        Opt("--state", metavar="STATE,…", help="Only entries in one of these states, finished or not."),
     ],
     default=None,
 )
@@ -87,7 +87,7 @@ SINCE = Param(
         Opt(
             "--since",
             metavar="TIME",
-            help="Only what began in the last 1h, or since 2030-01-31T08:00; over or not.",
+            help="Only entries that began in the last 1h, or since 2030-01-31T08:00; finished or not.",
         ),
     ],
     default=None,
@@ -96,7 +96,11 @@ SORT = Param(
     "sort",
     Annotated[
         str | None,
-        Opt("--sort", metavar="FIELD[:desc]", help="By a field of the JSON form; what has none comes last."),
+        Opt(
+            "--sort",
+            metavar="FIELD[:desc]",
+            help="Sort by a field of the JSON form; entries without a value come last.",
+        ),
     ],
     default=None,
 )

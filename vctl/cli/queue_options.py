@@ -10,52 +10,72 @@ PREEMPTIONS = ("off", "requeue", "stop")
 NONE = "none"
 
 Order = Annotated[
-    str | None, Opt("--queue-order", choices=ORDERS, help="Whose turn it is (default: priority).")
+    str | None, Opt("--queue-order", choices=ORDERS, help="Order of the queue (default: priority).")
 ]
 Discipline = Annotated[
     str | None,
     Opt(
         "--queue-discipline",
         choices=DISCIPLINES,
-        help="Whether later jobs may pass one that does not fit (default: best-effort).",
+        help="Whether later jobs may pass a job that does not fit (default: best-effort).",
     ),
 ]
-Weight = Annotated[str | None, Opt("--weight", metavar="N", help="Its part among siblings, where fair (1).")]
+Weight = Annotated[
+    str | None, Opt("--weight", metavar="N", help="Weight among sibling clusters, for order fair (1).")
+]
 Ageing = Annotated[
     str | None,
-    Opt("--ageing", metavar="DURATION", help="Waiting so long counts as one step of priority; none: never."),
+    Opt(
+        "--ageing", metavar="DURATION", help="Waiting time that raises the priority by one; none: no ageing."
+    ),
 ]
 HalfLife = Annotated[
     str | None,
-    Opt("--half-life", metavar="DURATION", help="Fair: past use counts half after that; none: not at all."),
+    Opt(
+        "--half-life",
+        metavar="DURATION",
+        help="Order fair: half-life of past use; none: past use does not count.",
+    ),
 ]
 Starvation = Annotated[
     str | None,
-    Opt("--starvation-after", metavar="DURATION", help="Then room is kept for the head (default: 10m)."),
+    Opt(
+        "--starvation-after",
+        metavar="DURATION",
+        help="Waiting time after which resources are reserved for the head (default: 10m).",
+    ),
 ]
 Depth = Annotated[
-    str | None, Opt("--backfill-depth", metavar="N", help="Backfill: heads with a reserved start (1).")
+    str | None,
+    Opt("--backfill-depth", metavar="N", help="Backfill: number of head jobs with a reserved start (1)."),
 ]
 MostJobs = Annotated[
-    str | None, Opt("--max-running-jobs", metavar="N", help="Jobs that may run in it at a time; none: any.")
+    str | None,
+    Opt("--max-running-jobs", metavar="N", help="Maximum of running jobs in the cluster; none: no limit."),
 ]
 MostPerUser = Annotated[
-    str | None, Opt("--max-running-per-user", metavar="N", help="The same for each user; none: any.")
+    str | None,
+    Opt("--max-running-per-user", metavar="N", help="Maximum of running jobs for each user; none: no limit."),
 ]
 Preemption = Annotated[
     str | None,
     Opt(
         "--preemption",
         choices=PREEMPTIONS,
-        help="Jobs may end running ones of lower priority: requeue or stop these (default: off).",
+        help="Whether jobs preempt running jobs of lower priority: requeue or stop these (default: off).",
     ),
 ]
 MinRuntime = Annotated[
-    str | None, Opt("--min-runtime", metavar="DURATION", help="A job is not preempted before that (0).")
+    str | None,
+    Opt("--min-runtime", metavar="DURATION", help="Run time before which a job is not preempted (0)."),
 ]
 Grace = Annotated[
     str | None,
-    Opt("--preemption-grace", metavar="DURATION", help="Between being told and being ended (30s)."),
+    Opt(
+        "--preemption-grace",
+        metavar="DURATION",
+        help="Time between the notice of preemption and the end of the job (30s).",
+    ),
 ]
 OPTIONS = Together(
     order=Order, discipline=Discipline, weight=Weight, ageing_s=Ageing, half_life_s=HalfLife,

@@ -16,7 +16,7 @@ InCluster = Annotated[
         "--cluster",
         metavar="ID",
         complete="clusters",
-        help="What is in it and below it (default: the one this runs in, else the primary).",
+        help="Only entries in this cluster and below (default: inside a job its cluster, else the primary).",
     ),
 ]
 

@@ -129,7 +129,7 @@ class Client(State):
         node_resources: Mapping[str, float | str] | None = None,
         limit_factor: float | None = None,
     ) -> dict[str, Any]:
-        """Play work under other policies or on other machines, and compare them. Changes nothing.
+        """Simulate a workload under other policies or machines, and compare them. Changes nothing.
 
         ``trace`` is a file, ``model`` such as ``{"jobs": 500, "seed": 1, "load": 0.9}``; else the recorded history
         between two moments, in seconds since the epoch, is played.

@@ -57,7 +57,7 @@ class VirtualCluster(Body):
 
 
 class NodesToRemove(Body):
-    """Nodes that a cluster is to give back."""
+    """Nodes to remove from a cluster."""
 
     virtualClusterId: Id = ""  # noqa: N815
     nodesToRemove: Many = []  # noqa: N815
@@ -89,7 +89,7 @@ class ClusterChange(Body):
 
 
 class Admission(Body):
-    """Why a cluster admits no jobs, for those who wait."""
+    """The reason why a cluster admits no jobs."""
 
     message: Text | None = None
 
@@ -119,13 +119,13 @@ class NodeChange(Body):
 
 
 class Reason(Body):
-    """Why, for people who wonder later."""
+    """The reason, shown with the node."""
 
     reason: Text | None = None
 
 
 class Heartbeat(Body):
-    """With a timeout the node dies when it falls silent for so long."""
+    """With a timeout, the node is dead after this time without a heartbeat."""
 
     timeout_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
@@ -138,7 +138,7 @@ class Stop(Body):
 
 
 class JobChange(Body):
-    """What is to change of a job; a time limit of null is none."""
+    """The fields of a job to change; a time limit of null means no limit."""
 
     priority: StrictInt | None = None
     name: Text | None = None
@@ -158,7 +158,7 @@ class Replay(Body):
 
 
 class Prune(Body):
-    """How old what is forgotten must be."""
+    """The minimum age of the jobs to delete."""
 
     older_than_s: Seconds
     dry_run: StrictBool = False
@@ -205,7 +205,7 @@ class Put(Body):
 
 
 class Model(Body):
-    """Work of the Lublin-Feitelson model."""
+    """A workload of the Lublin-Feitelson model."""
 
     jobs: Annotated[StrictInt, Field(ge=1, le=20_000)] = 1000
     seed: StrictInt = 1
@@ -213,7 +213,7 @@ class Model(Body):
 
 
 class Simulation(Body):
-    """Work to play: the lines of a trace, or a model, or else the recorded history; and the policies to compare."""
+    """A workload to simulate (the lines of a trace, a model, or the recorded history) and the policies to compare."""
 
     trace: StrictStr | None = None
     model: Model | None = None

@@ -41,7 +41,7 @@ def create(request: Request, body: bodies.NewCluster) -> Any:
 def list_(
     request: Request,
     filters: Filters,
-    all_kinds: Annotated[bool, Query(description="Also the primary and those of jobs.")] = True,
+    all_kinds: Annotated[bool, Query(description="Also the primary and the clusters of jobs.")] = True,
 ) -> JSONResponse:
     """Virtual clusters, parents first."""
     from vctl.ops import cluster_views
@@ -62,7 +62,7 @@ def get(request: Request, cluster: str) -> Any:
 
 @router.patch("/{cluster}", responses=good(documents.Cluster), response_model=None)
 def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
-    """Change what a virtual cluster consists of, all of it or nothing."""
+    """Change the resources of a virtual cluster: the whole change or none of it."""
     from vctl.ops import clusters
 
     server = server_of(request)
@@ -87,8 +87,10 @@ def update(request: Request, cluster: str, body: bodies.ClusterChange) -> Any:
 def delete(
     request: Request,
     cluster: str,
-    drain: Annotated[bool, Query(description="Admit nothing more; it goes when it is empty.")] = False,
-    force: Annotated[bool, Query(description="Stop what runs in it first.")] = False,
+    drain: Annotated[
+        bool, Query(description="Admit no more jobs; the cluster is deleted when it is empty.")
+    ] = False,
+    force: Annotated[bool, Query(description="Stop its jobs and tasks first.")] = False,
 ) -> Any:
     """Delete a virtual cluster."""
     from vctl.ops import clusters
@@ -108,7 +110,7 @@ def remove_nodes(request: Request, cluster: str, body: bodies.ClusterNodes) -> A
 
 @router.post("/{cluster}/stop", responses=good(documents.Cluster), response_model=None)
 def stop(request: Request, cluster: str, body: bodies.Admission | None = None) -> Any:
-    """Admit no more jobs; what runs goes on."""
+    """Stop admitting jobs; running jobs go on."""
     from vctl.ops import admission
 
     with state(request) as store:
@@ -137,7 +139,9 @@ def tree(request: Request, cluster: str) -> Any:
 async def wait(
     request: Request,
     cluster: str,
-    timeout_s: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="Answer then at the latest.")] = 20,
+    timeout_s: Annotated[
+        float, Query(ge=0, le=MOST_SECONDS, description="Answer after this time at the latest.")
+    ] = 20,
 ) -> dict[str, Any]:
     """``{"gone": true}`` as soon as a cluster that is to be removed is gone."""
     return await streams.wait_until_gone(server_of(request), cluster, timeout_s)

@@ -103,7 +103,7 @@ class Task(Document):
 
 
 class Object(Document):
-    """What a task left on nodes for others of its job. ``size`` in bytes; ``node_ids``: every node with a copy."""
+    """An output of a task for other tasks of its job. ``size`` in bytes; ``node_ids``: every node with a copy."""
 
     object_id: str
     name: str
@@ -217,11 +217,11 @@ class Version(Document):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The request cannot be understood."},
+    400: {"model": Error, "description": "The request is not valid."},
     401: {"model": Error, "description": "The token is missing or wrong."},
     403: {"model": Error, "description": "Not permitted, or asked under the name of another host."},
     404: {"model": Error, "description": "No such object."},
-    409: {"model": Error, "description": "It exists, is in use, has changed, or there is no room."},
+    409: {"model": Error, "description": "It exists, is in use or has changed, or resources are short."},
     413: {"model": Error, "description": "Too large."},
     503: {"model": Error, "description": "The state cannot be written now."},
 }
@@ -230,7 +230,7 @@ MANAGEMENT_ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def good(model: Any, description: str = "It is done.") -> dict[int | str, dict[str, Any]]:
+def good(model: Any, description: str = "Done.") -> dict[int | str, dict[str, Any]]:
     """The documentation of a good answer."""
     return {200: {"model": model, "description": description}}
 

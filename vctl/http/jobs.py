@@ -24,7 +24,7 @@ Filters = Annotated[
         description="key=value or key!=value; repeatable.",
     ),
 ]
-Limit = Annotated[int | None, Query(ge=0, le=2**31, description="At most so many.")]
+Limit = Annotated[int | None, Query(ge=0, le=2**31, description="Maximum number of entries.")]
 MOST_SECONDS = 60.0
 BYTES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {}}, "description": "The output, byte for byte."}
@@ -52,10 +52,10 @@ def submit(request: Request, body: bodies.Job) -> Any:
 def list_(
     request: Request,
     filters: Filters,
-    over_too: Annotated[bool, Query(alias="all", description="Those that are over, too.")] = True,
+    over_too: Annotated[bool, Query(alias="all", description="Include finished jobs.")] = True,
     limit: Limit = None,
     cluster: str | None = None,
-    members: Annotated[bool, Query(description="Members of arrays one by one.")] = True,
+    members: Annotated[bool, Query(description="List array members one by one.")] = True,
 ) -> JSONResponse:
     """Jobs, newest first."""
     from vctl.ops import jobs
@@ -78,7 +78,7 @@ def get(request: Request, job: str) -> Any:
 
 @router.delete("/{job}", responses=good(documents.Job), response_model=None)
 def delete(request: Request, job: str) -> Any:
-    """Forget a job that is over, with its log."""
+    """Delete a finished job and its log."""
     from vctl.ops import jobs
 
     with state(request) as store:
@@ -87,7 +87,7 @@ def delete(request: Request, job: str) -> Any:
 
 @router.post("/delete", responses=good(documents.JobList), response_model=None)
 def delete_all(request: Request, body: bodies.JobNames) -> JSONResponse:
-    """Forget several jobs that are over: all of them or none."""
+    """Delete several finished jobs: all of them or none."""
     from vctl.ops import jobs
 
     with state(request) as store:
@@ -96,7 +96,7 @@ def delete_all(request: Request, body: bodies.JobNames) -> JSONResponse:
 
 @router.post("/{job}/stop", responses=good(documents.Job), response_model=None)
 def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
-    """Ask for the end of a job; it is over when its status says so."""
+    """Request the end of a job; its status shows when it has ended."""
     from vctl.ops import jobs
 
     given = body or bodies.Stop()
@@ -106,7 +106,7 @@ def stop(request: Request, job: str, body: bodies.Stop | None = None) -> Any:
 
 @router.post("/{job}/rerun", responses=good(documents.Job), response_model=None)
 def rerun(request: Request, job: str) -> Any:
-    """Submit a job once more, as it was, under a new id."""
+    """Submit a job again under a new id."""
     from vctl.ops import rerun as ops
 
     with state(request) as store:
@@ -144,9 +144,11 @@ def edit(request: Request, job: str, body: bodies.JobChange) -> Any:
 async def wait(
     request: Request,
     job: str,
-    timeout_s: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="Answer then at the latest.")] = 20,
+    timeout_s: Annotated[
+        float, Query(ge=0, le=MOST_SECONDS, description="Answer after this time at the latest.")
+    ] = 20,
 ) -> dict[str, Any]:
-    """A job as soon as it is over, or as it is after a while."""
+    """Wait for the end of a job: answers when the job ends or the time is over."""
     return await streams.wait_for_job(server_of(request), job, timeout_s)
 
 
@@ -159,9 +161,9 @@ async def wait(
 async def logs(
     request: Request,
     job: str,
-    follow: Annotated[bool, Query(description="Go on until the job is over.")] = False,
-    offset: Annotated[int, Query(ge=0, le=2**62, description="Leave out so many bytes.")] = 0,
-    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
+    follow: Annotated[bool, Query(description="Follow the output until the job ends.")] = False,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Number of bytes to skip.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only this many last lines.")] = None,
 ) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
     return await streams.job_log(server_of(request), job, follow=follow, offset=offset, tail=tail)

@@ -74,9 +74,10 @@ def remove_nodes(request: Request, body: NodesToRemove) -> JSONResponse:
 
 @router.get("", responses=good(Managed), response_model=None)
 def get_all(
-    request: Request, include_job_clusters: Annotated[bool, Query(description="Those of jobs, too.")] = False
+    request: Request,
+    include_job_clusters: Annotated[bool, Query(description="Include the clusters of jobs.")] = False,
 ) -> JSONResponse:
-    """All virtual clusters that were made by name, with their nodes."""
+    """All logical clusters, with their nodes."""
     from vctl.ops import membership
 
     with state(request) as store:

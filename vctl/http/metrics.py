@@ -27,22 +27,22 @@ def _families(store: Store) -> Iterator[Iterator[str]]:
     yield _family("vctl_nodes", "Physical nodes by state.", _by("state", nodes.states(store)))
     yield _family("vctl_resources_total", "Resources of the primary cluster.", _amounts(total))
     used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-    yield _family("vctl_resources_used", "Of these, what is held.", _amounts(used))
+    yield _family("vctl_resources_used", "Resources in use.", _amounts(used))
     yield _family("vctl_jobs", "Jobs by state.", _by("status", job_views.counts_by_status(store)))
     yield _family(
         "vctl_jobs_pending", "Waiting jobs by reason.", _by("reason", job_views.pending_by_reason(store))
     )
     yield _family("vctl_clusters", "Virtual clusters by kind.", _by("kind", clusters.counts(store)))
     yield _family(
-        "vctl_scheduler_running", "1 while a scheduler is at work.", [({}, float(scheduler["running"]))]
+        "vctl_scheduler_running", "1 while a scheduler is running.", [({}, float(scheduler["running"]))]
     )
     yield _family(
         "vctl_scheduler_last_round_ms",
-        "What its last round took.",
+        "Duration of the last scheduler round in ms.",
         [({}, float(scheduler["last_round_ms"] or 0))],
     )
     yield _family(
-        "vctl_scheduler_rounds", "Rounds of the present scheduler.", [({}, float(scheduler["rounds"]))]
+        "vctl_scheduler_rounds", "Rounds of the running scheduler.", [({}, float(scheduler["rounds"]))]
     )
     yield _family("vctl_events", "Number of the newest event.", [({}, float(feed.last(store)))])
 

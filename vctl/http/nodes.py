@@ -39,7 +39,7 @@ def add(request: Request, body: bodies.NewNodes) -> JSONResponse:
 
 @router.get("", responses=good(documents.NodeList), response_model=None)
 def list_(request: Request, filters: Filters) -> JSONResponse:
-    """Every physical node, whoever owns it."""
+    """The physical nodes of all clusters."""
     from vctl.ops import nodes
 
     with state(request) as store:
@@ -57,7 +57,7 @@ def get(request: Request, node: str) -> Any:
 
 @router.patch("/{node}", responses=good(documents.Node), response_model=None)
 def update(request: Request, node: str, body: bodies.NodeChange) -> Any:
-    """Change what a node has, or its labels."""
+    """Change the resources or the labels of a node."""
     from vctl.ops import nodes
 
     server = server_of(request)
@@ -71,7 +71,7 @@ def update(request: Request, node: str, body: bodies.NodeChange) -> Any:
 
 @router.delete("/{node}", responses=good(documents.Node), response_model=None)
 def remove(request: Request, node: str) -> Any:
-    """Forget a node on which nothing lies."""
+    """Remove a node on which nothing runs."""
     from vctl.ops import nodes
 
     with state(request) as store:
@@ -107,7 +107,7 @@ def kill(request: Request, node: str, body: bodies.Reason | None = None) -> Any:
 
 @router.post("/{node}/heartbeat", responses=good(documents.Node), response_model=None)
 def heartbeat(request: Request, node: str, body: bodies.Heartbeat | None = None) -> Any:
-    """A sign of life."""
+    """Send a heartbeat for a node."""
     from vctl.ops import nodes
 
     with state(request) as store:

@@ -29,7 +29,7 @@ def list_(request: Request, filters: Filters, limit: Limit = None, job: str | No
 def get(
     request: Request,
     ref: Annotated[str, Query(description="JOB/NAME, or a name that only one job has.")],
-    job: Annotated[str | None, Query(description="Where a name is looked for first.")] = None,
+    job: Annotated[str | None, Query(description="Job whose objects are searched first.")] = None,
 ) -> Any:
     """One object."""
     from vctl.ops import object_views
@@ -40,7 +40,7 @@ def get(
 
 @router.post("/objects", responses=good(documents.Object), response_model=None)
 def put(request: Request, body: bodies.Put) -> Any:
-    """Make what a process of a running job wrote into its directory of objects an object."""
+    """Make an object of a file that a process of a running job wrote into its object directory."""
     from vctl.ops import objects
 
     with state(request) as store:

@@ -34,7 +34,7 @@ def run(request: Request, body: bodies.Task) -> Any:
 def list_(
     request: Request,
     filters: Filters,
-    over_too: Annotated[bool, Query(alias="all", description="Those that are over, too.")] = True,
+    over_too: Annotated[bool, Query(alias="all", description="Include finished tasks.")] = True,
     limit: Limit = None,
     job: str | None = None,
 ) -> JSONResponse:
@@ -67,7 +67,7 @@ def why(request: Request, task: str) -> Any:
 
 @router.post("/{task}/cancel", responses=good(documents.Task), response_model=None)
 def cancel(request: Request, task: str, body: bodies.Grace | None = None) -> Any:
-    """Ask for the end of a task."""
+    """Request the end of a task."""
     from vctl.ops import tasks
 
     with state(request) as store:
@@ -78,9 +78,11 @@ def cancel(request: Request, task: str, body: bodies.Grace | None = None) -> Any
 async def wait(
     request: Request,
     task: str,
-    timeout_s: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="Answer then at the latest.")] = 20,
+    timeout_s: Annotated[
+        float, Query(ge=0, le=MOST_SECONDS, description="Answer after this time at the latest.")
+    ] = 20,
 ) -> dict[str, Any]:
-    """A task as soon as it is over, or as it is after a while."""
+    """Wait for the end of a task: answers when the task ends or the time is over."""
     return await streams.wait_for_task(server_of(request), task, timeout_s)
 
 
@@ -88,9 +90,9 @@ async def wait(
 async def logs(
     request: Request,
     task: str,
-    follow: Annotated[bool, Query(description="Go on until the task is over.")] = False,
-    offset: Annotated[int, Query(ge=0, le=2**62, description="Leave out so many bytes.")] = 0,
-    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only so many last lines.")] = None,
+    follow: Annotated[bool, Query(description="Follow the output until the task ends.")] = False,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Number of bytes to skip.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=2**31, description="Only this many last lines.")] = None,
 ) -> StreamingResponse:
     """The output of a task, stdout and stderr in order."""
     return await streams.task_log(server_of(request), task, follow=follow, offset=offset, tail=tail)

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/tree-file", tags=["clusters"], responses=ERRO
 
 @router.get("", responses=good(Document), response_model=None)
 def export(request: Request, cluster: str | None = None) -> Any:
-    """The tree file of the clusters there are, or of one with all inside it."""
+    """The current clusters as a tree file: all, or one with the clusters inside it."""
     from vctl.ops import tree_files
 
     with state(request) as store:
@@ -35,7 +35,7 @@ def plan(request: Request, body: bodies.Tree) -> Any:
 
 @router.post("/apply", responses=good(Document), response_model=None)
 def apply(request: Request, body: bodies.Tree) -> Any:
-    """Make the tree what the file wants: all of it or nothing."""
+    """Change the clusters to match the file: all changes or none."""
     from vctl.ops import tree_files
 
     wanted = parse_tree({"clusters": body.clusters}, units=server_of(request).units)

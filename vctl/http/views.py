@@ -15,13 +15,13 @@ from vctl.http.jobs import Filters, Limit
 
 router = APIRouter(prefix="/api/v1", tags=["views"], responses=ERRORS)
 
-Cluster = Annotated[str | None, Query(description="Default: the primary.")]
-Since = Annotated[int, Query(ge=0, le=2**62, description="Only what came after this number.")]
+Cluster = Annotated[str | None, Query(description="Cluster (default: the primary).")]
+Since = Annotated[int, Query(ge=0, le=2**62, description="Only events after this number.")]
 
 
 @router.get("/status", responses=good(Document), response_model=None)
 def status(request: Request, cluster: Cluster = None) -> Any:
-    """What runs, what waits and what is free."""
+    """Show running jobs, waiting jobs and free resources."""
     from vctl.ops import overview
 
     with state(request) as store:
@@ -30,7 +30,7 @@ def status(request: Request, cluster: Cluster = None) -> Any:
 
 @router.get("/scheduler", responses=good(Document), response_model=None)
 def scheduler(request: Request) -> Any:
-    """Whether a scheduler is at work, and its last sign of life."""
+    """Whether a scheduler is running, and its last heartbeat."""
     from vctl.ops import views
 
     with state(request) as store:
@@ -48,7 +48,7 @@ def cluster_resources(request: Request, cluster: Cluster = None) -> Any:
 
 @router.get("/available-resources", responses=good(Amounts), response_model=None)
 def available_resources(request: Request, cluster: Cluster = None) -> Any:
-    """What is free in a cluster."""
+    """Free resources of a cluster."""
     from vctl.ops import views
 
     with state(request) as store:
@@ -93,7 +93,7 @@ def vnode(request: Request, vnode: str) -> Any:
 
 @router.get("/leases", responses=good(Listing), response_model=None)
 def leases(request: Request) -> JSONResponse:
-    """What clusters have borrowed above their minimum."""
+    """Resources that clusters borrow above their minimum."""
     from vctl.ops import leases as ops
 
     with state(request) as store:
@@ -102,7 +102,7 @@ def leases(request: Request) -> JSONResponse:
 
 @router.get("/demand", responses=good(Listing), response_model=None)
 def demand(request: Request) -> JSONResponse:
-    """What is asked for and not there."""
+    """Resource requests that wait."""
     from vctl.ops import leases as ops
 
     with state(request) as store:
@@ -146,12 +146,14 @@ def summary(request: Request, kind: Literal["jobs", "events"]) -> Any:
 async def stream(
     request: Request,
     since: Annotated[
-        int | None, Query(ge=0, le=2**62, description="Default: only what happens from now on.")
+        int | None,
+        Query(ge=0, le=2**62, description="Only events after this number (default: only new events)."),
     ] = None,
     job: str | None = None,
     cluster: str | None = None,
     last_event_id: Annotated[
-        str | None, Header(description="Where a reader left off; goes before since.")
+        str | None,
+        Header(description="Number of the last event that the reader has; it takes precedence over since."),
     ] = None,
 ) -> StreamingResponse:
     """Events as they happen. ``id`` is the number of the event: a reader that comes back misses nothing."""
@@ -174,7 +176,7 @@ def doctor(
     request: Request,
     prove: Annotated[bool, Query(description="Compute every rule from the raw tables.")] = False,
 ) -> Any:
-    """Is the state sound, and what does the machine offer."""
+    """Health checks of the state and of this machine."""
     from vctl.ops import health
 
     with state(request) as store:
@@ -183,7 +185,7 @@ def doctor(
 
 @router.post("/doctor/repair", responses=good(Document), response_model=None)
 def repair(request: Request, prove: bool = False) -> Any:
-    """The same, after repairing what can be repaired safely."""
+    """Health checks after the repairs that are safe."""
     from vctl.ops import health
 
     with state(request) as store:
@@ -192,7 +194,7 @@ def repair(request: Request, prove: bool = False) -> Any:
 
 @router.post("/replay", responses=good(Document), response_model=None)
 def replay(request: Request, body: bodies.Replay | None = None) -> Any:
-    """Repair the state from its tables, as at every start."""
+    """Repair the state from its tables, as the scheduler does at every start."""
     from vctl.ops import replay as ops
 
     with state(request) as store:
@@ -201,7 +203,7 @@ def replay(request: Request, body: bodies.Replay | None = None) -> Any:
 
 @router.post("/simulate", responses=good(Listing), response_model=None)
 def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONResponse:
-    """Play recorded, given or modelled work under other policies or on other machines. Changes nothing."""
+    """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
     from vctl.ops import simulation
 
     wanted = reading.simulation(server_of(request), body or bodies.Simulation())
@@ -214,7 +216,7 @@ def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONRes
 
 @router.post("/prune", responses=good(documents.Document), response_model=None)
 def prune(request: Request, body: bodies.Prune) -> Any:
-    """Forget jobs that ended long ago, with their logs."""
+    """Delete jobs that ended long ago, with their logs."""
     from vctl.ops import jobs
 
     with state(request) as store:

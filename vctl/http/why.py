@@ -24,7 +24,7 @@ def why(request: Request, job: str) -> Any:
 
 @router.post("/dry-run", responses=good(Document), response_model=None)
 def dry_run(request: Request, body: bodies.Job) -> Any:
-    """What a submit with this body would lead to; nothing is changed."""
+    """The outcome of a submit with this body; nothing is changed."""
     from vctl.ops import why as ops
 
     wanted = reading.job_request(server_of(request), body)

@@ -24,7 +24,7 @@ Prune = Annotated[bool, Opt("--prune", help="Delete clusters that the file does 
     common=(NO_LOCAL_NODE, *CHANGES),
 )
 def plan(call: Call, file: File, prune: Prune = False) -> Answer:
-    """Show what applying a file would change, and what stands in its way.
+    """Show the changes that applying a file would make, and their blockers.
 
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
     """
@@ -53,7 +53,7 @@ def apply(
         Opt("--expect-revision", metavar="REVISION", help="Refuse when clusters changed since that plan."),
     ] = None,
 ) -> Answer:
-    """Make the clusters what a file wants, all of it or nothing."""
+    """Change the clusters to match a file: all changes or none."""
     from vctl.cli import tree_changes
     from vctl.ops import tree_files
 
@@ -74,7 +74,7 @@ def _clusters(call: Call, file: str) -> "list[TreeCluster]":
 def export(
     call: Call,
     cluster_id: Annotated[
-        str | None, Arg("ID", help="Only this one and what is inside it.", complete="clusters")
+        str | None, Arg("ID", help="Only this cluster and the clusters inside it.", complete="clusters")
     ] = None,
 ) -> Answer:
     """Write the logical clusters as a file for plan and apply, in YAML."""

@@ -21,15 +21,19 @@ Replicas = Annotated[
 ]
 SpecOption = Annotated[
     str | None,
-    Opt("--spec", metavar="JSON|@FILE|-", help="Parts of nodes instead: minimum, maximum, fixed nodes."),
+    Opt(
+        "--spec",
+        metavar="JSON|@FILE|-",
+        help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
+    ),
 ]
 BorrowLimit = Annotated[
     str | None,
-    Opt("--borrow-limit", metavar="JSON", help="Most it may have above its minimum; {} for no limit."),
+    Opt("--borrow-limit", metavar="JSON", help="Limit of borrowing above its minimum; {} for no limit."),
 ]
 LendingLimit = Annotated[
     str | None,
-    Opt("--lending-limit", metavar="JSON", help="Most it may lend of its unused minimum; {} for nothing."),
+    Opt("--lending-limit", metavar="JSON", help="Limit of lending from its unused minimum; {} for none."),
 ]
 
 CONTENTS = Together(replica_sets=Replicas, spec=SpecOption)
@@ -65,7 +69,7 @@ def create(
             "--parent",
             metavar="ID",
             complete="clusters",
-            help="Where its resources come from (inside a job its own cluster, else the primary).",
+            help="Parent cluster (default: inside a job the cluster of the job, else the primary).",
         ),
     ] = None,
     limits: Annotated[Given, LIMITS] = None,
@@ -99,18 +103,18 @@ def update(
     call: Call,
     cluster_id: Id,
     divisible: Annotated[
-        bool | None, Opt("--divisible", off="--indivisible", help="Must be what it is already.")
+        bool | None, Opt("--divisible", off="--indivisible", help="Must equal the current value.")
     ] = None,
     contents: Annotated[Given, CONTENTS] = None,
     revision: Annotated[
-        int | None, Opt("--revision", help="Refuse when it has changed since (default: latest).")
+        int | None, Opt("--revision", help="Refuse unless this is the current revision (default: latest).")
     ] = None,
     limits: Annotated[Given, LIMITS] = None,
     queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
-    """Change what a virtual cluster consists of, all of it or nothing.
+    """Change the resources of a virtual cluster: the whole change or none of it.
 
-    How its queue is served can be changed too; of the primary cluster only that.
+    The queue settings can be changed too; of the primary cluster only they can.
     """
     from vctl.ops import clusters
 
@@ -166,9 +170,11 @@ def _limits(call: Call, given: Mapping[str, str]) -> dict[str, Any]:
 def stop(
     call: Call,
     cluster_id: Id,
-    message: Annotated[str | None, Opt("--message", metavar="TEXT", help="Why, for those who wait.")] = None,
+    message: Annotated[
+        str | None, Opt("--message", metavar="TEXT", help="The reason, shown with the jobs that wait.")
+    ] = None,
 ) -> Answer:
-    """Admit no more jobs to a virtual cluster; what runs goes on.
+    """Stop admitting jobs to a virtual cluster; running jobs go on.
 
     Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
     """
@@ -192,7 +198,7 @@ def delete(
     call: Call,
     cluster_id: Id,
     drain: Annotated[bool, Opt("--drain", help="Refuse new jobs, let queued and running ones end.")] = False,
-    force: Annotated[bool, Opt("--force", help="Stop what runs in it first.")] = False,
+    force: Annotated[bool, Opt("--force", help="Stop its jobs and tasks first.")] = False,
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
@@ -220,7 +226,7 @@ def delete(
 def remove_nodes(
     call: Call,
     cluster_id: Id,
-    nodes: Annotated[list[str], Arg("NODE", help="Ids of nodes that it has.", complete="nodes")],
+    nodes: Annotated[list[str], Arg("NODE", help="Ids of nodes of this cluster.", complete="nodes")],
 ) -> Answer:
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
     from vctl.ops import membership
@@ -269,12 +275,12 @@ def tree(
         str | None,
         Arg(
             "ID",
-            help="Where the tree begins (inside a job its cluster, else the primary).",
+            help="Top of the tree (default: inside a job its cluster, else the primary).",
             complete="clusters",
         ),
     ] = None,
 ) -> Answer:
-    """Show virtual clusters as a tree with what is used of each."""
+    """Show virtual clusters as a tree, with the used resources of each."""
     from vctl.cli import tree as drawing
     from vctl.ops import cluster_views
 

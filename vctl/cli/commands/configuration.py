@@ -12,7 +12,7 @@ from vctl.cli.table import Column, matters
 
 @command("config show", "vctl config show --origin", "vctl config show -o json", common=READS)
 def show(
-    call: Call, origin: Annotated[bool, Opt("--origin", help="Also where each value comes from.")] = False
+    call: Call, origin: Annotated[bool, Opt("--origin", help="Also show the origin of each value.")] = False
 ) -> Answer:
     """Show every setting with its value."""
     items: list[Data] = [

@@ -22,7 +22,7 @@ def hold(call: Call, jobs_: JobRefs) -> Answer:
 
 @command("job release", "vctl job release train-1", common=CHANGES)
 def release(call: Call, jobs_: JobRefs) -> Answer:
-    """Let held jobs go back to their place in the queue."""
+    """Release held jobs to their place in the queue."""
     from vctl.ops import job_edits
 
     released = [job_edits.release(call.store, ref) for ref in jobs_]
@@ -39,8 +39,8 @@ def release(call: Call, jobs_: JobRefs) -> Answer:
 def edit(
     call: Call,
     jobs_: JobRefs,
-    priority: Annotated[int | None, Opt("--priority", help="Higher ones go first.")] = None,
-    name: Annotated[str | None, Opt("--name", help="A name for people.")] = None,
+    priority: Annotated[int | None, Opt("--priority", help="Higher priorities go first.")] = None,
+    name: Annotated[str | None, Opt("--name", help="Display name.")] = None,
     time_limit: Annotated[
         str | None,
         Opt(
@@ -50,7 +50,7 @@ def edit(
 ) -> Answer:
     """Change pending jobs, or the time limit of running ones.
 
-    Priority and name can be changed while a job is pending; the time limit as long as it is not over.
+    Priority and name can be changed while a job is pending; the time limit until the job ends.
     """
     from vctl.ops import job_edits
     from vctl.spec.quantities import parse_duration

@@ -40,7 +40,7 @@ def submit(
         Opt(
             "--virtual-cluster",
             metavar="JSON|@FILE|-",
-            help="What to reserve for the job, all of it or nothing.",
+            help="Resources to reserve for the job, all or none: a cluster spec.",
         ),
     ] = None,
     num_cpus: Annotated[
@@ -50,10 +50,10 @@ def submit(
         str | None, Opt("-g", "--num-gpus", metavar="N", help="GPUs of each reserved node.")
     ] = None,
     memory: Annotated[
-        str | None, Opt("--memory", metavar="SIZE", help="Memory of each, such as 8GiB.")
+        str | None, Opt("--memory", metavar="SIZE", help="Memory of each reserved node, such as 8GiB.")
     ] = None,
     nodes: Annotated[
-        int | None, Opt("--nodes", help="How many such nodes, each on its own machine (1).")
+        int | None, Opt("--nodes", help="Number of reserved nodes, each on its own machine (1).")
     ] = None,
     entrypoint_num_cpus: Annotated[
         str | None, Opt("--entrypoint-num-cpus", metavar="N", help="CPUs of the command itself.")
@@ -68,11 +68,11 @@ def submit(
         str | None,
         Opt("--entrypoint-resources", metavar="JSON", help="Other resources of the command itself."),
     ] = None,
-    priority: Annotated[int, Opt("--priority", help="Higher ones go first (0).")] = 0,
+    priority: Annotated[int, Opt("--priority", help="Higher priorities go first (0).")] = 0,
     time_limit: Annotated[
         str | None, Opt("--time-limit", metavar="TIME", help="End the job after 90s, 1h30m or 01:30:00.")
     ] = None,
-    name: Annotated[str, Opt("--name", help="A name for people.")] = "",
+    name: Annotated[str, Opt("--name", help="Display name.")] = "",
     submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None,
     env: Annotated[
         list[str] | None, Opt("--env", metavar="K=V", help="Set a variable for the job; repeatable.")
@@ -80,32 +80,44 @@ def submit(
     env_file: Annotated[
         str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
     ] = None,
-    clean_env: Annotated[bool, Opt("--clean-env", help="Do not hand on this environment.")] = False,
+    clean_env: Annotated[
+        bool, Opt("--clean-env", help="Do not pass this environment on to the job.")
+    ] = False,
     working_dir: Annotated[
         str | None,
-        Opt("--working-dir", "--cwd", metavar="DIR", complete="dir", help="Start the command there."),
+        Opt(
+            "--working-dir",
+            "--cwd",
+            metavar="DIR",
+            complete="dir",
+            help="Directory in which the command starts.",
+        ),
     ] = None,
     metadata: Annotated[
-        list[str] | None, Opt("--metadata", metavar="K=V", help="Kept with the job; repeatable.")
+        list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
     ] = None,
     metadata_json: Annotated[
-        str | None, Opt("--metadata-json", metavar="JSON", help="The same as a JSON map.")
+        str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")
     ] = None,
     runtime_env_json: Annotated[
         str | None,
-        Opt("--runtime-env-json", metavar="JSON", help="Ray's form: env_vars and working_dir are used."),
+        Opt(
+            "--runtime-env-json",
+            metavar="JSON",
+            help="Runtime environment in Ray's form; env_vars and working_dir are used.",
+        ),
     ] = None,
     grace: Grace = None,
     hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False,
     begin: Annotated[
-        str | None, Opt("--begin", metavar="TIME", help="Not before 2030-01-31T08:00, or 1h from now.")
+        str | None, Opt("--begin", metavar="TIME", help="Earliest start: 2030-01-31T08:00, or 1h from now.")
     ] = None,
     array: Annotated[
         str | None,
         Opt(
             "--array",
             metavar="0-99[:STEP][%N]",
-            help="One job for each index, at most N at once; they see VCTL_ARRAY_INDEX.",
+            help="One job for each index, at most N at once; each sees VCTL_ARRAY_INDEX.",
         ),
     ] = None,
     after: Annotated[
@@ -113,7 +125,7 @@ def submit(
         Opt(
             "--after",
             metavar="ok:ID|any:ID|notok:ID",
-            help="Start only after that job ended well, anyhow or badly; repeatable.",
+            help="Start only after that job succeeded (ok), ended (any) or failed (notok); repeatable.",
         ),
     ] = None,
     per_node: Annotated[
@@ -123,20 +135,20 @@ def submit(
         bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
     ] = False,
     stdin: Annotated[
-        bool, Opt("--stdin", help="Hand this standard input on to the command; Ctrl-C then stops the job.")
+        bool, Opt("--stdin", help="Pass standard input on to the command; Ctrl-C then stops the job.")
     ] = False,
     terminal: Annotated[
-        bool, Opt("--pty", help="Give the command a terminal, this one: what `vctl shell` does.")
+        bool, Opt("--pty", help="Connect the command to this terminal, as `vctl shell` does.")
     ] = False,
     max_retries: Annotated[
-        int, Opt("--max-retries", help="Try so often again after a failure that --retry-on names (0).")
+        int, Opt("--max-retries", help="Number of retries after failures that --retry-on names (0).")
     ] = 0,
     retry_on: Annotated[
         str | None,
         Opt(
             "--retry-on",
             metavar="CAUSE,…",
-            help="Failures to try again after: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
+            help="Failures to retry: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
         ),
     ] = None,
     backoff: Annotated[
@@ -147,17 +159,17 @@ def submit(
         Opt(
             "--signal",
             metavar="SIG@TIME",
-            help="Warn with a signal that long before the time limit, and before preemption: USR1@60.",
+            help="Signal sent this many seconds before the time limit and before preemption: USR1@60.",
         ),
     ] = None,
     no_wait: Annotated[
         bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
     ] = False,
     dry_run: Annotated[
-        bool, Opt("--dry-run", help="Say whether and where it would start, and submit nothing.")
+        bool, Opt("--dry-run", help="Show whether and where the job would start, without submitting it.")
     ] = False,
     stop_on_interrupt: Annotated[
-        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
+        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
     ] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
@@ -231,14 +243,14 @@ def rerun(
         bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
     ] = False,
     stop_on_interrupt: Annotated[
-        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of leaving it.")
+        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
     ] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
-    """Submit a job once more, as it was, under a new id.
+    """Submit a job again under a new id.
 
-    It has the command, environment, directory, request, cluster, priority and rules of the other one; a hold, a begin
-    time and dependencies are not repeated.
+    The new job has the command, environment, directory, request, cluster, priority and rules of the old one, but no
+    hold, begin time or dependencies.
     """
     from vctl.ops import rerun
 

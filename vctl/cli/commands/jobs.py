@@ -25,15 +25,13 @@ JobRefs = Annotated[
 )
 def list_(
     call: Call,
-    all_: Annotated[
-        bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")
-    ] = False,
+    all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
     cluster: Annotated[
         str | None,
         Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only jobs of this cluster."),
     ] = None,
     members: Annotated[
-        bool, Opt("--members", help="Members of arrays one by one (JSON always has them so).")
+        bool, Opt("--members", help="List array members one by one (JSON always does).")
     ] = False,
 ) -> Answer:
     """List jobs, newest first; an array is one line."""
@@ -48,13 +46,13 @@ def list_(
         call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
         members=members or bool(call.filters) or call.output != "table",
     )  # fmt: skip
-    none = "no jobs" if over_too else "no jobs are waiting or running; -a shows those that are over"
+    none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
     return listing("JobList", items, total, "submission_id", JOBS, none)
 
 
 @command("job status", "vctl job status last", "vctl job status job-5f2c -o json", common=READS)
 def status(call: Call, job: JobRef) -> Answer:
-    """Show one job: its state, why it waits, what it holds."""
+    """Show one job: its state, the reason it waits, the resources it holds."""
     from vctl.ops import jobs
 
     data = jobs.get_job(call.store, job)
@@ -66,7 +64,7 @@ def logs(
     call: Call,
     job: JobRef,
     follow: Annotated[
-        bool, Opt("-f", "--follow", help="Go on until the job is over, and return its exit code.")
+        bool, Opt("-f", "--follow", help="Follow the output until the job ends, and return its exit code.")
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
     progress: WithProgress = False,
@@ -101,9 +99,9 @@ def stop(
     call: Call,
     jobs_: JobRefs,
     grace: Grace = None,
-    no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes are gone.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes have ended.")] = False,
 ) -> Answer:
-    """Stop jobs: SIGTERM to every process, and SIGKILL after the grace."""
+    """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
 
@@ -130,7 +128,7 @@ def delete(
     call: Call,
     jobs_: JobRefs,
 ) -> Answer:
-    """Forget jobs that are over, with their logs."""
+    """Delete finished jobs and their logs."""
     from vctl.ops import jobs
 
     return each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
@@ -146,11 +144,11 @@ def wait(
     call: Call,
     jobs_: JobRefs,
     timeout: Annotated[
-        str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
+        str | None, Opt("--timeout", metavar="TIME", help="Give up after this time (exit 7).")
     ] = None,
     progress: WithProgress = False,
 ) -> Answer | int:
-    """Wait until jobs are over; the exit code is the first bad one of theirs."""
+    """Wait until jobs end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration

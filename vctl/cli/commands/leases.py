@@ -9,7 +9,7 @@ from vctl.cli.scoping import InCluster, below, place
 
 @command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
 def list_(call: Call, cluster: InCluster = None) -> Answer:
-    """List what clusters have borrowed above their minimum, oldest first."""
+    """List the resources that clusters borrow above their minimum, oldest first."""
     from vctl.cli.columns import LEASES
     from vctl.ops import leases
     from vctl.ops.filters import choose
@@ -23,7 +23,7 @@ def list_(call: Call, cluster: InCluster = None) -> Answer:
 
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
 def demand(call: Call, cluster: InCluster = None) -> Answer:
-    """What waits for resources: the requests of jobs and tasks, equal ones together."""
+    """Show the resource requests that wait, equal ones of jobs and tasks together."""
     from vctl.cli.columns import DEMAND
     from vctl.ops import leases
     from vctl.ops.filters import choose

@@ -8,7 +8,7 @@ from vctl.cli.declare import Arg, Opt, command
 from vctl.cli.output import Answer, done, listing, single
 
 NodeRef = Annotated[str, Arg("NODE", help="Node id, or a unique prefix of it.", complete="nodes")]
-Reason = Annotated[str | None, Opt("--reason", help="Why, for people who wonder later.")]
+Reason = Annotated[str | None, Opt("--reason", help="The reason, shown with the node.")]
 Resources = Annotated[
     str | None,
     Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.'),
@@ -34,7 +34,7 @@ def add(
     label: Label = None,
     labels: Labels = None,
     simulated: Annotated[
-        bool, Opt("--simulated", help="Declared only: its jobs run as processes of this machine.")
+        bool, Opt("--simulated", help="A declared node; its jobs run as processes of this machine.")
     ] = False,
 ) -> Answer:
     """Declare one node, or many equal ones."""
@@ -92,14 +92,15 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
     common=(STATE, SINCE, *LISTS),
 )
 def list_(call: Call) -> Answer:
-    """List physical nodes, whatever cluster owns them."""
+    """List the physical nodes of all clusters."""
     from vctl.cli.columns import NODES
     from vctl.ops import nodes
 
     call.choose(**CHOSEN_BY["nodes"])
     items = nodes.list_nodes(call.store, filters=call.filters)
     none = (
-        "no nodes yet: the first `vctl run` registers this machine; `vctl node add --simulated` declares some"
+        "no nodes yet: the first `vctl run` registers this machine;"
+        " `vctl node add --simulated` declares simulated nodes"
     )
     return listing("NodeList", call.first(items), len(items), "node_id", NODES, none)
 
@@ -119,7 +120,7 @@ def _changed(data: dict[str, Any], what: str | None = None) -> Answer:
 
 @command("node drain", "vctl node drain 8c16g-00 --reason 'new disk'", common=CHANGES)
 def drain(call: Call, node: NodeRef, reason: Reason = None) -> Answer:
-    """Give a node no new work; what runs on it goes on."""
+    """Drain a node: it gets no new work, and running work goes on."""
     from vctl.ops import nodes
 
     return _changed(nodes.drain(call.store, node, reason=reason))
@@ -142,7 +143,7 @@ def undrain(call: Call, node: NodeRef) -> Answer:
 def update(
     call: Call, node: NodeRef, resources: Resources = None, label: Label = None, labels: Labels = None
 ) -> Answer:
-    """Change what a node has, or its labels."""
+    """Change the resources or the labels of a node."""
     from vctl.errors import BadSpec
     from vctl.ops import nodes
 
@@ -160,7 +161,7 @@ def update(
 
 @command("node remove", "vctl node remove 8c16g-00", common=CHANGES)
 def remove(call: Call, node: NodeRef) -> Answer:
-    """Forget a node on which nothing runs."""
+    """Remove a node on which nothing runs."""
     from vctl.ops import nodes
 
     return _changed(nodes.remove(call.store, node), "removed")
@@ -168,7 +169,7 @@ def remove(call: Call, node: NodeRef) -> Answer:
 
 @command("node kill", "vctl node kill 8c16g-00 --reason 'power supply'", common=CHANGES)
 def kill(call: Call, node: NodeRef, reason: Reason = None) -> Answer:
-    """Declare a node dead: what ran on it has failed."""
+    """Declare a node dead; the work on it fails."""
     from vctl.ops import nodes
 
     return _changed(nodes.kill(call.store, node, reason=reason))
@@ -180,10 +181,14 @@ def heartbeat(
     node: NodeRef,
     timeout: Annotated[
         str | None,
-        Opt("--timeout", metavar="TIME", help="From now on: dead after so long without a sign of life."),
+        Opt(
+            "--timeout",
+            metavar="TIME",
+            help="From now on, the node is dead after this time without a heartbeat.",
+        ),
     ] = None,
 ) -> Answer:
-    """Give a sign of life for a node."""
+    """Send a heartbeat for a node."""
     from vctl.ops import nodes
     from vctl.spec.quantities import parse_duration
 

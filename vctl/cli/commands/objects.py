@@ -210,7 +210,7 @@ def _field(name: str) -> Callable[[Any], str]:
 def get(
     call: Call,
     res: Single,
-    ref: Annotated[str | None, Arg("ID", help="Its id.", complete="objects")] = None,
+    ref: Annotated[str | None, Arg("ID", help="Id of the object.", complete="objects")] = None,
 ) -> Answer:
     """Show one object."""
     if ref is None:

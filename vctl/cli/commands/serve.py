@@ -16,11 +16,18 @@ from vctl.cli.declare import Opt, command
 )
 def serve(
     call: Call,
-    host: Annotated[str, Opt("--host", metavar="ADDR", help="Where to listen (127.0.0.1).")] = "127.0.0.1",
-    port: Annotated[int, Opt("--port", help="The port (8265); 0 takes any.")] = 8265,
+    host: Annotated[
+        str, Opt("--host", metavar="ADDR", help="Address to listen on (127.0.0.1).")
+    ] = "127.0.0.1",
+    port: Annotated[int, Opt("--port", help="Port (8265); 0 takes a free one.")] = 8265,
     uds: Annotated[
         str | None,
-        Opt("--uds", metavar="PATH", complete="file", help="Listen on a unix socket of yours instead."),
+        Opt(
+            "--uds",
+            metavar="PATH",
+            complete="file",
+            help="Listen on a unix socket of your own instead of a port.",
+        ),
     ] = None,
     token_file: Annotated[
         str | None,
@@ -31,9 +38,9 @@ def serve(
             help="The token (default: the file token in the state).",
         ),
     ] = None,
-    no_token: Annotated[bool, Opt("--no-token", help="Ask for no token; on loopback only.")] = False,
+    no_token: Annotated[bool, Opt("--no-token", help="Require no token; allowed on loopback only.")] = False,
 ) -> int:
-    """Answer the HTTP API until it is stopped.
+    """Run the HTTP server until it is stopped.
 
     Clients send the token, which is made at the first start. VCTL_ADDRESS and VCTL_TOKEN send every vctl command
     to this server.

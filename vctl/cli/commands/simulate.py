@@ -33,14 +33,14 @@ def simulate(
         Opt("--trace", metavar="FILE", complete="file", help="A trace: SWF or JSON lines, also gzipped."),
     ] = None,
     model: Annotated[
-        str | None, Opt("--model", choices=MODELS, help="Work made by a published model instead.")
+        str | None, Opt("--model", choices=MODELS, help="Simulate a workload of a published model.")
     ] = None,
     since: Annotated[
         str | None,
-        Opt("--since", metavar="TIME", help="Recorded jobs submitted from then on: 7d ago, or a date."),
+        Opt("--since", metavar="TIME", help="Recorded history: only jobs submitted since then, 7d or a date."),
     ] = None,
     until: Annotated[
-        str | None, Opt("--until", metavar="TIME", help="Recorded jobs submitted before then.")
+        str | None, Opt("--until", metavar="TIME", help="Recorded history: only jobs submitted before then.")
     ] = None,
     cluster: Annotated[
         str | None,
@@ -57,14 +57,14 @@ def simulate(
         list[str] | None, Opt("--nodes", metavar="N", help="A number of nodes to try; repeatable.")
     ] = None,
     template: Annotated[
-        str | None, Opt("--template", metavar="ID", help="Recorded: which nodes come or go (the commonest).")
+        str | None, Opt("--template", metavar="ID", help="Recorded: template of added or removed nodes (most common).")
     ] = None,
     node_resources: Annotated[
-        str | None, Opt("--node-resources", metavar="JSON", help="Trace: what each node has.")
+        str | None, Opt("--node-resources", metavar="JSON", help="Trace: resources of each node.")
     ] = None,
     limit_factor: Annotated[
         float | None,
-        Opt("--limit-factor", metavar="F", help="Jobs without a time limit get F times their run time."),
+        Opt("--limit-factor", metavar="F", help="Jobs without a time limit get F times their run time as limit."),
     ] = None,
     jobs: Annotated[int | None, Opt("--jobs", help="Model: how many jobs (1000).")] = None,
     seed: Annotated[int | None, Opt("--seed", help="Model: the same seed makes the same jobs (1).")] = None,
@@ -73,15 +73,15 @@ def simulate(
     ] = None,
     write: Annotated[
         str | None,
-        Opt("--write", metavar="FILE", complete="file", help="Model: write the jobs as JSON lines, play nothing."),
+        Opt("--write", metavar="FILE", complete="file", help="Model: only write the jobs as JSON lines."),
     ] = None,
 ) -> Answer:  # fmt: skip
-    """Play work under other policies or on other machines, and compare them.
+    """Simulate a workload under other policies or machines, and compare them.
 
     The scheduler itself runs, under a virtual clock. Without --trace or --model the recorded history of this state
-    directory is played on its own cluster. Reports waiting time, bounded slowdown (threshold 10 s), utilisation,
-    fairness and makespan of each policy, and the difference to the current one. Changes nothing. Settings behind the
-    policy are those of a queue: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
+    directory is simulated on its own cluster. Reports waiting time, bounded slowdown (threshold 10 s), utilisation,
+    fairness and makespan of each policy, and the difference to the current one. Changes nothing. Queue settings may
+    follow the policy: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
     """
     from vctl.ops import simulate as playing
     from vctl.ops import simulated, simulation
@@ -131,7 +131,7 @@ def _check_sources(
     ):
         for name, value in () if given else options.items():
             if value is not None:
-                raise BadSpec(f"{name}: it is for {what} only", fix=fix)
+                raise BadSpec(f"{name}: it applies to {what} only", fix=fix)
 
 
 def _number(text: str) -> int:

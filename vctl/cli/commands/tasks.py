@@ -53,26 +53,31 @@ def run(
     ] = "HYBRID",
     inputs: Annotated[
         list[str] | None,
-        Opt("--input", metavar="NAME", help="Start once that object is there; repeatable."),
+        Opt("--input", metavar="NAME", help="Start once this object exists; repeatable."),
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        Opt("--output", metavar="NAME", help="It leaves $VCTL_OBJECT_DIR/NAME for others; repeatable."),
+        Opt(
+            "--output",
+            metavar="NAME",
+            help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
+        ),
     ] = None,
-    max_retries: Annotated[int, Opt("--max-retries", help="Tries after the first that fails (0).")] = 0,
-    name: Annotated[str, Opt("--name", help="A name for people.")] = "",
+    max_retries: Annotated[int, Opt("--max-retries", help="Number of retries after a failure (0).")] = 0,
+    name: Annotated[str, Opt("--name", help="Display name.")] = "",
     job: Job = None,
-    detach: Annotated[bool, Opt("--detach", help="Let it outlive its job.")] = False,
+    detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False,
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the task id and return.")] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Run a command inside a running job, with resources of its own.
 
-    It starts on a virtual node of the job's cluster that has room; the cluster grows, or the task waits. Its
-    output is shown and its exit code is returned. Ctrl-C detaches: the task goes on.
+    The task starts on a virtual node of the job's cluster that has the resources free; if none has, the cluster
+    grows or the task waits. Its output is shown and its exit code is returned. Ctrl-C detaches: the task goes on.
 
     Objects are files or directories in $VCTL_OBJECT_DIR that tasks of a job hand to each other by name: a task
-    starts once its inputs are there, where most bytes of them lie if there is room, and finds them in that directory.
+    starts once its inputs are there, on the virtual node that holds most of their bytes if it can, and finds them in
+    that directory.
     """
     from vctl.cli.submission import unread_input
     from vctl.ops import tasks
@@ -125,7 +130,7 @@ def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
 def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the object.")]) -> Answer:
     """Make a file that the job wrote an input for its tasks: $VCTL_OBJECT_DIR/NAME.
 
-    Tasks declare what they leave with --output; this is for a job's own command. The files become read-only.
+    Tasks declare their outputs with --output; this command is for the job's own command. The files become read-only.
     """
     from vctl.ops import objects
 
@@ -142,12 +147,10 @@ def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the objec
 )
 def list_(
     call: Call,
-    all_: Annotated[
-        bool, Opt("-a", "--all", help="Those that are over, too (JSON always has them).")
-    ] = False,
+    all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
     job: Job = None,
 ) -> Answer:
-    """List tasks, oldest first: those of the job this runs in, else of all."""
+    """List tasks, oldest first: inside a job the tasks of that job, else all."""
     from vctl.cli.columns import TASKS
     from vctl.ops import tasks
 
@@ -161,13 +164,13 @@ def list_(
         limit=call.limit,
         job=job or call.job_here,
     )
-    none = "no tasks" if over_too else "no tasks are waiting or running; -a shows those that are over"
+    none = "no tasks" if over_too else "no tasks are waiting or running; -a shows finished ones"
     return listing("TaskList", items, total, "task_id", TASKS, none)
 
 
 @command("task status", "vctl task status last", "vctl task status task-7 -o json", common=READS)
 def status(call: Call, task: TaskRef) -> Answer:
-    """Show one task: its state, why it waits, where it runs."""
+    """Show one task: its state, the reason it waits, its node."""
     from vctl.ops import tasks
 
     data = tasks.get_task(call.store, task)
@@ -179,7 +182,7 @@ def logs(
     call: Call,
     task: TaskRef,
     follow: Annotated[
-        bool, Opt("-f", "--follow", help="Go on until the task is over, and return its exit code.")
+        bool, Opt("-f", "--follow", help="Follow the output until the task ends, and return its exit code.")
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
     progress: WithProgress = False,
@@ -203,10 +206,15 @@ def cancel(
     call: Call,
     tasks_: TaskRefs,
     grace: Annotated[
-        str | None, Opt("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL (its job's grace).")
+        str | None,
+        Opt(
+            "--grace",
+            metavar="TIME",
+            help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
+        ),
     ] = None,
 ) -> Answer:
-    """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace."""
+    """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace period."""
     from vctl.ops import tasks
     from vctl.spec.quantities import parse_duration
 
@@ -227,11 +235,11 @@ def wait(
     call: Call,
     tasks_: TaskRefs,
     timeout: Annotated[
-        str | None, Opt("--timeout", metavar="TIME", help="Give up after that long (exit 7).")
+        str | None, Opt("--timeout", metavar="TIME", help="Give up after this time (exit 7).")
     ] = None,
     progress: WithProgress = False,
 ) -> Answer | int:
-    """Wait until tasks are over; the exit code is the first bad one of theirs."""
+    """Wait until tasks end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
     from vctl.ops import tasks
     from vctl.spec.quantities import parse_duration

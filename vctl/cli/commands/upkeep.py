@@ -29,15 +29,20 @@ def daemon(
     call: Call,
     background: Annotated[
         bool,
-        Opt("--background", help="Return at once; it ends when it is idle (see `vctl config`: idle_exit)."),
+        Opt(
+            "--background",
+            help="Run in the background; the scheduler ends when it is idle (setting idle_exit).",
+        ),
     ] = False,
-    status: Annotated[bool, Opt("--status", help="Say which scheduler runs; exit 6 when none does.")] = False,
-    stop: Annotated[bool, Opt("--stop", help="End the scheduler that runs; jobs go on.")] = False,
+    status: Annotated[
+        bool, Opt("--status", help="Show the running scheduler; exit 6 when none runs.")
+    ] = False,
+    stop: Annotated[bool, Opt("--stop", help="Stop the running scheduler; jobs go on.")] = False,
 ) -> Answer | int:
     """Run the scheduler until it is stopped.
 
-    Jobs outlive it: a new one adopts what still runs. One in the background, as commands start it when they need
-    one, makes room for this one. A second one in the foreground is refused.
+    Jobs outlive the scheduler: the next one adopts the running jobs. A background scheduler, which commands start when
+    they need one, ends when this one starts. A second foreground scheduler is refused.
     """
     from vctl.ops import background as ops
 
@@ -81,9 +86,9 @@ def _said(data: dict[str, Any], sentence: str) -> Answer:
 @command("replay", "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)
 def replay(
     call: Call,
-    dry_run: Annotated[bool, Opt("--dry-run", help="Only show what would be repaired.")] = False,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False,
 ) -> Answer:
-    """Repair the state from its tables, as at every start."""
+    """Repair the state from its tables, as the scheduler does at every start."""
     from vctl.ops import replay as ops
 
     data = ops.replay(call.store, dry_run=dry_run)
@@ -102,8 +107,8 @@ def replay(
 @command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES)
 def doctor(
     call: Call,
-    prove: Annotated[bool, Opt("--prove", help="Compute every rule again from the raw tables.")] = False,
-    repair: Annotated[bool, Opt("--repair", help="Repair what can be repaired safely.")] = False,
+    prove: Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")] = False,
+    repair: Annotated[bool, Opt("--repair", help="Make the repairs that are safe.")] = False,
 ) -> Answer:
     """Check the state and this machine; exit 1 when something is wrong."""
     from vctl.ops import health
@@ -124,7 +129,7 @@ def doctor(
 
 @command("backup", "vctl backup state.db", common=CHANGES)
 def backup(call: Call, file: File) -> Answer:
-    """Write a copy of the state to a file, while everything runs."""
+    """Write a copy of the state to a file, while jobs run."""
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
@@ -134,7 +139,7 @@ def backup(call: Call, file: File) -> Answer:
 
 @command("restore", "vctl restore state.db", common=CHANGES)
 def restore(call: Call, file: File) -> Answer:
-    """Replace the state by a backup; nothing may be scheduling."""
+    """Replace the state with a backup; no scheduler may be running."""
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
@@ -146,17 +151,17 @@ def restore(call: Call, file: File) -> Answer:
 def prune(
     call: Call,
     older_than: Annotated[
-        str, Opt("--older-than", metavar="TIME", help="Jobs that ended longer ago than that.")
+        str, Opt("--older-than", metavar="TIME", help="Delete jobs that ended longer ago than this.")
     ],
-    dry_run: Annotated[bool, Opt("--dry-run", help="Only say what would be forgotten.")] = False,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> Answer:
-    """Forget jobs that ended long ago, with their logs."""
+    """Delete jobs that ended long ago, with their logs."""
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
 
     data = jobs.prune(call.store, parse_duration(older_than, "--older-than"), dry_run=dry_run)
     count = len(data["jobs"])
-    verb = "would be forgotten" if dry_run else "forgotten"
+    verb = "would be deleted" if dry_run else "deleted"
     answer = done(data, "", f"{count} job{'' if count == 1 else 's'} {verb}")
     answer.names = data["jobs"]
     return answer

@@ -15,7 +15,7 @@ Cluster = Annotated[
         "--cluster",
         metavar="ID",
         complete="clusters",
-        help="Default: the one this runs in, else the primary.",
+        help="Cluster (default: inside a job its cluster, else the primary).",
     ),
 ]
 
@@ -29,10 +29,10 @@ Cluster = Annotated[
     common=READS,
 )
 def status(call: Call, cluster: Cluster = None) -> Answer:
-    """What runs, what waits and what is free.
+    """Show running jobs, waiting jobs and free resources.
 
-    Per resource: the physical total, what is reserved (what clusters below hold) and what jobs use. Inside a job:
-    of its cluster only; -c primary shows everything.
+    For each resource: the physical total, the part that clusters below have reserved, and the part that jobs use.
+    Inside a job only its cluster is shown; -c primary shows everything.
     """
     from vctl.cli.status_view import draw
     from vctl.ops import overview
@@ -50,7 +50,7 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
     common=READS,
 )
 def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
-    """Total resources of a virtual cluster."""
+    """Show the total resources of a virtual cluster."""
     from vctl.ops import views
 
     return amounts(views.cluster_resources(call.store, call.cluster(cluster)))
@@ -63,7 +63,7 @@ def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     common=READS,
 )
 def available_resources(call: Call, cluster: Cluster = None) -> Answer:
-    """What is free in a virtual cluster."""
+    """Show the free resources of a virtual cluster."""
     from vctl.ops import views
 
     return amounts(views.available_resources(call.store, call.cluster(cluster)))
@@ -76,7 +76,7 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     common=(LIMIT, *READS),
 )
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
-    """The virtual nodes of a virtual cluster."""
+    """List the virtual nodes of a virtual cluster."""
     from vctl.cli.columns import NODES_OF_A_CLUSTER
     from vctl.ops import views
 
@@ -93,7 +93,7 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
     common=READS,
 )
 def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
-    """The virtual cluster this command runs in."""
+    """Show the virtual cluster that this command runs in."""
     from vctl.ops import views
 
     data = views.current_cluster(call.store, call.cluster(cluster))
@@ -110,7 +110,7 @@ def current_node(
     call: Call,
     vnode: Annotated[str | None, Arg("VNODE", help="Id of a virtual node (default: VCTL_VNODE_ID).")] = None,
 ) -> Answer:
-    """The virtual node this command runs on."""
+    """Show the virtual node that this command runs on."""
     from vctl.ops import views
 
     data = views.current_node(call.store, vnode or os.environ.get("VCTL_VNODE_ID"))
@@ -126,16 +126,19 @@ def current_node(
 )
 def events(
     call: Call,
-    since: Annotated[int, Opt("--since", metavar="SEQ", help="Only what came after this number.")] = 0,
-    job: Annotated[str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only of this job.")] = None,
+    since: Annotated[int, Opt("--since", metavar="SEQ", help="Only events after this number.")] = 0,
+    job: Annotated[
+        str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only events of this job.")
+    ] = None,
     cluster: Annotated[
-        str | None, Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only of this cluster.")
+        str | None,
+        Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only events of this cluster."),
     ] = None,
 ) -> Answer:
-    """The history of changes."""
+    """Show the history of changes."""
     from vctl.cli.columns import EVENTS
     from vctl.ops import views
 
     within = call.cluster(cluster)
     items, total = views.list_events(call.store, since=since, job=job, cluster=within, limit=call.limit)
-    return listing("EventList", items, total, "seq", EVENTS, "nothing has happened yet")
+    return listing("EventList", items, total, "seq", EVENTS, "no events yet")

@@ -16,10 +16,10 @@ def why(
         Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs"),
     ],
 ) -> Answer:
-    """Why a job or a task waits, and what would start it now.
+    """Explain why a job or a task waits, and which changes would start it now.
 
-    Says who is ahead in the queue, what each node lacks and who holds it, and the smallest changes that would
-    start the job now. Each of them was tried with the scheduler on a copy of the state.
+    Shows the jobs ahead in the queue, the resources that each node lacks and their holders, and the smallest changes
+    that would start the job now. Each change was tested with the scheduler on a copy of the state.
     """
     from vctl.cli.why_view import draw
     from vctl.ops import why as ops
