@@ -257,7 +257,7 @@ def test_the_maximum_of_a_level_above_holds(levels: Elastic) -> None:
     task = str(
         tasks.run(levels.store, request, environment={**PATH, "VCTL_CLUSTER_ID": "team##job##sub"})["task_id"]
     )
-    levels.life.until(lambda: levels.reason(task) == "InsufficientResources")
+    levels.life.until(lambda: levels.reason(task) == "Infeasible")
     assert levels.leases() == []
     clusters.update(levels.store, "org", spec=parse_cluster_spec(GANG, logical=True))
     levels.life.until(lambda: levels.state(task) == "RUNNING")
@@ -323,7 +323,7 @@ def test_a_cancelled_task_is_not_tried_again(work: Elastic) -> None:
 
 def test_a_waiting_task_is_cancelled_at_once(work: Elastic) -> None:
     task = work.task("j", 99, running=False)
-    work.life.until(lambda: work.reason(task) == "InsufficientResources")
+    work.life.until(lambda: work.reason(task) == "Infeasible")
     tasks.cancel(work.store, task)
     assert (work.state(task), work.reason(task)) == ("FAILED", "Cancelled")
     work.life.turn()

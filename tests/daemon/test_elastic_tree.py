@@ -92,7 +92,7 @@ def test_what_was_borrowed_returns_through_every_level_when_idle(tree: tuple[Lif
 def test_nothing_is_borrowed_when_the_top_cannot_give_it(tree: tuple[Life, list[str]]) -> None:
     life, levels = tree
     task = start_task(life, "train", 17, cluster=levels[-1])
-    life.until(lambda: tasks.get_task(life.store, task)["state_reason"] == "InsufficientResources")
+    life.until(lambda: tasks.get_task(life.store, task)["state_reason"] == "Infeasible")
     assert leases.list_leases(life.store) == []
     assert has(life, *levels) == [4.0, 2.0, 1.0, 1.0]
 

@@ -50,7 +50,7 @@ def test_a_submit_starts_it_and_it_ends_when_idle(one: Place) -> None:
     assert time.monotonic() - began > 1.4
     eventually(lambda: of(one) == [], "the last process of vctl to end", 5)
     assert one.fork("daemon", "--status").code == 6
-    assert one.fork("status").err.startswith("No scheduler is running; the last one was seen ")
+    assert one.fork("status").err.startswith("No scheduler is running (last seen ")
     one.assert_sound()
 
 

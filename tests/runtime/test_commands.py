@@ -35,6 +35,11 @@ def call(code: str, question: bytes = b"", *, timeout_s: float = 60.0, mark: str
     return Call((*PYTHON, code), question, mark=mark, timeout_s=timeout_s, env=dict(os.environ))
 
 
+def of_call(mark: str) -> list[processes.Process]:
+    """The processes of a call that live."""
+    return list(processes.marked(commands.CALL_MARK.encode()).get(mark.encode(), ()))
+
+
 ANSWERS = {
     "it answers what it was asked": ("import sys; print(sys.stdin.read()[::-1])", b"abc", Called(b"cba\n")),
     "it says nothing": ("pass", b"", Called(b"")),
@@ -67,25 +72,26 @@ def test_an_answer_or_the_reason_for_none(
 def test_a_background_child_that_holds_the_output_delays_nothing(calls: list[Call]) -> None:
     """Spec 9: what the command left in the background is left alone, and nobody waits for it."""
     code = "import os, time\nprint(os.getpid(), flush=True)\nif os.fork() == 0: time.sleep(300)"
-    calls.append(call(code, mark="background"))
+    mark = f"background-{os.getpid()}"
+    calls.append(call(code, mark=mark))
     done = ended(calls[0], within_s=10)
     assert done.problem is None
     assert int(done.answer) > 0
-    left = processes.marked(commands.CALL_MARK, "background")
+    left = of_call(mark)
     assert len(left) == 1
-    assert not commands.end_left_behind("background")  # the call itself is over
+    assert not commands.end_left_behind(mark)  # the call itself is over
     os.kill(left[0].pid, 9)
 
 
 def test_a_call_ends_with_its_time_limit_and_its_whole_group(calls: list[Call]) -> None:
     """Spec 9: ``provider_timeout``."""
     code = "import os, time\nos.fork()\ntime.sleep(300)"
-    calls.append(call(code, timeout_s=0.5, mark="late"))
+    calls.append(call(code, timeout_s=0.5, mark=f"late-{os.getpid()}"))
     began = time.monotonic()
     assert ended(calls[0]) == Called(problem="it did not end within 0.5 s")
     assert time.monotonic() - began < 5
     give_up = time.monotonic() + 10
-    while processes.marked(commands.CALL_MARK, "late"):
+    while of_call(f"late-{os.getpid()}"):
         assert time.monotonic() < give_up
 
 

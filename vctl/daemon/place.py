@@ -46,6 +46,8 @@ class Place:
                 what = "the state directory" if path == self.home else "the database"
                 raise Gone(f"{what} {path} was removed or replaced", fix="start another scheduler")
         if not self.lock.in_place():
+            with self.scheduler.store.transaction():
+                pass  # raises Fenced when another scheduler has taken over since: that says more
             raise Gone(f"the lock {self.lock.path} was removed", fix="start another scheduler")
         self.scheduler.restore_files()
 
