@@ -96,7 +96,8 @@ def damage(error: BaseException) -> Damaged | None:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
         return Damaged(
             f"the tables of the state directory are damaged: {error}",
-            fix="`vctl doctor` says which; stop the daemon, then put a backup in place with `vctl restore FILE`",
+            fix="find the damage with `vctl doctor`, stop the daemon, then put a backup in place with"
+            " `vctl restore FILE`",
         )
     return None
 
@@ -119,11 +120,12 @@ def disk_trouble(error: BaseException) -> DiskTrouble | None:
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if result == _SQLITE_FULL or (isinstance(error, OSError) and error.errno in _FULL):
         return DiskTrouble(
-            "the disk is full: there is no room for what was to be written",
+            "the disk is full: the data could not be written",
             fix="free some space, then try again",
         )
     if result == _SQLITE_IOERR or (isinstance(error, OSError) and error.errno == errno.EIO):
         return DiskTrouble(
-            f"the disk does not work: {error}", fix="see what `dmesg` says, free some space, then try again"
+            f"the disk reports an error: {error}",
+            fix="look for disk errors in `dmesg`, free some space, then try again",
         )
     return None

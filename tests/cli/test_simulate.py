@@ -118,7 +118,7 @@ def test_a_span_of_the_history(nodes: Cli) -> None:
     assert nodes("simulate", "--since", "1h", "-o", "json").json["jobs"] == 3
     ran = nodes("simulate", "--until", "2001-01-01", "-o", "json")
     assert ran.code == 2
-    assert "nothing to play" in ran.json["error"]["message"]
+    assert "no jobs to simulate" in ran.json["error"]["message"]
 
 
 REFUSED = {

@@ -101,7 +101,7 @@ def test_the_states_of_a_task_one_after_the_other(site: Site) -> None:
     user = site.task("j", 1, **uses("a"))
     site.life.turn()
     assert (site.state(user), site.reason(user)) == ("PENDING_ARGS_AVAIL", "AwaitingInputs")
-    assert site.message(user) == "waits for a, which no task has promised yet"
+    assert site.message(user) == "waits for a, which no task produces yet"
     blocker = site.task("j", 2, strategy="NODE:n1")
     maker = site.task("j", 2, strategy="NODE:n2", **leaves("a"))
     assert site.message(user) == f"waits for a from {maker}"
@@ -178,8 +178,8 @@ def test_one_that_fails_takes_its_users_with_it(site: Site) -> None:
     assert site.over(maker, user, last) == [
         failed("NonZeroExit", 3), failed("InputFailed"), failed("InputFailed"),
     ]  # fmt: skip
-    assert site.message(user) == f"input a cannot come: {maker} FAILED (NonZeroExit)"
-    assert site.message(last) == f"input b cannot come: {user} FAILED (InputFailed)"
+    assert site.message(user) == f"input a cannot be produced: {maker} FAILED (NonZeroExit)"
+    assert site.message(last) == f"input b cannot be produced: {user} FAILED (InputFailed)"
     late = site.task("j", 1, inputs=("a",), running=False)  # no matter who came first
     assert (site.state(late), site.reason(late)) == ("FAILED", "InputFailed")
     again = site.task("j", 1, **leaves("a"))
@@ -222,7 +222,7 @@ def test_the_owner_ends(site: Site) -> None:
     hopeless = site.task("j", 1, detach=True, **uses("x"))
     site.life.end("j")
     assert site.over(attached, hopeless) == [failed("OwnerEnded"), failed("InputFailed")]
-    assert site.message(hopeless) == "input x was promised by no task, and the job is over"
+    assert site.message(hopeless) == "no task produces input x, and the job has ended"
     assert (site.state(user), site.place("n1").exists()) == ("PENDING_ARGS_AVAIL", True)
     assert site.over(maker, user) == [FINISHED] * 2
     assert site.log(user).split() == ["2", "a"]

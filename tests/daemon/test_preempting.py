@@ -103,13 +103,13 @@ def test_without_a_signal_it_is_ended_at_once_with_the_grace_and_waits_again(the
     assert there.processes.told_to_stop == {there.run_of("b")}
     assert there.state("b") == ("RUNNING", None)
     assert there.state("w") == ("PENDING", "WaitingForPreemption")
-    assert there.job("w")["message"].startswith("b ends for it, by ")
+    assert there.job("w")["message"].startswith("preempts b, by ")
     notice = json.loads((there.home / "notices" / "b.json").read_text())
     assert (notice["preempted_for"], notice["rule"]) == ("w", "requeue")
     there.processes.obey()
     there.turn()
     assert there.state("b") == ("PENDING", "Preempted")
-    assert there.job("b")["message"].startswith("it ended for w, which has a higher priority")
+    assert there.job("b")["message"].startswith("preempted by w, which has a higher priority")
     assert there.state("w") == ("RUNNING", None)
     (name, lost), = there.data("job.preempted")  # fmt: skip
     assert (name, lost["winner"], lost["rule"], lost["lost_s"]) == ("b", "w", "requeue", 50.0)
@@ -126,7 +126,7 @@ def test_a_warned_one_has_the_grace_and_then_its_own(there: Contest) -> None:
     full(there, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     assert there.sent == [("2", 10)]
     assert there.processes.told_to_stop == set()
-    assert "ends for w, which has a higher priority" in why.why(there.store, "b")["message"]
+    assert "is preempted by w, which has a higher priority" in why.why(there.store, "b")["message"]
     there.later(29)
     assert there.processes.told_to_stop == set()
     there.later(2)

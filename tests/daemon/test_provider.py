@@ -196,7 +196,7 @@ def test_a_command_that_fails_is_called_again_for_the_same_request(
     assert len(asked) == 1
     assert made(life) == []
     assert life.store.value("SELECT message FROM provider_requests").startswith(
-        "up: exit code 3; tried again in "
+        "up: exit code 3; next try in "
     )
     life.node("n1", "4c", cpus=4)
     life.until(lambda: life.job("train")["status"] == "RUNNING")

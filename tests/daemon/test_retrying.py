@@ -42,7 +42,7 @@ def test_the_wait_doubles_and_says_so(here: Life) -> None:
         here.until(lambda: here.job("a")["state_reason"] == "Backoff")
         job = here.job("a")
         assert (job["status"], job["attempt"], job["started_at"]) == ("PENDING", attempt, None)
-        assert job["message"].startswith(f"attempt {attempt} of 3: exited with code 1; tried again at 2")
+        assert job["message"].startswith(f"attempt {attempt} of 3: exited with code 1; next try at 2")
         assert here.store.value("SELECT count(*) FROM clusters") == 0
         here.skew_ns += (wait_s - 5) * 10**9
         here.turn()

@@ -35,7 +35,7 @@ def test_objects_on_a_server(server: Running):
     assert lines[:5] == ["object j/text is there (6 bytes)", "object_id", "j/count", "j/text", '  "size": 2,']
     assert lines[-3].startswith("Task task-2 FAILED: OutputMissing: ")
     assert lines[-2:] == [
-        "Task task-3 FAILED: InputFailed: input x cannot come: task-2 FAILED (OutputMissing)",
+        "Task task-3 FAILED: InputFailed: input x cannot be produced: task-2 FAILED (OutputMissing)",
         "code 3",
     ]
     assert server.vctl("list", "objects").stdout == "no objects\n"

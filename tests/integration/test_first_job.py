@@ -97,7 +97,7 @@ def test_the_exit_code_travels(
 def test_a_shell_line_is_recognised(one: Place, argv: list[str], line: str) -> None:
     ran = one.run("job", "submit", "--", *argv)
     assert ran.code == 127
-    assert f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}\n" in ran.err
+    assert f"Fix: run the line in a shell: vctl job submit -- sh -c {line}\n" in ran.err
 
 
 def test_a_directory_that_went_away_is_126(one: Place) -> None:

@@ -100,7 +100,7 @@ def test_who_does_not_wait_is_told_so(world: World):
     world.turn()
     answer = why.why(world.store, "one")
     assert (answer["status"], answer["nodes"], answer["changes"]) == ("RUNNING", [], [])
-    assert answer["message"].startswith("it runs since ")
+    assert answer["message"].startswith("it has been running since ")
     (run,) = world.processes.running()
     world.processes.end(run, 3)
     world.turn()
@@ -311,7 +311,7 @@ def test_whom_it_would_end(world: World):
     said = why.why(world.store, "low")
     assert said["state_reason"] == "Preempted"
     assert said["message"].startswith(
-        "it ended for w, which has a higher priority; it runs again when there is"
+        "preempted by w, which has a higher priority; it runs again when its resources"
     )
     assert "needs 3 CPU" in said["message"]
     assert said["preempts"] == []
@@ -355,7 +355,7 @@ def test_when_no_single_change_helps_the_nearest_two_are_said(
     assert (answer["changes"], answer["cut"]) == ([], None)
     assert [one["kind"] for one in answer["nearest"]] == ["node", "request"]
     shown = "\n".join(draw(Screen(width=80), answer))
-    assert "No single change helps; nearest: these two together would start it now" in shown
+    assert "No single change helps. These two changes together would start it now" in shown
     commands = [one["command"] for one in answer["nearest"]]
     assert all(command in shown for command in commands)  # to copy: never broken
     both = {"kind": "request", "command": " && ".join(commands)}

@@ -63,7 +63,7 @@ def test_a_node_that_left_is_named(world: World) -> None:
     waits = task(world, 2, strategy="NODE:t-01")
     assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
     nodes.drain(world.store, "t-01")  # no scheduler has looked since: the words are those of now all the same
-    reason = ("Infeasible", "its strategy names t-01, on which primary##j has nothing that takes work")
+    reason = ("Infeasible", "its strategy names t-01, where primary##j has no virtual node that takes work")
     assert told(world, waits) == reason
     world.turn()
     assert told(world, waits) == reason

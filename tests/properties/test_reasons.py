@@ -249,7 +249,7 @@ class Walk:
             return
         if token == "InsufficientResources":
             assert not fits(how, units, pieces, free), job
-        elif "it can start in the scheduler's next round" in message:
+        elif "it can start in the next round of the scheduler" in message:
             assert fits(how, units, pieces, free) or self.limits.get(cluster) is not None, job
 
     def nodes(self, cluster: str) -> list[str]:

@@ -43,7 +43,8 @@ def run(words: Sequence[str]) -> int:
             return _report(trouble, as_json=wants_json(words))
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = VctlError(
-            f"internal error: {detail}", fix="VCTL_DEBUG=1 shows the traceback; please report it"
+            f"internal error: {detail}",
+            fix="run it again with VCTL_DEBUG=1 to see the traceback, and report the error",
         )
         return _report(problem, as_json=wants_json(words))
 
@@ -155,7 +156,7 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
             guess = other if other in param.info.choices else nearest(value, param.info.choices)
             fix = f"did you mean {guess}? " if guess else ""
             fix += f"possible: {', '.join(param.info.choices)}"
-            raise BadSpec(f"{param.spelled}: {value!r} is not a choice", fix=fix)
+            raise BadSpec(f"{param.spelled}: {value!r} is not one of the choices", fix=fix)
 
 
 def _execute(command: Command, values: dict[str, Any]) -> int:

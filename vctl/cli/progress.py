@@ -133,7 +133,7 @@ class Line:
 
 def _waiting(form: Form, about: str) -> Line:
     name = form.get("submission_id") or form["task_id"]
-    why = form["message"] or form["state_reason"] or "the scheduler has not looked yet"
+    why = form["message"] or form["state_reason"] or "the scheduler has not evaluated it yet"
     place = form.get("queue_position")
     where = f" (#{place} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if place else ""
     return Line(f"{name} waits: ", why, f"{where}; vctl why {name}{about}")

@@ -14,7 +14,7 @@ def read(document: str, note: Callable[[str], None]) -> tuple[dict[str, str], st
     example = '{"env_vars": {"A": "1"}}'
     fields = as_mapping(read_document(document, "a runtime environment", OPTION), OPTION, "it", example)
     if others := sorted(set(fields) - set(KNOWN)):
-        note(f"Warning: {OPTION}: {', '.join(others)} is not used by vctl")
+        note(f"Warning: {OPTION}: vctl ignores {', '.join(others)}")
     path = child(OPTION, "env_vars")
     given = as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
     variables = {name: as_text(value, child(path, name), "a variable") for name, value in given.items()}

@@ -72,7 +72,7 @@ def unread_input() -> str | None:
         return None
     if waiting <= 0:
         return None
-    return "Warning: nobody reads what is on standard input; a job reads a file, or its input with --stdin"
+    return "Warning: standard input is not passed on to the job. Pass it on with --stdin, or let the job read a file"
 
 
 def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:

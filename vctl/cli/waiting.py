@@ -194,7 +194,7 @@ def _tell_end(call: Call, form: Form | None) -> None:
         return
     call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
     if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
-        call.note(f"Fix: a shell reads such a line: vctl job submit -- sh -c {line}")
+        call.note(f"Fix: run the line in a shell: vctl job submit -- sh -c {line}")
 
 
 def _shell_line(entrypoint: str) -> str | None:

@@ -27,7 +27,7 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     if not data["status"].startswith("PENDING"):
         told = f" ({reason})" if reason else ""
         yield from screen.text(
-            (name, "bold"), f" is {data['status']}{told}, it does not wait; {data['message']}"
+            (name, "bold"), f" is not waiting: it is {data['status']}{told}; {data['message']}"
         )
         return
     yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
@@ -146,17 +146,19 @@ def _holders(holders: list[Data]) -> str:
 
 def _victims(screen: "Screen", data: Data) -> Iterator[str]:
     if data["preempts"]:
-        yield from screen.section("Ends for it", screen.inner.table(_VICTIMS, data["preempts"]))
+        yield from screen.section("Would be preempted", screen.inner.table(_VICTIMS, data["preempts"]))
 
 
 def _changes(screen: "Screen", data: Data) -> Iterator[str]:
     if data["changes"]:
-        yield from screen.section("Any one of these would start it now", _listed(screen, data["changes"]))
+        yield from screen.section(
+            "Any one of these changes would start it now", _listed(screen, data["changes"])
+        )
     elif data["nearest"]:
-        title = "No single change helps; nearest: these two together would start it now"
+        title = "No single change helps. These two changes together would start it now"
         yield from screen.section(title, _listed(screen, data["nearest"]))
     elif data["state_reason"] in SEARCHED and not data["cut"]:
-        yield from ("", *screen.text("No single change helps, and no two of those that were tried."))
+        yield from ("", *screen.text("No single change helps, and no tested pair of changes does."))
     if data["cut"]:
         yield from ("", *screen.text(data["cut"]))
 

@@ -43,7 +43,8 @@ class Allocation:
 
         if not isinstance(place, Local):
             raise NotPermitted(
-                "a program outside a job holds resources on the machine of the state directory, not through a server",
+                "a program outside a job can hold resources only on the machine of the state directory,"
+                " not through a server",
                 fix="submit the program: connect().submit([sys.executable, 'PROGRAM'], virtual_cluster=...)",
             )
         config = place.config
@@ -79,8 +80,9 @@ class Allocation:
                     )
                 if give_up is not None and time.monotonic() >= give_up:
                     raise TimedOut(
-                        f"no room for the allocation for {timeout_s:g} s: {form['message']}",
-                        fix="ask for less, wait longer with timeout_s, or end what holds it: vctl vc tree",
+                        f"the allocation did not start within {timeout_s:g} s: {form['message']}",
+                        fix="ask for less, wait longer with timeout_s, or free resources;"
+                        " `vctl vc tree` shows their holders",
                     )
                 if form["status"] == PENDING:
                     pause(LOOK_S)
@@ -105,7 +107,7 @@ class Allocation:
         if orderly and form["status"] in FINAL:
             raise Conflict(
                 f"allocation {self.job.submission_id} ended before the program did: {form['status']}, {_why(form)}",
-                fix="what ran in it since then may not have had what was asked for; run it again",
+                fix="work since then may have run without these resources; run it again",
             )
 
 

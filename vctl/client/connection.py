@@ -191,7 +191,7 @@ class Connection:
             return json.loads(content)
         except ValueError:
             raise Unreachable(
-                f"what answers at {self.address} is no vctl server", fix="correct VCTL_ADDRESS"
+                f"the server at {self.address} is not a vctl server", fix="correct VCTL_ADDRESS"
             ) from None
 
     def _refusal(self, status: int, content: bytes) -> VctlError:
@@ -199,7 +199,7 @@ class Connection:
         fields = answer.get("error") if isinstance(answer, dict) else None
         if not isinstance(fields, dict):
             return Unreachable(
-                f"what answers at {self.address} is no vctl server (status {status})",
+                f"the server at {self.address} is not a vctl server (status {status})",
                 fix="correct VCTL_ADDRESS",
             )
         fix = fields.get("hint", "")

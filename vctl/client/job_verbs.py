@@ -293,7 +293,7 @@ def words_of(command: Command) -> tuple[str, ...]:
         raise BadSpec(f"entrypoint: {error}: {command}", fix="close the quotes, or write a list") from None
     if found := next((word for word in words if word in _OPERATORS), None):
         raise BadSpec(
-            f"entrypoint: {found} is for a shell, and none is run",
+            f"entrypoint: {found} needs a shell, and no shell is run",
             fix='write ["sh", "-c", "..."], or the words as a list',
         )
     return tuple(words)

@@ -139,7 +139,8 @@ class VirtualCluster:
                     if give_up is not None and time.monotonic() >= give_up:
                         raise TimedOut(
                             f"no room for a virtual cluster in {parent} for {self.timeout_s:g} s: {error.problem}",
-                            fix="ask for less, wait longer with timeout_s, or end what holds it: vctl vc tree",
+                            fix="ask for less, wait longer with timeout_s, or free resources;"
+                            " `vctl vc tree` shows their holders",
                             details=error.details,
                         ) from None
                 if pause is None:

@@ -134,7 +134,7 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(
                 store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
-                message=f"{owner_id}, which started it, is over", exit_code=None,
+                message=f"{owner_id}, which started it, has ended", exit_code=None,
             )  # fmt: skip
             cancel_owned(store, mirror, row["task_id"])
             ended.append(row)
@@ -224,9 +224,9 @@ def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:
 
 _WORDS = {
     jb.STOPPED_BY_USER: "stopped by the user",
-    jb.PREEMPTED: "a lender called back what it ran on",
+    jb.PREEMPTED: "the lender reclaimed the resources that it ran on",
     tk.CANCELLED: "cancelled",
-    tk.OWNER_ENDED: "what started it is over",
+    tk.OWNER_ENDED: "the job or task that started it has ended",
 }
 
 

@@ -19,10 +19,13 @@ def settle(store: Store) -> str | None:
     mark, known = place.read(store.home), store.recall(PLACE)
     if mark is not None and not mark.copied and mark.name == known:
         return None
-    found = "these tables were restored, or their records are gone: what they had begun is not begun again"
+    found = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
         aside = place.set_aside(store.home)
-        found = f"this state was copied: what its original had begun is not begun again; its records are in {aside}"
+        found = (
+            "this state was copied: jobs that the original had started are not started again;"
+            f" the copied records are in {aside}"
+        )
     name = os.urandom(8).hex()
     place.write(store.home, name)
     with store.transaction():

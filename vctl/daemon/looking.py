@@ -10,7 +10,8 @@ from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
 
 NO_RECORDS = (
-    "it has no records here (a restored or copied state, or they were removed) and is not started again"
+    "it has no records here (the state was restored or copied, or the records were removed),"
+    " so it is not started again"
 )
 
 

@@ -44,11 +44,13 @@ class Place:
         for path, identity in self._ours.items():
             if _identity(path) != identity:
                 what = "the state directory" if path == self.home else "the database"
-                raise Gone(f"{what} {path} was removed or replaced", fix="start another scheduler")
+                raise Gone(
+                    f"{what} {path} was removed or replaced", fix="start a scheduler with `vctl daemon`"
+                )
         if not self.lock.in_place():
             with self.scheduler.store.transaction():
                 pass  # raises Fenced when another scheduler has taken over since: that says more
-            raise Gone(f"the lock {self.lock.path} was removed", fix="start another scheduler")
+            raise Gone(f"the lock {self.lock.path} was removed", fix="start a scheduler with `vctl daemon`")
         self.scheduler.restore_files()
 
 

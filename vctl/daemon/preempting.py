@@ -57,16 +57,16 @@ class Preempting:
         parent = mirror.ledger.clusters.get(parent_id)
         earmark: Earmark | None = None if queue is None else queue.earmarks.get(job_id)
         if queue is None or earmark is None or (job := queue.jobs.get(job_id)) is None:
-            return "it waits no longer"
+            return "it is not waiting any more"
         if job.priority < earmark.priority:
             return "its priority is lower now"
         if not job.may_start(self.store.clock()):
-            return "it may not start now"
+            return "it cannot start now"
         if parent is None or not parent.starts_jobs:
             return "its cluster admits no jobs"
         if parent.queue.preemption == OFF:
             return "preemption was turned off"
-        return None if earmark.stands(mirror.ledger) else "what was kept for it is gone"
+        return None if earmark.stands(mirror.ledger) else "the resources reserved for it are gone"
 
     def turn(self, mirror: Mirror, stop: Stop, warn: Warn) -> None:
         """Tell those who do not know yet, end those whose grace is over."""
@@ -130,7 +130,7 @@ def judged(mirror: Mirror, job: Row, outcome: Outcome) -> Outcome:
             exit_code=jb.EXIT_STOPPED,
             message=words,
         )
-    message = outcome.message if one is None else f"it ended for {one.winner}, which has a higher priority"
+    message = outcome.message if one is None else f"preempted by {one.winner}, which has a higher priority"
     return replace(
         outcome, status=jb.STOPPED, reason=jb.PREEMPTED, exit_code=jb.EXIT_STOPPED, message=message
     )
@@ -157,7 +157,7 @@ def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
     # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
     begin_at = None if mirror.preemptions.of(job) is not None else store.clock() + PAUSE_NS
     jobs.mark_requeued(
-        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when there is room",
+        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when its resources are free",
         begin_at=begin_at,
         data={"attempt": job["attempt"], "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
     )  # fmt: skip

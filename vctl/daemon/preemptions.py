@@ -75,7 +75,7 @@ class Preemptions:
     def begin(self, store: Store, mirror: Mirror, plan: Plan) -> None:
         """Write the preemptions of a plan that are still right; others are decided again."""
         for _, job_id in plan.lapsed:
-            self.unmark(store, mirror, job_id, "it does not fit all the same")
+            self.unmark(store, mirror, job_id, "it still does not fit")
         for one in plan.preempts:
             if _is_right(mirror, one):
                 self._begin(store, mirror, one)
@@ -108,10 +108,7 @@ class Preemptions:
         mirror.queues[one.job.parent_id].set_earmark(one.job.job_id, one.earmark)
         names = [victim.job.submission_id for victim in one.victims]
         shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        end = "ends" if len(names) == 1 else "end"
-        table.mark_winner(
-            store, one.job.job_id, f"{shown} {end} for it, by {timestamp(ends_ns)} at the latest"
-        )
+        table.mark_winner(store, one.job.job_id, f"preempts {shown}, by {timestamp(ends_ns)} at the latest")
 
     # ---- on the way ----
 

@@ -165,7 +165,7 @@ class Provider:
         wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = time.monotonic() + wait_s
         with self.store.transaction():
-            table.fail(self.store, request, f"{request.action}: {problem}; tried again in {wait_s:g} s")
+            table.fail(self.store, request, f"{request.action}: {problem}; next try in {wait_s:g} s")
         self._wake_in(wait_s)
 
     def _finish(self, mirror: Mirror, request: NodeRequest, node_ids: list[str]) -> None:

@@ -44,7 +44,7 @@ def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(
                 store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
-                message="the attempt that started it is over", exit_code=None,
+                message="the attempt that started it has ended", exit_code=None,
             )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
         reason = jb.BACKOFF
         message = (
             f"attempt {attempt} of {rules['max_retries'] + 1}: {outcome.message};"
-            f" tried again at {timestamp(begin_at)}"
+            f" next try at {timestamp(begin_at)}"
         )
     jobs.mark_requeued(
         store, job, reason=reason, message=message, begin_at=begin_at,

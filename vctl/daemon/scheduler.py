@@ -169,7 +169,7 @@ class Scheduler:
             try:
                 self._turn()
             except Unreadable as error:
-                say(f"the tables are read anew: {error}")
+                say(f"the tables are read again: {error}")
                 self.mirror = None
                 self._turn()
         except BaseException as error:
@@ -247,7 +247,7 @@ class Scheduler:
             self._record(mirror, [Ended(run, None, error.problem, error.reason)])
             self._let_go(mirror, run)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._record(mirror, [Ended(run, None, f"what it was to start cannot be read: {error}")])
+            self._record(mirror, [Ended(run, None, f"its command cannot be read: {error}")])
             self._let_go(mirror, run)
         except (OSError, VctlError) as error:
             if not self.trouble.passes(error):
@@ -363,7 +363,7 @@ class Scheduler:
             return  # its row could not be read: left alone
         state = self.runtime.observe(run_id).state
         if state in (RunState.STARTING, RunState.RUNNING):
-            say(f"stopping run {run_id}, which no job knows")
+            say(f"stopping run {run_id}, which belongs to no job")
             self.runtime.stop(run_id, grace_s=3.0)
         elif state is RunState.LOST:
             if not self.runtime.clear_lost(run_id):

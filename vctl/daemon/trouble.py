@@ -29,12 +29,12 @@ class Trouble:
         if trouble is None:
             return False
         if trouble.problem != self._problem:
-            self._say(f"{trouble.problem}; it is tried again every {REST_S:g} s")
+            self._say(f"{trouble.problem}; next try every {REST_S:g} s")
         self._problem, self._until = trouble.problem, time.monotonic() + REST_S
         return True
 
     def is_over(self) -> None:
         """A whole turn went well."""
         if self._problem:
-            self._say("the trouble is over")
+            self._say("the error is gone")
         self._problem, self._until = "", 0.0

@@ -160,7 +160,7 @@ def _first_problem(error: RequestValidationError) -> BadSpec:
     problem = str(found["msg"])[:300]
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
-        fix="see /openapi.json for what is accepted",
+        fix="see /openapi.json for the accepted requests",
         details={"path": path},
     )
 
@@ -185,10 +185,10 @@ def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
 def _of_framework(request: Request, error: HTTPException) -> VctlError:
     path = request.url.path[:200]
     if error.status_code == 404:
-        return NotFound(f"there is nothing at {path}", fix="see /openapi.json for what there is")
+        return NotFound(f"there is nothing at {path}", fix="see /openapi.json for the paths")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return WrongMethod(f"{path} does not take {request.method[:20]}", fix=f"it takes {allowed}")
     if error.status_code >= 500:
         return VctlError(str(error.detail), fix="the server's log may say more")
-    return BadSpec(f"Invalid request, {error.detail}", fix="see /openapi.json for what is accepted")
+    return BadSpec(f"Invalid request, {error.detail}", fix="see /openapi.json for the accepted requests")

@@ -123,7 +123,8 @@ def _check_token(given: str, token: str) -> None:
     problem = "the token is wrong" if given else "a token is needed"
     raise Unauthorized(
         problem,
-        fix="send the header Authorization: Bearer TOKEN; the server's is in its state directory, file token",
+        fix="send the header Authorization: Bearer TOKEN; the token is in the file `token`"
+        " of the server's state directory",
     )
 
 

@@ -54,5 +54,8 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
     rights.check_cluster(store, cluster_id)
     cluster = rows.cluster(row)
     if cluster.state not in (ACTIVE, STOPPED):
-        raise Conflict(f"cluster {cluster_id} is being removed", fix="it goes when it is empty")
+        raise Conflict(
+            f"cluster {cluster_id} is being removed",
+            fix="submit to another cluster; this one is deleted when it is empty",
+        )
     return cluster

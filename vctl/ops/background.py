@@ -159,7 +159,7 @@ class Background:
         raise Unreachable(
             "the background scheduler ended at its start: "
             + (said[-1] if said else _silent_reason(self.home)),
-            fix=f"see {self.home / LOG}, or start one where you see what it says: `vctl daemon`",
+            fix=f"see {self.home / LOG}, or run `vctl daemon` to see its messages",
             details={"log": said},
         )
 
@@ -183,7 +183,7 @@ def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.H
     while not background.see_to_it():
         if time.monotonic() > give_up:
             raise Unreachable(
-                f"no scheduler is at work in {background.home} after {within_s:g} s",
+                f"no scheduler is running in {background.home} after {within_s:g} s",
                 fix=f"see {background.home / LOG}",
             )
         time.sleep(_PAUSE_S)
@@ -229,7 +229,10 @@ def stop(home: Path) -> locks.Holder | None:
                 return found
     finally:
         os.close(handle)
-    raise Unreachable(f"the scheduler of {home} (pid {found.pid}) does not end", fix="see what it waits for")
+    raise Unreachable(
+        f"the scheduler of {home} (pid {found.pid}) does not end",
+        fix="find out what it waits for, or end that process",
+    )
 
 
 def settled(home: Path) -> locks.Holder | None:
@@ -294,4 +297,4 @@ def _silent_reason(home: Path) -> str:
         free = os.statvfs(home)
     except OSError as error:
         return f"{home}: {error.strerror}"
-    return f"the disk of {home} is full" if free.f_bavail == 0 else "it said nothing"
+    return f"the disk of {home} is full" if free.f_bavail == 0 else "it wrote no message"

@@ -27,7 +27,7 @@ def backup(store: Store, path: Path) -> forms.Form:
         path.unlink()
         raise Damaged(
             "the tables of the state directory are damaged, and a copy of them would be too",
-            fix="`vctl doctor` says which; put an older backup in place with `vctl restore FILE`",
+            fix="find the damage with `vctl doctor`; put an older backup in place with `vctl restore FILE`",
         )
     return {"path": str(path), "bytes": path.stat().st_size}
 

@@ -12,7 +12,7 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts
-from vctl.core.wording import listed
+from vctl.core.wording import cluster_text, listed
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.blockers import blockers_of, in_use
@@ -178,10 +178,14 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:
     """A cluster of whole nodes stays one, and so does a cluster of slices."""
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
-        raise Conflict(f"{old.cluster_id} was made from a resource spec and keeps to that", fix="give --spec")
+        raise Conflict(
+            f"{old.cluster_id} was made from a resource spec and cannot change to replica sets",
+            fix="give --spec",
+        )
     if old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
-            f"{old.cluster_id} was made from replica sets and keeps to that", fix="give --replica-sets"
+            f"{old.cluster_id} was made from replica sets and cannot change to a resource spec",
+            fix="give --replica-sets",
         )
 
 
@@ -305,7 +309,9 @@ def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
 
 def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:
     verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
-    beside = f"; not counting the nodes that are kept for {listed(kept_for, MOST_NAMED)}" if kept_for else ""
+    beside = (
+        f"; not counting the nodes that are reserved for {listed(kept_for, MOST_NAMED)}" if kept_for else ""
+    )
     return Conflict(
         _SHORT.format(verb=verb, what=what),
         fix=f"at most: {rows.dumps(dict(answer.recommend))}{beside}",
@@ -317,11 +323,12 @@ def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str
     """It would do, were there no winner of a preemption."""
     winners = listed(kept_for, MOST_NAMED)
     problem = (
-        f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is kept for {winners}"
+        f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is reserved for {winners}"
         if isinstance(answer, InUse)
-        else f"no room for cluster {cluster.cluster_id} now: what it needs is kept for {winners}, for which others end"
+        else f"not enough free resources for cluster {cluster.cluster_id} now: the resources that it"
+        f" needs are reserved for {winners}, which preempts other jobs"
     )
-    fix = f"wait until that has started; `vctl why {kept_for[0]}` says what it waits for"
+    fix = f"wait until that has started; see `vctl why {kept_for[0]}`"
     return Conflict(problem, fix=fix, details=_named(kept_for))
 
 
@@ -341,19 +348,19 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
         store,
         cluster.parent_id,
         feasible.asked(cluster.spec, {}),
-        f"cluster {cluster.cluster_id} can never be",
+        f"cluster {cluster.cluster_id} can never have these resources",
     )
     feasible.add_possible(store, ledger)  # which is given up with the transaction
     never = ever(ledger, cluster.parent_id, cluster.spec, {})
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(
-            f"cluster {cluster.cluster_id} can never have that: {never.message}",
+            f"cluster {cluster.cluster_id} exceeds the capacity of {cluster_text(cluster.parent_id)}: {never.capacity}",
             fix="ask for less",
             details=details,
         )
     return Conflict(
-        f"no room for cluster {cluster.cluster_id} now: {answer.message}",
-        fix="free some resources first; `vctl status` shows who has them",
+        f"not enough free resources for cluster {cluster.cluster_id} now: {answer.message}",
+        fix="free some resources first; `vctl status` shows who holds them",
         details=details,
     )

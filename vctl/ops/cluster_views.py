@@ -49,7 +49,10 @@ def logical_row(store: Store, cluster_id: str) -> Row:
             details={"cluster_id": cluster_id},
         )
     if row["kind"] != LOGICAL:
-        raise BadSpec(f"{cluster_id} is a {row['kind']} cluster", fix="stop its job: it goes with it")
+        raise BadSpec(
+            f"{cluster_id} is a {row['kind']} cluster",
+            fix="stop its job; the cluster is removed with the job",
+        )
     return row
 
 
@@ -77,7 +80,7 @@ def _nearest_id(store: Store, cluster_id: str) -> str:
     from vctl.spec.fields import nearest
 
     guess = nearest(cluster_id, [row["cluster_id"] for row in table.all_rows(store)])
-    return f"did you mean {guess}?" if guess else "`vctl vc list` shows them"
+    return f"did you mean {guess}?" if guess else "see `vctl vc list`"
 
 
 def get_cluster(store: Store, cluster_id: str) -> forms.Form:

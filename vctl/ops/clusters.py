@@ -188,7 +188,7 @@ def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> No
         if not template:
             raise BadSpec(
                 f"Invalid request, template_id is empty, virtual_cluster_id: {cluster_id}",
-                fix="name a template; `vctl node list` shows them",
+                fix="name a template from `vctl node list`",
             )
 
 

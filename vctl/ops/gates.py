@@ -37,10 +37,10 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
         at = timestamp(row["begin_at"])
         if row["attempt"]:
             kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
-            return jb.BACKOFF, kept or f"tried again at {at}"
+            return jb.BACKOFF, kept or f"next try at {at}"
         return jb.BEGIN_TIME, f"begins at {at}"
     if row["closed"]:
-        return jb.ARRAY_LIMIT, "as many members of its array run as may run at once"
+        return jb.ARRAY_LIMIT, "the running members of its array are at the limit"
     return None, None
 
 

@@ -75,7 +75,7 @@ def _orphans(store: Store) -> list[str]:
     runtime = LocalRuntime(store.home)
     known = {row["run_id"] for row in runs.live_rows(store)}
     return [
-        f"run {run_id} has processes, but no job knows it"
+        f"run {run_id} has processes but belongs to no job"
         for run_id in runtime.known_runs()
         if run_id not in known and runtime.observe(run_id).state in (RunState.STARTING, RunState.RUNNING)
     ]
@@ -94,7 +94,7 @@ def _notes(store: Store) -> list[str]:
     notes = []
     state = scheduler(store)
     if not state["running"]:
-        notes.append("no scheduler is running: jobs start while a command waits, or with `vctl daemon`")
+        notes.append("no scheduler is running; start one with `vctl daemon`")
     notes += [
         f"node {row['node_id']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
         for row in nodes.all_rows(store)

@@ -58,7 +58,7 @@ def resolve(store: Store, ref: str | int) -> int:
 
 
 def _no_job(ref: str) -> NotFound:
-    return NotFound(f"there is no job {ref!r}", fix="`vctl job list -a` shows all jobs", details={"job": ref})
+    return NotFound(f"there is no job {ref!r}", fix="see `vctl job list -a`", details={"job": ref})
 
 
 def get_job(store: Store, ref: str | int) -> forms.Form:

@@ -226,7 +226,7 @@ def _row(store: Store, node_id: str) -> Row:
         return found
     if like:
         raise BadSpec(f"node {node_id} is ambiguous: {', '.join(like[:5])}", fix="write more of the id")
-    raise NotFound(f"there is no node {node_id!r}", fix="`vctl node list` shows them all")
+    raise NotFound(f"there is no node {node_id!r}", fix="see `vctl node list`")
 
 
 def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.Form:

@@ -45,9 +45,7 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> forms.Form:
         shown = ", ".join(str(one["object_id"]) for one in found[:5])
         raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
     if not found:
-        raise NotFound(
-            f"there is no object {ref!r}", fix="`vctl list objects` shows them", details={"object": ref}
-        )
+        raise NotFound(f"there is no object {ref!r}", fix="see `vctl list objects`", details={"object": ref})
     return found[0]
 
 

@@ -63,8 +63,8 @@ def judge(store: Store, job_id: int, names: Sequence[str]) -> Verdict:
             job = jobs.get(store, job_id)
             takes_tasks = job is not None and job["status"] == jb.RUNNING
         if not takes_tasks:
-            return Verdict(places, broken=f"input {name} was promised by no task, and the job is over")
-        awaits.append(f"{name}, which no task has promised yet")
+            return Verdict(places, broken=f"no task produces input {name}, and the job has ended")
+        awaits.append(f"{name}, which no task produces yet")
     return Verdict(places, awaits=f"waits for {' and '.join(awaits)}")
 
 
@@ -73,7 +73,7 @@ def _why_broken(name: str, maker: Row) -> str:
         return f"input {name} was put by the entrypoint and is lost: the node it lay on is gone"
     if maker["state"] == tk.FINISHED:
         return f"input {name} of {maker['task_id']} is lost: {maker['node_id']}, where it lay, is gone"
-    return f"input {name} cannot come: {maker['task_id']} FAILED ({maker['state_reason']})"
+    return f"input {name} cannot be produced: {maker['task_id']} FAILED ({maker['state_reason']})"
 
 
 def settle(store: Store, job_id: int, names: Iterable[str]) -> list[str]:
@@ -150,7 +150,7 @@ def promise(store: Store, job_id: int, names: Collection[str], task_id: str | No
             )  # fmt: skip
         if maker is not None and maker["state"] is not None and maker["state"] not in tk.FINAL:
             raise Conflict(
-                f"{maker['task_id']} makes {name} already", fix="wait for it, cancel it, or choose another name",
+                f"{maker['task_id']} produces {name} already", fix="wait for it, cancel it, or choose another name",
                 details={"object": name, "task": maker["task_id"]},
             )  # fmt: skip
     table.promise(store, job_id, names, task_id)
@@ -168,7 +168,8 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
     submission_id, node_id = around.get("VCTL_SUBMISSION_ID"), around.get("VCTL_NODE_ID")
     if not submission_id or not node_id:
         raise BadSpec(
-            "an object is put from inside a job, and this is none (VCTL_SUBMISSION_ID and VCTL_NODE_ID are not set)",
+            "objects can be put only inside a job, and this process is not in one (VCTL_SUBMISSION_ID"
+            " and VCTL_NODE_ID are not set)",
             fix="call it from the job's own command",
         )
     with store.transaction():
@@ -199,7 +200,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
 def _known_node(store: Store, node_id: str) -> str:
     row = nodes.get(store, node_id)
     if row is None or row["state"] == DEAD:
-        raise NotFound(f"there is no living node {node_id!r}", fix="`vctl node list` shows them all")
+        raise NotFound(f"there is no living node {node_id!r}", fix="see `vctl node list`")
     return node_id
 
 

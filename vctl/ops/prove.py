@@ -88,7 +88,7 @@ def _references(facts: _Facts) -> Iterator[str]:
         seen = {cluster_id}
         while parent in clusters:
             if parent in seen:
-                yield f"cluster {cluster_id}: its ancestors form a circle"
+                yield f"cluster {cluster_id}: its ancestors form a cycle"
                 break
             seen.add(parent)
             parent = clusters[parent]["parent_id"]

@@ -23,8 +23,8 @@ from vctl.store.store import Row, Store
 Told = tuple[str | None, str | None]
 """The reason token and the message."""
 
-UNSEEN = "the scheduler has not looked at it yet"
-FITS_NOW = "it can start in the scheduler's next round"
+UNSEEN = "the scheduler has not evaluated it yet"
+FITS_NOW = "it can start in the next round of the scheduler"
 MOST_SEARCHES = 8
 """So many shapes of one answer are searched a place for, where counting alone does not tell."""
 MOST_NAMED = 3
@@ -120,7 +120,7 @@ class Reasons:
     def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
         """None when everything is there by now."""
         kept = self.capacity.kept_for(str(row["parent_cluster_id"]), int(row["job_id"]))
-        beside = f"; not counting what is kept for {listed(kept, MOST_NAMED)}" if kept else ""
+        beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
         if short.fits is None and self._has_place(row):
             return None
         if short.fits is None:
@@ -151,7 +151,7 @@ class Reasons:
             beat = self.store.read_beat()
             self._round_at = 0 if beat is None else int(beat["last_beat_ns"])
         seconds = max(0, self.now - max(int(row["judged_at"]), min(self._round_at, self.now))) / 1e9
-        return f"judged {seconds:.0f} s ago"
+        return f"evaluated {seconds:.0f} s ago"
 
     # ---- where counting does not tell: the scheduler's own search, on a ledger of this snapshot ----
 

@@ -44,7 +44,7 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
         for status, count in history.never_ran(store, since_ns, until_ns).items()
     ]
     if inside:
-        notes.append(f"{inside} jobs ran inside the clusters of others, which are played as a whole")
+        notes.append(f"{inside} jobs ran inside the clusters of others, which are simulated as a whole")
     return Workload("the recorded history", in_order(arrivals), tuple(notes))
 
 

@@ -25,7 +25,7 @@ def remedy_for_task(change: Change, row: Row, launch: Row) -> forms.Form:
     """A change that was tried and starts the task of ``row``."""
     match change.kind:
         case kinds_of_tasks.CANCEL:
-            words = f"cancel {change.subject}, which holds what it needs"
+            words = f"cancel {change.subject}, which holds resources that it needs"
             line: str | None = command(["task", "cancel", change.subject])
         case kinds_of_tasks.ANYWHERE | kinds.REQUEST:
             assert change.task is not None, change
@@ -57,7 +57,7 @@ def _say(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
         case kinds.NODE if change.node is not None:
             return _node(change.node)
         case kinds.STOP:
-            return f"stop job {change.subject}, which holds what it needs", command(
+            return f"stop job {change.subject}, which holds resources that it needs", command(
                 ["job", "stop", change.subject]
             )
     assert change.job is not None, change

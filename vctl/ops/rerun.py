@@ -14,7 +14,7 @@ from vctl.store import jobs as table
 from vctl.store import rows
 from vctl.store.store import Row, Store
 
-_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "what it held"}
+_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
 
 
 def rerun(store: Store, ref: str | int) -> forms.Form:
@@ -34,7 +34,7 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
     if (relay := options.get("relay")) is not None and relay[0] != "label":
         raise BadSpec(
-            f"job {row['submission_id']} belonged to the program that submitted it: {_TIES[relay[0]]}",
+            f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
             fix="run that program again",
         )
     env = dict(rows.loads(launch["env"]))

@@ -185,8 +185,10 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
                 raise NotFound(f"there is no node of template {template}", fix=did_you_mean(template, kinds))
             have = resized(ledger, _sensible(count), template)
             if have != count:
-                why = "the others belong to clusters" if have > count else "there is no node to copy"
-                raise refuse("--nodes", f"{count} cannot be had, only {have}: {why}", f"write --nodes {have}")
+                why = "clusters hold the other nodes" if have > count else "there is no node to copy"
+                raise refuse(
+                    "--nodes", f"{count} nodes are not available, only {have}: {why}", f"write --nodes {have}"
+                )
         return ledger
 
     return make
@@ -210,7 +212,7 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
         inside = f" of {question.cluster_id}" if question.cluster_id is not None else ""
         notes = "; ".join((f"there is no job{inside} in it", *question.workload.notes))
         raise BadSpec(
-            f"nothing to play from {question.workload.name}: {notes}", fix="choose another workload"
+            f"no jobs to simulate from {question.workload.name}: {notes}", fix="choose another workload"
         )
     runs: list[dict[str, object]] = []
     base: Figures | None = None

@@ -160,7 +160,7 @@ def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool)
     if request.entry is not None:
         raise BadSpec(
             "--per-node: each member gets the whole of its virtual node, --entrypoint-* does not apply",
-            fix="leave out --entrypoint-*; what each node has is said by the spec or --num-cpus",
+            fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
         )
 
 
@@ -228,7 +228,7 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     if not row["divisible"] and request.spec is not None:
         raise BadSpec(
             f"--virtual-cluster or --num-cpus: {wanted} is indivisible, jobs share it and have no part of their own",
-            fix="say with --entrypoint-num-cpus what the command needs, or submit to a divisible cluster",
+            fix="request resources for the command with --entrypoint-num-cpus, or submit to a divisible cluster",
         )
     return wanted, not row["divisible"]
 
@@ -258,6 +258,6 @@ def _no_cluster(store: Store, cluster_id: str) -> NotFound:
     guess = nearest(cluster_id, [*known, PRIMARY_ALIAS])
     return NotFound(
         f"there is no virtual cluster {cluster_id}",
-        fix=f"did you mean {guess}?" if guess else "`vctl vc list` shows them",
+        fix=f"did you mean {guess}?" if guess else "see `vctl vc list`",
         details={"cluster_id": cluster_id},
     )

@@ -59,7 +59,10 @@ class TaskReasons:
         named, places = pinned_to(task), self._places(task)
         if named is not None and not places:
             where = cluster_text(task.cluster_id)
-            return jb.INFEASIBLE, f"its strategy names {named}, on which {where} has nothing that takes work"
+            return (
+                jb.INFEASIBLE,
+                f"its strategy names {named}, where {where} has no virtual node that takes work",
+            )
         if not any(self._holds(slot, task) for slot in places) and not self._may_ever_grow(task):
             return jb.INFEASIBLE, self._too_large(task, places)
         if short.fits:

@@ -135,9 +135,7 @@ def _row(store: Store, ref: str) -> Row:
         found = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
         row = found[0] if found else None
     if row is None:
-        raise NotFound(
-            f"there is no task {ref!r}", fix="`vctl task list -a` shows all tasks", details={"task": ref}
-        )
+        raise NotFound(f"there is no task {ref!r}", fix="see `vctl task list -a`", details={"task": ref})
     return row
 
 

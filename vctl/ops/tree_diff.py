@@ -73,7 +73,7 @@ def logical_row(store: Store, cluster_id: str) -> Row:
     if row["kind"] != LOGICAL:
         raise BadSpec(
             f"{cluster_id} is a {row['kind']} cluster, and files describe those made by name",
-            fix="`vctl vc list --filter kind=logical` shows them",
+            fix="see `vctl vc list --filter kind=logical`",
         )
     return row
 

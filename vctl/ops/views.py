@@ -97,7 +97,7 @@ def current_node(store: Store, vnode_id: str | None) -> forms.Form:
         cluster_id = PRIMARY if row is None else row["cluster_id"]
         slot = slots_of(store, cluster_id).get(vnode_id)
     if slot is None:
-        raise NotFound(f"there is no virtual node {vnode_id}", fix="`vctl nodes` shows them")
+        raise NotFound(f"there is no virtual node {vnode_id}", fix="see `vctl nodes`")
     form = _node(slot, cluster_id)
     used = {name: total - slot.free.get(name, 0) for name, total in slot.total.items()}
     return {

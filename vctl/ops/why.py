@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 MOST_AHEAD = 100
 """So many of those ahead are listed; ``queue_position`` counts them all."""
-STARTS_NOW = "nothing stands in its way: a scheduler starts it in its next round"
+STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
 """So many of those who would end are named in the message; the list has them all."""
 GATES = (jb.HELD, jb.DEPENDENCY, jb.BEGIN_TIME, jb.ARRAY_LIMIT, jb.BACKOFF)
-CUT = "not everything was tried: the search for changes ended at its budget"
+CUT = "the search for changes reached its budget; some changes were not tested"
 
 
 def why(store: Store, ref: str | int) -> forms.Form:
@@ -53,7 +53,7 @@ def why(store: Store, ref: str | int) -> forms.Form:
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] += (
-                    f", and ends for {leaving['winner']}, which has a higher priority,"
+                    f", and is preempted by {leaving['winner']}, which has a higher priority,"
                     f" at {forms.timestamp(leaving['ends_at'])} at the latest"
                 )
             return answer
@@ -115,9 +115,9 @@ def _number(store: Store, ref: str | int) -> int:
 def _answer(form: forms.Form) -> forms.Form:
     words = form["message"]
     if form["status"] == jb.RUNNING:
-        words = f"it runs since {form['started_at']}"
+        words = f"it has been running since {form['started_at']}"
     elif form["status"] in jb.FINAL:
-        words = f"it is over since {form['ended_at']}" + (f": {words}" if words else "")
+        words = f"it ended at {form['ended_at']}" + (f": {words}" if words else "")
     return {
         "job_id": form["job_id"],
         "submission_id": form["submission_id"],

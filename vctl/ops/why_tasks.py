@@ -16,7 +16,7 @@ from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
 MOST_AHEAD = 100
-CUT = "not everything was tried: the search for changes ended at its budget"
+CUT = "the search for changes reached its budget; some changes were not tested"
 
 
 def why_task(store: Store, row: Row) -> forms.Form:
@@ -54,7 +54,7 @@ def why_task(store: Store, row: Row) -> forms.Form:
     answer["nodes"] = obstacles_of_task(situation, task)
     trials = TaskTrials(situation, task, others)
     if trials.starts():
-        answer["message"] = f"{answer['message']}; nothing stands in its way"
+        answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     found, cut = helpful(trials, situations.kinds_of_nodes(situation))
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
@@ -64,9 +64,9 @@ def why_task(store: Store, row: Row) -> forms.Form:
 
 def _words(row: Row, message: str | None) -> str | None:
     if row["state"] == tk.RUNNING:
-        return f"it runs since {forms.timestamp(row['started_at'])}"
+        return f"it has been running since {forms.timestamp(row['started_at'])}"
     if row["state"] in tk.FINAL:
-        return f"it is over since {forms.timestamp(row['ended_at'])}" + (f": {message}" if message else "")
+        return f"it ended at {forms.timestamp(row['ended_at'])}" + (f": {message}" if message else "")
     return message
 
 

@@ -165,7 +165,7 @@ def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
 def _verdict_on_share(node: Node, total: Amounts, need: Amounts, have: Amounts) -> NodeVerdict:
     """A minimum may be split over nodes: one that has some of it is no obstacle, however little that is."""
     if not any(total.get(name, 0) for name in need):
-        return NodeVerdict(node.node_id, INFEASIBLE, need, have, "it has none of this")
+        return NodeVerdict(node.node_id, INFEASIBLE, need, have, "it has none of these resources")
     if not node.schedulable:
         return NodeVerdict(node.node_id, FEASIBLE, need, have, f"the node is {node.state}")
     word = AVAILABLE if any(amount > 0 for amount in have.values()) else FEASIBLE

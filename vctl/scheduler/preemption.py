@@ -100,7 +100,7 @@ class Preemptor:
         return True
 
     def lapse(self, job: PendingJob) -> None:
-        """What is kept for a job ends if nobody is awaited for it: it does not fit all the same."""
+        """What is kept for a job ends if nobody is awaited for it: it still does not fit."""
         own = self.holds.earmarks.get(job.job_id)
         if self._active and own is not None and not own.awaited:
             self.holds.drop(job.job_id)

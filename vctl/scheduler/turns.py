@@ -133,7 +133,9 @@ class Turn:
         self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation], *, more: bool = False
     ) -> None:
         names = ", ".join(one.submission_id for one in binding)
-        self._pass(job, lane, rest, jb.HEAD_OF_LINE, f"it would use what is reserved for {names}", more=more)
+        self._pass(
+            job, lane, rest, jb.HEAD_OF_LINE, f"it would use resources reserved for {names}", more=more
+        )
 
     def _pass(
         self,
@@ -171,7 +173,7 @@ class Turn:
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.earmarks:
-            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is before it and must start first")
+            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first")
             return True
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:

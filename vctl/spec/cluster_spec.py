@@ -110,7 +110,7 @@ def parse_cluster_spec(
     ):
         raise refuse(
             fields[min(others)][1],
-            f"{REPLICAS} cannot be combined with it in a logical cluster",
+            f"it cannot be combined with {REPLICAS} in a logical cluster",
             f"give either {REPLICAS} or resources",
         )
     named = bool(groups or any(counts.values()) or (logical and REPLICAS in fields))
@@ -154,7 +154,7 @@ def _unknown(key: str, path: str, known: tuple[str, ...]) -> BadSpec:
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in key[:100])
     older = _OLDER.get(snake)
     if older in known:
-        return refuse(path, f"{key} is not called so", f"write {older}")
+        return refuse(path, f"unknown field {show(key)}", f"write {older}")
     if not nearest(key, known):
         for where, names in (("the spec", SPEC_FIELDS), ("a group", GROUP_FIELDS), ("a node", NODE_FIELDS)):
             if snake in names or older in names:
@@ -171,7 +171,9 @@ def parse_replica_sets(value: object, path: str, *, cluster_id: str | None = Non
         if cluster_id is not None:
             _check_like_ant_ray(template, count, here, cluster_id)
         if not template or len(template) > 253 or not template.isprintable():
-            raise refuse(here, f"{show(template)} is not a template id", "vctl node list shows the templates")
+            raise refuse(
+                here, f"{show(template)} is not a template id", "see `vctl node list` for the templates"
+            )
         counts[template] = as_count(count, here, "a replica count", most=MAX_REPLICAS)
     return counts
 
@@ -181,7 +183,7 @@ def _check_like_ant_ray(template: str, count: object, path: str, cluster_id: str
     if isinstance(count, int) and not isinstance(count, bool) and count < 0:
         problem, fix = f"replicas({show(count)}) must >= 0", "write a final count of 0 or more"
     elif not template:
-        problem, fix = "template_id is empty", "vctl node list shows the templates"
+        problem, fix = "template_id is empty", "see `vctl node list` for the templates"
     if problem:
         message = f"Invalid request, {problem}, virtual_cluster_id: {cluster_id}"
         raise BadSpec(message, fix=fix, details={"path": path})

@@ -46,7 +46,9 @@ def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
         raise refuse(path, "the virtual cluster id is empty", f"write an id, or {PRIMARY_ALIAS}")
     cluster_id = full_cluster_id(cluster_id)
     if len(cluster_id) > 1024 or not all(_is_part(part) for part in cluster_id.split(JOB_MARK)):
-        raise refuse(path, f"{show(cluster_id)} is not a virtual cluster id", "vctl vc list shows the ids")
+        raise refuse(
+            path, f"{show(cluster_id)} is not a virtual cluster id", "see `vctl vc list` for the ids"
+        )
     return cluster_id
 
 

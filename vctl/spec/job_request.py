@@ -83,11 +83,13 @@ class JobRequest:
         check_seconds(self.grace_s, "grace")
         check_seconds(self.backoff_s, "backoff")
         if self.label and not self.per_node:
-            raise refuse("label", "there is one process, and no rank", "add --per-node, or leave --label out")
+            raise refuse(
+                "label", "only a job with --per-node has ranks", "add --per-node, or leave --label out"
+            )
         if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
             raise refuse(
                 self.attach[0],
-                "one process reads it, once",
+                "only one process can read it, and only once",
                 "leave out --per-node, --array and --max-retries",
             )
         if self.time_limit_s == 0:

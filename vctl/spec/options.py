@@ -154,7 +154,11 @@ def parse_warning_signal(text: str, path: str = "--signal") -> WarningSignal:
         fix = did_you_mean(name, names) if name else "write USR1@60"
         raise refuse(path, f"{show(text)} does not name a signal", fix)
     if name in ("KILL", "STOP"):
-        raise refuse(path, f"no process can notice {name}, so it is no warning", "write USR1@60 or TERM@60")
+        raise refuse(
+            path,
+            f"a process cannot catch {name}, so it cannot serve as a warning",
+            "write USR1@60 or TERM@60",
+        )
     return WarningSignal(name, names[name], parse_duration(before, path) if at else DEFAULT_WARNING_S)
 
 

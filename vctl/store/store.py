@@ -116,7 +116,7 @@ class Store:
                 raise
             holder = database.write_lock_holder(database.database_path(self.home))
             raise Unreachable(
-                f"the state is being written by {holder} for longer than {self.lock_timeout_s:g} s",
+                f"the state has been locked by {holder} for more than {self.lock_timeout_s:g} s",
                 fix="try again, or end that process",
             ) from None
         try:
@@ -250,7 +250,7 @@ class Store:
         if newest != self.epoch:
             raise Fenced(
                 f"scheduler {newest} has taken over from {self.epoch}",
-                fix="nothing to do: the newer one rules",
+                fix="no action is needed: the newer scheduler is in charge",
             )
 
     def last_reign(self) -> sqlite3.Row | None:

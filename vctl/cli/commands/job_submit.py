@@ -275,10 +275,10 @@ def _attached(
 
     option = "--pty" if terminal else "--stdin"
     if terminal and stdin:
-        raise BadSpec("--stdin: a terminal is its own input", fix="leave out --stdin")
+        raise BadSpec("--stdin: a job with a terminal reads from that terminal", fix="leave out --stdin")
     if no_wait:
         raise BadSpec(
-            f"{option}: --no-wait leaves nobody to read from", fix=f"leave out --no-wait, or {option}"
+            f"{option}: it cannot be combined with --no-wait", fix=f"leave out --no-wait, or {option}"
         )
     if call.config.get("address"):
         raise NotPermitted(

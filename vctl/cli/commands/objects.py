@@ -137,7 +137,7 @@ def _lease(call: Call, ref: str) -> Data:
     for lease in leases.list_leases(call.store):
         if str(lease["lease_id"]) == ref:
             return lease
-    raise NotFound(f"there is no lease {ref!r}", fix="`vctl lease list` shows them")
+    raise NotFound(f"there is no lease {ref!r}", fix="see `vctl lease list`")
 
 
 def _events(call: Call, cluster: str) -> Items:
@@ -214,7 +214,7 @@ def get(
 ) -> Answer:
     """Show one object."""
     if ref is None:
-        raise BadSpec(f"vctl get {res} needs an id", fix=f"`vctl list {res}` shows them all")
+        raise BadSpec(f"vctl get {res} needs an id", fix=f"name one from `vctl list {res}`")
     kind = KINDS[res]
     assert kind.one is not None
     data = kind.one(call, ref)
