@@ -134,11 +134,11 @@ REFUSED = {
     "jobs": ("--model lublin --jobs 0", "--jobs"),
     "load": ("--model lublin --load 0", "--load"),
     "factor": ("--model lublin --limit-factor 0", "--limit-factor"),
-    "writing a trace": ("--trace x --write y", "--write: it is for jobs made by a model only"),
-    "the model's jobs of the history": ("--jobs 5", "--jobs: it is for jobs made by a model only"),
-    "the model's load of a trace": ("--trace x --load 1", "--load: it is for jobs made by a model only"),
-    "nodes of a model": ("--model lublin --node-resources {}", "--node-resources: it is for a trace only"),
-    "a template of a trace": ("--trace x --template t", "--template: it is for recorded jobs only"),
+    "writing a trace": ("--trace x --write y", "--write: it applies to jobs made by a model only"),
+    "the model's jobs of the history": ("--jobs 5", "--jobs: it applies to jobs made by a model only"),
+    "the model's load of a trace": ("--trace x --load 1", "--load: it applies to jobs made by a model only"),
+    "nodes of a model": ("--model lublin --node-resources {}", "--node-resources: it applies to a trace only"),
+    "a template of a trace": ("--trace x --template t", "--template: it applies to recorded jobs only"),
     "a slip in an order": ("--model lublin --policy fiar/strict", "did you mean fair?"),
 }
 

@@ -33,7 +33,7 @@ def refused(change: Callable[[], object]) -> Conflict:
     with pytest.raises(Conflict) as caught:
         change()
     assert caught.value.details["kept_for"] == ["w"]
-    assert "kept for w" in caught.value.problem + caught.value.fix
+    assert "reserved for w" in caught.value.problem + caught.value.fix
     assert caught.value.exit_code == 5
     return caught.value
 

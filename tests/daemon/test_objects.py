@@ -236,9 +236,9 @@ def test_the_owner_ends(site: Site) -> None:
 
 def test_a_name_has_one_maker_and_one_object(site: Site) -> None:
     maker = site.task("j", 9, outputs=("a",), running=False)
-    with pytest.raises(Conflict, match=f"{maker} makes a already"):
+    with pytest.raises(Conflict, match=f"{maker} produces a already"):
         site.task("j", 1, outputs=("a",), running=False)
-    with pytest.raises(Conflict, match="makes a already"):
+    with pytest.raises(Conflict, match="produces a already"):
         site.put("a")
     tasks.cancel(site.store, maker)
     site.put("a")
@@ -250,7 +250,7 @@ def test_a_name_has_one_maker_and_one_object(site: Site) -> None:
 
 def test_putting(site: Site) -> None:
     waiting = site.task("j", 1, **uses("a"))
-    with pytest.raises(BadSpec, match="from inside a job"):
+    with pytest.raises(BadSpec, match="only inside a job"):
         objects.put(site.store, "a", environment={})
     inside = {"VCTL_SUBMISSION_ID": "j", "VCTL_NODE_ID": "n1"}
     with pytest.raises(NotFound, match="there is no a"):
