@@ -137,7 +137,10 @@ REFUSED = {
     "writing a trace": ("--trace x --write y", "--write: it applies to jobs made by a model only"),
     "the model's jobs of the history": ("--jobs 5", "--jobs: it applies to jobs made by a model only"),
     "the model's load of a trace": ("--trace x --load 1", "--load: it applies to jobs made by a model only"),
-    "nodes of a model": ("--model lublin --node-resources {}", "--node-resources: it applies to a trace only"),
+    "nodes of a model": (
+        "--model lublin --node-resources {}",
+        "--node-resources: it applies to a trace only",
+    ),
     "a template of a trace": ("--trace x --template t", "--template: it applies to recorded jobs only"),
     "a slip in an order": ("--model lublin --policy fiar/strict", "did you mean fair?"),
 }
