@@ -99,4 +99,13 @@ print(json.dumps([len(before), len(c.physical_nodes.list())]))
 
 def test_the_option_stands_only_where_it_means_something() -> None:
     found = {path for path, command in catalog.load_all().items() if "no_local_node" in command.common}
-    assert found == {"job submit", "vc create", "vc update", "vc plan", "vc apply", "daemon", "serve"}
+    assert found == {
+        "job submit",
+        "job rerun",
+        "vc create",
+        "vc update",
+        "vc plan",
+        "vc apply",
+        "daemon",
+        "serve",
+    }

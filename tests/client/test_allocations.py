@@ -226,3 +226,18 @@ def test_devices_of_the_allocation_are_seen(daemon: Site) -> None:
     )
     busy.stop()
     assert (told["inside"], told["after"]) == ("1", "5")
+
+
+def test_a_block_that_does_nothing_ends_well(daemon: Site) -> None:
+    """Its job may be over before the program looks at it: it ended by the program's own word."""
+    daemon.nodes(1)
+    told = run(
+        daemon,
+        """
+        for _ in range(5):
+            with VirtualCluster(flexible_resource_max={"CPU": 1}):
+                pass
+        tell(done=True)
+        """,
+    )
+    assert told["done"]

@@ -126,9 +126,3 @@ def test_importing_it_imports_nothing() -> None:
     code = "import sys; had = set(sys.modules); import vctl; print(sorted(set(sys.modules) - had))"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['vctl']"
-
-
-def test_outside_a_job() -> None:
-    with pytest.raises(BadSpec, match="inside a job") as caught, VirtualCluster():
-        pass
-    assert "vctl job submit" in caught.value.fix

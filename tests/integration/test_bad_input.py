@@ -193,7 +193,7 @@ CASES: dict[str, tuple[list[str], int, str]] = {
         ["node", "add", "--simulated", "--resources", '{"CPU": 1}', "--count", "9" * 20], 2, "--count"),
     "a tail without end": (["job", "logs", "target", "--tail", "9" * 20], 2, "--tail"),
     # the rest
-    "an unknown command": (["submit", "--", "true"], 2, "vctl job submit"),
+    "an unknown command": (["submit", "--", "true"], 2, "vctl run"),
     "an unknown command of a group": (["job", "sumbit"], 2, "vctl job submit"),
     "an unknown filter": (["list", "jobs", "--filter", "stat=x"], 2, "--filter"),
     "an unknown form": (["status", "--output", "xml"], 2, "--output"),

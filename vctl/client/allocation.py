@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.client import forms, inside
 from vctl.client.handles import Job
-from vctl.core.jobs import FINAL, PENDING
+from vctl.core.jobs import FINAL, PENDING, SUCCEEDED
 from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class Allocation:
             self._line.sendall(b"0" if orderly else b"1")
         self._line.close()
         try:
-            form = self.job.info()
             self.job.wait()
+            form = self.job.info()
         except NotFound:
             return  # it was deleted
-        if orderly and form["status"] in FINAL:
+        if orderly and form["status"] != SUCCEEDED:  # it succeeds by our word alone
             raise Conflict(
                 f"allocation {self.job.submission_id} ended before the program did: {form['status']}, {_why(form)}",
                 fix="work since then may have run without these resources; run it again",
