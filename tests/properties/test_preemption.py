@@ -23,6 +23,7 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
+from vctl.scheduler import preemption
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.preemption import Preempt
 
@@ -204,3 +205,42 @@ def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
     wanted = best_by_brute_force(there, job, losses) if losses else None
     found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
     assert found == ([wanted] if wanted else [])
+
+
+# ---- a search that has cost enough (spec 8: lower priority first; spec 18: a round is bounded) ----
+
+
+@pytest.mark.parametrize("seed", range(500, 700))
+def test_a_random_contest_with_rough_searches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "MOST_STEPS", 1)
+    check(seed)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds somebody whenever anybody helps, and all of them are needed on their node."""
+    rng = Random(seed)
+    there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 3))]))
+    for number in range(rng.randint(2, 8)):
+        there.now = rng.randint(0, 900)
+        there.submit(f"low{number}", rng.randint(0, 2), SPECS[rng.randrange(len(SPECS))](rng))
+        there.round(preempts=False)
+    for job_id in list(there.queue.jobs):
+        there.queue.drop(job_id)
+    there.now = 1_000
+    job = there.queue.jobs[there.submit("w", 9, SPECS[rng.randrange(len(SPECS))](rng))]
+    monkeypatch.setattr(preemption, "MOST_STEPS", 1)
+    plan = there.round()
+    if plan.starts:
+        return
+    losses = dict.fromkeys(there.begun, 1)
+    wanted = best_by_brute_force(there, job, losses) if losses else None
+    found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
+    assert bool(found) == bool(wanted)
+    if wanted:
+        priority_of = {n: there.running.jobs[n].priority for n in there.begun}
+        assert max(priority_of[n] for n in found[0]) == max(priority_of[n] for n in wanted)
+        twin = after(there.ledger, there, tuple(found[0]))
+        assert isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed)

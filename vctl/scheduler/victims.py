@@ -1,6 +1,7 @@
 """Which of several running jobs have to go so that something fits: on every level of priority as little as possible.
 
-The question "does it fit when these have gone?" is the caller's; more of them gone never hurts it.
+The question "does it fit when these have gone?" is the caller's; more of them gone never hurts it. The caller also
+says when the search has cost enough: from then on only the levels of priority are told apart, by bisection.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ Fits = Callable[[frozenset[int]], bool]
 
 
 class _Asked:
-    """Answers that are known, and how many may still be asked for."""
+    """Answers that are known, and whether more may be asked for."""
 
-    def __init__(self, fits: Fits) -> None:
+    def __init__(self, fits: Fits, has_cost_enough: Callable[[], bool]) -> None:
         self._fits = fits
+        self._has_cost_enough = has_cost_enough
         self._known: dict[frozenset[int], bool] = {}
 
-    @property
     def is_spent(self) -> bool:
-        return len(self._known) >= MOST_QUESTIONS
+        return len(self._known) >= MOST_QUESTIONS or self._has_cost_enough()
 
     def __call__(self, gone: frozenset[int]) -> bool:
         if gone not in self._known:
@@ -59,13 +60,17 @@ def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
     return max(0, elapsed_ns) // 10**6 * share
 
 
-def choose(candidates: Sequence[Victim], fits: Fits) -> list[Victim] | None:
+def choose(
+    candidates: Sequence[Victim], fits: Fits, has_cost_enough: Callable[[], bool] = lambda: False
+) -> list[Victim] | None:
     """Who has to go; None when it would not help even if all went, an empty list when nobody has to.
 
     From the highest level of priority down: least work lost on the level, counting all those below it as gone; equals
     by fewest victims, then the newest first, then the lowest number. None of them could be left out.
+
+    A search that has cost enough asks a question more for each halving of the levels, and takes a level whole.
     """
-    asked = _Asked(fits)
+    asked = _Asked(fits, has_cost_enough)
     if asked(frozenset()):
         return []
     levels: dict[int, list[Victim]] = {}
@@ -87,7 +92,11 @@ def choose(candidates: Sequence[Victim], fits: Fits) -> list[Victim] | None:
             low, high = (low, middle) if asked(fixed | below[middle]) else (middle, high)
         if high == 0:
             return chosen
+        if asked.is_spent():
+            return chosen + [one for level in order[:high] for one in level]
         chosen += _least(order[high - 1], fixed | below[high - 1], asked)
+        if asked.is_spent():
+            return chosen + [one for level in order[: high - 1] for one in level]
         top = high - 1
 
 
@@ -100,7 +109,7 @@ def _enough(order: list[list[Victim]], asked: _Asked) -> int | None:
     while not asked(_numbers([one for _, one in line[:size]])):
         if size == len(line):
             return None
-        size = min(2 * size or 1, len(line)) if size < MOST_AT_FIRST else len(line)
+        size = min(2 * size or 1, len(line)) if size < MOST_AT_FIRST and not asked.is_spent() else len(line)
     return line[size - 1][0] if size else 0
 
 
@@ -120,6 +129,8 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
     rest = order
     while rest:
         fixed, size = gone | _numbers(kept), len(rest)
+        if asked.is_spent():
+            return kept + rest
         last, low, high = 0, -1, size  # the last ``high`` of the rest are enough, the last ``low`` are not
         while high - low > 1:
             does = asked(fixed | _numbers(rest[size - last :]))
@@ -155,7 +166,7 @@ def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> list[V
     for mask in sorted(range(1, whole + 1), key=lambda m: (losses[m], m.bit_count(), _ranks(m))):
         if any(mask & ~known == 0 for known in failing):
             continue
-        if asked.is_spent:
+        if asked.is_spent():
             return None
         if asked(gone | _numbers(_members(level, mask))):
             return _members(level, mask)
