@@ -135,7 +135,7 @@ def test_what_cannot_be_repaired_is_set_aside_and_told(tree: Life) -> None:
     told = tree.replay(dry_run=True)
     assert told[2] == []
     assert len(told[3]) == 1
-    assert "does not lie inside its parent" in told[3][0]
+    assert "is not inside its parent" in told[3][0]
     tree.replay()
     assert tree.replay() == [[]] * 6
     tree.turn()

@@ -346,7 +346,7 @@ def test_what_is_used_is_not_pruned(store: Store) -> None:
 
 def test_places_that_cannot_be(store: Store) -> None:
     apply(store, DEEP)
-    with pytest.raises(Conflict, match="a cluster stays where it was made") as moved:
+    with pytest.raises(Conflict, match="a cluster cannot move to another parent") as moved:
         plan(store, flat({"id": "text", "spec": {}}))
     assert moved.value.details["path"] == "clusters[0]"
     with pytest.raises(NotFound):

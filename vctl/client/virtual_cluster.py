@@ -138,7 +138,8 @@ class VirtualCluster:
                         raise
                     if give_up is not None and time.monotonic() >= give_up:
                         raise TimedOut(
-                            f"no room for a virtual cluster in {parent} for {self.timeout_s:g} s: {error.problem}",
+                            f"the virtual cluster did not start in {parent} within {self.timeout_s:g} s:"
+                            f" {error.problem}",
                             fix="ask for less, wait longer with timeout_s, or free resources;"
                             " `vctl vc tree` shows their holders",
                             details=error.details,

@@ -224,7 +224,7 @@ def remove_left_over(store: Store) -> list[str]:
     for job_id, attempt, node_id in left_over(store):
         files.remove(store.home, job_id, attempt, node_id)
         done.append(
-            f"removed the objects of job {job_id}, attempt {attempt}, on {node_id}, which nobody needs"
+            f"removed the objects of job {job_id}, attempt {attempt}, on {node_id}, which no job needs"
         )
     return done
 

@@ -108,7 +108,7 @@ def _vnode_references(facts: _Facts) -> Iterator[str]:
             yield f"virtual node {vnode_id}: its parent {vnode['parent_vnode_id']} does not exist"
             continue
         if above["node_id"] != vnode["node_id"]:
-            yield f"virtual node {vnode_id}: its parent lies on another node"
+            yield f"virtual node {vnode_id}: its parent is on another node"
         if above.get("cluster_id", PRIMARY) != owner["parent_id"]:
             yield f"virtual node {vnode_id}: its parent is not of the parent cluster {owner['parent_id']}"
 
@@ -137,7 +137,7 @@ def _conservation(facts: _Facts) -> Iterator[str]:
     for slot_id, holders in _holders(facts).items():
         slot = facts.slot(slot_id)
         if slot is None:
-            yield f"{holders[0][0]}: the virtual node {slot_id} that it lies in does not exist"
+            yield f"{holders[0][0]}: its virtual node {slot_id} does not exist"
             continue
         used: dict[str, int] = defaultdict(int)
         for _, holder in holders:

@@ -197,8 +197,8 @@ def _clusters(
             if _lies_inside(done.ledger, cluster, vnode):
                 done.ledger.carve(vnode)
             else:
-                repair.set_aside(store, "vnodes", vnode_row, "does not lie inside its parent")
-                actions.append(f"set aside virtual node {vnode.vnode_id}: it does not lie inside its parent")
+                repair.set_aside(store, "vnodes", vnode_row, "is not inside its parent")
+                actions.append(f"set aside virtual node {vnode.vnode_id}: it is not inside its parent")
 
 
 def _lies_inside(ledger: Ledger, cluster: Cluster, vnode: VNode) -> bool:

@@ -117,8 +117,8 @@ def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster]
             return
         if old.parent_id != cluster.parent_id:
             raise Conflict(
-                f"{cluster.cluster_id} lies in {old.parent_id}, and a cluster stays where it was made",
-                fix="describe it there, or delete it first",
+                f"{cluster.cluster_id} is in {old.parent_id}, and a cluster cannot move to another parent",
+                fix="put it there in the file, or delete the cluster first",
             )
         if old.state == "REMOVING":
             raise Conflict(f"cluster {cluster.cluster_id} is being removed", fix="wait until it is gone")
