@@ -44,6 +44,7 @@ def rounds(count: int, collection: Collection | None) -> list[float]:
     taken: list[float] = []
     if collection is not None:
         collection.start()
+        collection.settle()
     try:
         for turn in range(count):
             for number in range(20):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.scheduler.trace import Given, Trace, used
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, PRIORITY, SECOND, SHORTEST, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, OFF, PRIORITY, SECOND, SHORTEST, QueuePolicy
 from vctl.scheduler.orders import ORDERS, order_key
+from vctl.scheduler.queueing import Queue
 
 CASES = {
     "fifo: by arrival, whatever the priority": (FIFO, None, "a+0@0 b+5@1 c+1@2", "abc"),
@@ -49,6 +52,44 @@ def test_who_goes_first(order: str, ageing: int | None, given: str, want: str) -
 
 def test_every_order_is_in_the_table() -> None:
     assert {order for order, *_ in CASES.values()} == set(ORDERS)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("by_user", [None, 2])
+@pytest.mark.parametrize("preempts", [False, True])
+def test_a_queue_filed_at_once_is_the_queue_filed_one_by_one(
+    order: str, by_user: int | None, preempts: bool
+) -> None:
+    """A scheduler files what waits at its start in one go, and after new settings (spec 10)."""
+    chance = random.Random(7)
+    policy = QueuePolicy(order, max_running_per_user=by_user, preemption="requeue" if preempts else OFF)
+    jobs = [
+        PendingJob(
+            number, f"j{number}", PRIMARY, chance.choice("xyz"), ClusterSpec(), {}, chance.randrange(-2, 3),
+            begin_at_ns=chance.choice((None, None, 5)), user=chance.choice("uv"),
+            submitted_at_ns=chance.randrange(99), time_limit_ns=chance.choice((None, 60, 3600)),
+        )
+        for number in range(200)
+    ]  # fmt: skip
+    chance.shuffle(jobs)
+    one_by_one, at_once, anew = Queue(PRIMARY, policy), Queue(PRIMARY, policy), Queue(PRIMARY)
+    for job in jobs:
+        one_by_one.put(job)
+    at_once.put_all({job.job_id: job for job in jobs[:150]})
+    at_once.put_all({job.job_id: job for job in jobs[150:]})
+    anew.put_all({job.job_id: job for job in jobs})
+    anew.arrange(policy)
+    want = filed(one_by_one)
+    assert sum(len(lane) for lane in want.values()) == 200
+    assert filed(at_once) == filed(anew) == want
+    assert at_once.timed == anew.timed == one_by_one.timed != set()
+
+
+def filed(queue: Queue) -> dict[tuple[str, object], list[tuple[int, int]]]:
+    """The lanes of a queue, in order."""
+    return {
+        (name, key): lane.order for name, shape in queue.shapes.items() for key, lane in shape.lanes.items()
+    }
 
 
 def test_users_take_turns_by_what_they_hold() -> None:

@@ -142,3 +142,33 @@ def test_a_second_stop_request_keeps_the_time_and_takes_the_grace(store: Store, 
         "StoppedByUser",
         1,
     )
+
+
+def test_the_queue_as_values_is_the_queue_as_rows(store: Store) -> None:
+    """A scheduler reads its queue at the start in one go (spec 17); each value is the one its row has."""
+    with store.together():
+        for number in range(40):
+            job_id = queue(
+                store,
+                f"j{number}",
+                number % 3 - 1,
+                "ab"[number % 2],
+                "RUNNING" if number % 7 == 3 else "PENDING",
+            )
+            store.db.execute(
+                "UPDATE jobs SET held = ?, begin_at = ?, time_limit_s = ?, per_node = ?, user = ? WHERE job_id = ?",
+                (
+                    number % 5 == 4,
+                    number or None,
+                    None if number % 3 else 1.5,
+                    number % 2,
+                    "uv"[number % 2],
+                    job_id,
+                ),
+            )
+    found = list(queues.pending(store))
+    assert found == [rows.pending(jobs.get(store, job.job_id)) for job in found]  # type: ignore[arg-type]
+    assert [job.job_id for job in found] == [row["job_id"] for row in queues.pending_rows(store)]
+    assert len(found) == sum(number % 7 != 3 and number % 5 != 4 for number in range(40))
+    assert {type(job.per_node) for job in found} == {bool}
+    assert {job.time_limit_ns for job in found} == {None, 1_500_000_000}

@@ -39,10 +39,12 @@ class Collection:
         self._taken_over = False
 
     def start(self) -> None:
-        """Everything that exists now stays."""
+        """From here on nothing is collected unless ``between`` does it."""
         gc.disable()
         self._taken_over = True
-        gc.collect()
+
+    def settle(self) -> None:
+        """Everything that exists now stays. What little of it is garbage waits for the next thaw."""
         gc.freeze()
 
     def stop(self) -> None:

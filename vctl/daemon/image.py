@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from vctl.core.jobs import Run
+from vctl.core.jobs import PendingJob, Run
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import CANCELLED, Lease, PendingTask
 from vctl.daemon.preemptions import Preemptions
@@ -104,11 +104,26 @@ class Image:
     def enqueue(self, row: Row) -> None:
         """A job waits for its turn."""
         job = rows.pending(row)
-        queue = self.queues.get(job.parent_id)
-        if queue is None:
-            queue = self.queues[job.parent_id] = Queue(job.parent_id)
-        queue.put(job)
+        self._queue(job.parent_id).put(job)
         self.parent_of[job.job_id] = job.parent_id
+
+    def enqueue_all(self, jobs: Iterable[PendingJob]) -> None:
+        """Everything that waits, where nothing waited yet."""
+        waiting: dict[str, dict[int, PendingJob]] = {}
+        for job in jobs:
+            parent_id, job_id = job.parent_id, job.job_id
+            if parent_id not in waiting:
+                waiting[parent_id] = {}
+            waiting[parent_id][job_id] = job
+            self.parent_of[job_id] = parent_id
+        for parent_id, found in waiting.items():
+            self._queue(parent_id).put_all(found)
+
+    def _queue(self, parent_id: str) -> Queue:
+        queue = self.queues.get(parent_id)
+        if queue is None:
+            queue = self.queues[parent_id] = Queue(parent_id)
+        return queue
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""

@@ -70,8 +70,9 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     orderly = False
     collection = Collection()
     try:
-        scheduler.start()
         collection.start()
+        scheduler.start()
+        collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
         orderly = not _loop(scheduler, signals, collection, lock, idle_s)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")

@@ -43,8 +43,7 @@ class Mirror(Image):
     def _read(cls, store: Store, rebuilt: replay.Replayed) -> Mirror:
         with store.snapshot():
             mirror = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
-            for row in queues.pending_rows(store):
-                mirror.enqueue(row)
+            mirror.enqueue_all(queues.pending(store))
             for row in jobs.running_rows(store):
                 mirror.note_running(row)
                 if row["stop_requested_at"] is not None:

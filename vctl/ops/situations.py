@@ -32,7 +32,7 @@ def load(store: Store) -> Situation:
     ]
     return Situation(
         ledger=ledger(store),
-        pending=[rows.pending(row) for row in queues.pending_rows(store)],
+        pending=list(queues.pending(store)),
         running=running,
         tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
         now_ns=store.clock(),

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from vctl.core.jobs import PendingJob
+from vctl.store import rows
 from vctl.store.store import Row, Store
+
+_PENDING = (
+    f"SELECT {', '.join(rows.PENDING)} FROM jobs"
+    " WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
+)
 
 
 def pending_rows(store: Store) -> list[Row]:
     """The queue: what waits for nothing but its turn, its resources or its time."""
-    return store.rows(
-        "SELECT job_id, submission_id, parent_cluster_id, shape, spec, entry, priority, held, begin_at, shares_parent,"
-        " per_node, user, submitted_at, time_limit_s FROM jobs"
-        " WHERE status = 'PENDING' AND held = 0 AND waits_for = 0 AND closed = 0"
-    )
+    return store.rows(_PENDING)
+
+
+def pending(store: Store) -> Iterator[PendingJob]:
+    """The same as values, at half the cost per job."""
+    cursor = store.db.cursor()
+    cursor.row_factory = None
+    return map(rows.pending_of, cursor.execute(_PENDING))
 
 
 def is_queued(row: Row) -> bool:

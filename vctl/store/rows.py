@@ -156,12 +156,27 @@ def running(row: Row, run_id: str) -> RunningJob:
     )  # fmt: skip
 
 
+PENDING = (
+    "job_id", "submission_id", "parent_cluster_id", "shape", "spec", "entry", "priority", "held", "begin_at",
+    "shares_parent", "per_node", "user", "submitted_at", "time_limit_s",
+)  # fmt: skip
+"""The columns of ``jobs`` that deciding needs."""
+
+
 def pending(row: Row) -> PendingJob:
     """A queued row of ``jobs``."""
+    return pending_of(tuple([row[column] for column in PENDING]))
+
+
+def pending_of(values: tuple[Any, ...]) -> PendingJob:
+    """The values of the columns ``PENDING``; with a hundred thousand jobs a name for each of them costs time."""
+    (
+        job_id, submission_id, parent_id, shape, spec_text, entry_text, priority, held, begin_at, shares_parent,
+        per_node, user, submitted_at, time_limit_s,
+    ) = values  # fmt: skip
     return PendingJob(
-        row["job_id"], row["submission_id"], row["parent_cluster_id"], row["shape"], spec(row["spec"]),
-        entry(row["entry"]), row["priority"], bool(row["held"]), row["begin_at"], bool(row["shares_parent"]),
-        bool(row["per_node"]), row["user"], row["submitted_at"], in_ns(row["time_limit_s"]),
+        job_id, submission_id, parent_id, shape, _specs.get(spec_text) or spec(spec_text), entry(entry_text),
+        priority, bool(held), begin_at, bool(shares_parent), bool(per_node), user, submitted_at, in_ns(time_limit_s),
     )  # fmt: skip
 
 
