@@ -220,7 +220,7 @@ def test_a_random_contest_with_rough_searches(seed: int, monkeypatch: pytest.Mon
 def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds somebody whenever anybody helps, and all of them are needed on their node."""
+    """It finds somebody whenever anybody helps, no higher level than it takes, and the job fits then."""
     rng = Random(seed)
     there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 3))]))
     for number in range(rng.randint(2, 8)):
