@@ -27,6 +27,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from tests import crowd
+from vctl.store.locks import SchedulerLock
 
 DOCS = Path(__file__).parent
 NOW_S = datetime(2026, 11, 20, 14, 30, tzinfo=UTC).timestamp()
@@ -54,6 +55,8 @@ def main(arguments: list[str]) -> int:
         assert world.scheduler is not None
         world.scheduler.last_round_ms = 1.25
         world.scheduler.beat()
+        lock = SchedulerLock(home)  # no command starts another one
+        assert lock.acquire("daemon")
         for name, line in SCREENS.items():
             for size in SIZES:
                 path = DOCS / "screens" / f"{name}-{size[0]}x{size[1]}.svg"
@@ -64,6 +67,7 @@ def main(arguments: list[str]) -> int:
                         path.parent.mkdir(exist_ok=True)
                         path.write_text(drawn, encoding="utf-8")
         world.close()
+        lock.release()
     finally:
         shutil.rmtree(home)
     for path in stale:

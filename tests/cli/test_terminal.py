@@ -55,7 +55,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def terminal(home: Path, size: tuple[int, int], *words: str, until: bytes | None = None) -> str:
-    """What a command writes to a terminal; it is interrupted once that was seen."""
+    """What a command writes to a terminal; it is interrupted once that was seen and it rests."""
     pid, fd = pty.fork()
     if pid == 0:
         os.execvpe(sys.executable, [sys.executable, "-m", "vctl", *words], environment(home))
@@ -68,9 +68,9 @@ def terminal(home: Path, size: tuple[int, int], *words: str, until: bytes | None
             except OSError:
                 break
             out += block
-            if until is not None and until in out:
-                until = None
-                os.kill(pid, signal.SIGINT)
+        elif until is not None and until in out:  # and nothing more comes
+            until = None
+            os.kill(pid, signal.SIGINT)
     os.waitpid(pid, 0)
     os.close(fd)
     return out.decode().replace("\r\n", "\n")

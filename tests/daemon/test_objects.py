@@ -144,6 +144,18 @@ def test_an_input_pulls_its_user_over_and_is_counted_where_it_lies(site: Site) -
     assert (site.used("primary"), object_views.list_objects(site.store)) == (0, ([], 0))
 
 
+def test_a_tree_that_takes_long_to_measure(site: Site) -> None:
+    """Spec 10: the end of a task is recorded when the sizes are known; what waits for them waits as long."""
+    script = "mkdir -p $VCTL_OBJECT_DIR/many && cd $VCTL_OBJECT_DIR/many && seq 1 9000 | xargs touch && echo 12 > a"
+    maker = site.task("j", 1, argv=("sh", "-c", script), outputs=("many",), running=False)
+    reader = site.task(
+        "j", 1, argv=("sh", "-c", "ls $VCTL_OBJECT_DIR/many | wc -l"), inputs=("many",), running=False
+    )
+    assert site.over(maker, reader) == [FINISHED] * 2
+    assert site.log(reader).strip() == "9001"
+    assert [one["size"] for one in object_views.list_objects(site.store)[0]] == [3]
+
+
 def test_a_chain_and_a_tree_of_files(site: Site) -> None:
     first = site.task(
         "j", 1, argv=("sh", "-c", 'mkdir "$VCTL_OBJECT_DIR/t" && echo hi > "$VCTL_OBJECT_DIR/t/f"'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.http.conftest import Running
@@ -30,6 +32,14 @@ def post(server: Running, cluster_id: str, counts: dict[str, int], **more: objec
     assert set(answer.json()) == {"result", "msg", "data"}
     assert answer.json()["result"] == (answer.status_code == 200)
     return answer.json() | {"status": answer.status_code}
+
+
+def started(server: Running, job_id: str) -> None:
+    """Wait until a job runs."""
+    give_up = time.monotonic() + 60
+    while server.http.get(f"/api/v1/jobs/{job_id}").json()["status"] != "RUNNING":
+        assert time.monotonic() < give_up, f"{job_id} does not start"
+        time.sleep(0.05)
 
 
 def revision(server: Running, cluster_id: str) -> int:
@@ -127,8 +137,7 @@ def test_removal_is_judged_before_addition(api: Running):
     assert post(api, "b", {"t": 1}, divisible=False)["result"]
     job = {"entrypoint": ["sleep", "60"], "cluster": "a", "virtual_cluster": {"replica_sets": {"t": 2}}}
     job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
-    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
-    assert api.http.get(f"/api/v1/jobs/{job_id}").json()["status"] == "RUNNING"
+    started(api, job_id)
     before = api.tree()
     refused = post(api, "a", {"x": 5}, divisible=True, revision=str(revision(api, "a")))
     assert (refused["status"], refused["msg"]) == (
@@ -219,7 +228,7 @@ def test_recommendations_never_exceed_what_was_asked(api: Running):
         "virtual_cluster": {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]},
     }
     job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
-    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
+    started(api, job_id)
     short = post(api, "a", {"t": 0}, divisible=True, revision=revision(api, "a"))
     assert short["data"]["replicaSetsToRecommend"] == {"t": 1}
     api.http.post(f"/api/v1/jobs/{job_id}/stop", json={"grace_s": 0})
@@ -256,7 +265,7 @@ def test_delete(api: Running):
 def test_delete_of_clusters_of_jobs(api: Running):
     job = {"entrypoint": ["sleep", "60"], "cluster": "a", "virtual_cluster": {"replica_sets": {"t": 1}}}
     job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
-    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
+    started(api, job_id)
     assert post(api, "b", {"t": 1})["result"]
 
     def delete(cluster_id: str):
@@ -283,7 +292,7 @@ def test_delete_of_clusters_of_jobs(api: Running):
 def test_jobs_show_only_when_asked_for(api: Running):
     job = {"entrypoint": ["sleep", "60"], "cluster": "a", "virtual_cluster": {"replica_sets": {"t": 1}}}
     job_id = api.http.post("/api/v1/jobs", json=job).json()["submission_id"]
-    api.http.get(f"/api/v1/jobs/{job_id}/wait", params={"timeout_s": 1})
+    started(api, job_id)
     names = [
         one["virtualClusterId"] for one in api.http.get("/virtual_clusters").json()["data"]["virtualClusters"]
     ]

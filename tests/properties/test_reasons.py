@@ -253,9 +253,12 @@ class Walk:
             assert fits(how, units, pieces, free) or self.limits.get(cluster) is not None, job
 
     def nodes(self, cluster: str) -> list[str]:
+        """Those that count for what could ever run: alive or draining."""
+        living = "(SELECT node_id FROM nodes WHERE state IN ('ALIVE', 'DRAINING'))"
         if cluster == PRIMARY:
-            return [row[0] for row in self.store.rows("SELECT node_id FROM nodes WHERE state <> 'DEAD'")]
-        return [row[0] for row in self.store.rows("SELECT node_id FROM vnodes WHERE cluster_id = ?", cluster)]
+            return [row[0] for row in self.store.rows(f"SELECT node_id FROM nodes WHERE node_id IN {living}")]
+        sql = f"SELECT node_id FROM vnodes WHERE cluster_id = ? AND node_id IN {living}"
+        return [row[0] for row in self.store.rows(sql, cluster)]
 
     def total(self, cluster: str, node: str, resource: str) -> int:
         if cluster == PRIMARY:

@@ -103,7 +103,7 @@ REASONS = {
         "fifo strict", "a:3c10s h:4c10s b:1c10s", "1x1", jb.HEAD_OF_LINE, "job h"),
     "backfill: those kept back name the job": (
         "fifo backfill", "a:3c10s h:4c10s b:1c11s", "1x1", jb.HEAD_OF_LINE, "h"),
-    "the cap of the cluster": ("fifo strict most=1", "a:3c10s b:1c9s", "1x1", jb.CAP_REACHED, "at most 1 jobs"),
+    "the cap of the cluster": ("fifo strict most=1", "a:3c10s b:1c9s", "1x1", jb.CAP_REACHED, "at most 1 job may run"),
     "the limit of a user": ("fifo strict each=1", "a:3c9s~x b:1c9s~x", "1x1;user=x", jb.USER_LIMIT, "of x"),
 }  # fmt: skip
 

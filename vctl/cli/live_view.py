@@ -40,9 +40,12 @@ class LiveView:
         hidden = answer.more
         if len(body) + (hidden > 0) > room:
             hidden += len(body) - room + 1
-            body = body[: room - 1]
+            keep = room - 1 - header
+            body = [*body[:header], *body[len(body) - keep :]] if answer.newest_last else body[: room - 1]
         if hidden:
-            body += screen.text((f"… {hidden} more rows do not fit on this screen", "dim"))
+            text = f"{screen.mark} {hidden} more rows do not fit on this screen"
+            note = list(screen.text((text, "dim")))
+            body = [*body[:header], *note, *body[header:]] if answer.newest_last else [*body, *note]
         self._live.update(_page([*top, *body, *bottom]), refresh=True)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
+OLDEST_FIRST = ("EventList", "TaskList", "LeaseList")
 OWN_WORDS = ("entrypoint", "name", "metadata")
 """Fields in which a user's own text stands: shown letter by letter."""
 
@@ -37,6 +38,8 @@ class Answer:
         """What people read instead of a picture: needs no rich."""
         self.more = more
         self.code = code
+        self.newest_last = False
+        """Where rows do not fit a screen, the first ones are left out."""
         self.redraw = redraw
         """The picture of a list when its rows are others."""
 
@@ -56,7 +59,11 @@ def listing(
 
     envelope = {"api_version": API_VERSION, "kind": kind, "items": items, "total": total}
     names = [item[key] for item in items]
-    return Answer(envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn)
+    answer = Answer(
+        envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn
+    )
+    answer.newest_last = kind in OLDEST_FIRST
+    return answer
 
 
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:

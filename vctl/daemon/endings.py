@@ -12,6 +12,7 @@ from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.daemon import objects, preempting, retrying
+from vctl.daemon.measuring import Left
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
 from vctl.ops.nodes import settle_drained
@@ -30,6 +31,8 @@ class Ended:
     lost_message: str = ""
     lost_reason: str = jb.PROCESS_LOST
     start: StartRecord | None = None
+    left: Left = dataclasses.field(default_factory=dict)
+    """What a task left under the names of its outputs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def _end(store: Store, mirror: Mirror, end: Ended) -> None:
     mirror.drop_run(run)
     mirror.run_stops.pop(run.run_id, None)
     if run.task_id is not None:
-        _end_task(store, mirror, run, outcome)
+        _end_task(store, mirror, run, outcome, end.left)
         settle_job(store, mirror, run.job_id, None)
     else:
         settle_job(store, mirror, run.job_id, outcome)
@@ -96,13 +99,13 @@ def _dead_node(mirror: Mirror, run: Run) -> str:
     return dead[0] if dead else run.node_id
 
 
-def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome) -> None:
+def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -> None:
     """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
     assert run.task_id is not None
     row = tasks.get(store, run.task_id)
     assert row is not None
     job = jobs.get(store, run.job_id)
-    outcome = objects.keep(store, mirror, run, row, outcome)
+    outcome = objects.keep(store, mirror, run, outcome, left)
     stopping = row["stop_requested_at"] is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
     if (

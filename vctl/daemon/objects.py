@@ -16,6 +16,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
+from vctl.daemon.measuring import Left, Measuring
 from vctl.daemon.mirror import Mirror
 from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
@@ -25,7 +26,7 @@ from vctl.store import objects as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.daemon.endings import Outcome
+    from vctl.daemon.endings import Ended, Outcome
 
 EXIT_OUTPUT_MISSING = 1
 NOTHING = "[]"
@@ -89,25 +90,28 @@ def _bring(store: Store, run: Run, attempt: int, name: str, node_ids: list[str])
 # ---- when a process has ended; inside the transaction of its end ----
 
 
-def keep(store: Store, mirror: Mirror, run: Run, row: Row, outcome: Outcome) -> Outcome:
-    """Record what a task that ended well has left. One that did not leave what it declared has not ended well."""
-    if outcome.status != jb.SUCCEEDED or row["outputs"] == NOTHING:
-        return outcome
+def outputs_of(store: Store, run: Run) -> tuple[Path, list[str]] | None:
+    """Where the outputs of a task are, and their names; None when it has none."""
+    row = None if run.task_id is None else tasks.get(store, run.task_id)
+    if row is None or row["outputs"] == NOTHING:
+        return None
     job = jobs.get(store, run.job_id)
     place = files.place_of(store.home, run.job_id, 0 if job is None else job["attempt"], run.node_id)
-    sizes: dict[str, int] = {}
-    for name in rows.loads(row["outputs"]):
-        try:
-            sizes[name] = files.size_of(place, name)
-            files.seal(place, name)
-        except files.Unusable as error:
-            return dataclasses.replace(
-                outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
-                message=f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {error.problem}",
-            )  # fmt: skip
+    return place, rows.loads(row["outputs"])
+
+
+def keep(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -> Outcome:
+    """Record what a task that ended well has left. One that did not leave what it declared has not ended well."""
+    if outcome.status != jb.SUCCEEDED:
+        return outcome
+    if isinstance(left, str):
+        return dataclasses.replace(
+            outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
+            message=f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}",
+        )  # fmt: skip
     node = mirror.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
-        for name, size in sizes.items():
+        for name, size in left.items():
             table.insert(
                 store, run.job_id, name, node_id=run.node_id, cluster_id=run.cluster_id, size=size,
                 task_id=run.task_id,
@@ -153,6 +157,7 @@ class Objects:
         self.store = store
         self.interval_s = interval_s
         self._next = 0.0
+        self.measuring = Measuring(store.wake)
         self._nodes: dict[int, set[str]] = {}
         """job -> the nodes on which processes of it have ended."""
         self._over: list[tuple[int, int, str]] = []
@@ -166,6 +171,17 @@ class Objects:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.interval_s
             self.sweep(mirror)
+
+    def measured(self, end: Ended) -> Ended | None:
+        """An end with what the task left; None while that is being measured."""
+        if (
+            end.record is None
+            or end.record.exit_code != 0
+            or (outputs := outputs_of(self.store, end.run)) is None
+        ):
+            return end
+        left = self.measuring.result(end.run.run_id, *outputs)
+        return None if left is None else dataclasses.replace(end, left=left)
 
     def let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""

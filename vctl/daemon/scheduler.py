@@ -186,7 +186,7 @@ class Scheduler:
         mirror = self.mirror
         assert mirror is not None
         names, overflow = self._changes()
-        names |= self.runtime.tend()
+        names |= self.runtime.tend() | self.objects.measuring.ready()
         self._launch_postponed(mirror)
         self._observe(mirror, names)
         if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
@@ -286,7 +286,8 @@ class Scheduler:
             if isinstance(found, Ended):
                 if found.start is not None:
                     self._note_start(mirror, run, found.start)
-                ended.append(found)
+                if (end := self.objects.measured(found)) is not None:
+                    ended.append(end)
             elif isinstance(found, StartRecord):
                 self._note_start(mirror, run, found)
                 self.limits.note(run, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vctl.errors import Conflict, Damaged, NotFound, VctlError
+from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
 from vctl.store import copies, database
 from vctl.store.locks import SchedulerLock
@@ -19,7 +19,7 @@ def backup(store: Store, path: Path) -> forms.Form:
     except FileExistsError:
         raise Conflict(f"{path} exists already", fix="choose another name") from None
     except OSError as error:
-        raise VctlError(
+        raise disk_trouble(error) or VctlError(
             f"cannot write {path}: {error.strerror}", fix="choose a place you can write"
         ) from None
     copies.copy_to(store.db, path)

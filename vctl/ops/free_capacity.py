@@ -15,7 +15,7 @@ from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
 from vctl.core.labels import Labels
 from vctl.core.resources import Holding, Room
 from vctl.core.wording import cluster_text
-from vctl.scheduler.shortage import Above, Slot
+from vctl.scheduler.shortage import Above, Slot, Slots
 from vctl.store import clusters, preemptions, rows
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -29,7 +29,7 @@ class FreeCapacity:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._slots: dict[tuple[str, int], list[Slot]] = {}
+        self._slots: dict[tuple[str, int], Slots] = {}
         self._clusters: dict[str, Cluster | None] = {}
         self._parsed: dict[_Held, Holding] = {}
         self.earmarks = preemptions.earmarks(store)
@@ -41,12 +41,12 @@ class FreeCapacity:
             self._clusters[cluster_id] = None if row is None else rows.cluster(row)
         return self._clusters[cluster_id]
 
-    def slots(self, cluster_id: str, job_id: int = 0) -> list[Slot]:
+    def slots(self, cluster_id: str, job_id: int = 0) -> Slots:
         """The virtual nodes of a cluster that take work; what is kept for that job counts as free."""
         winner = job_id if any(one.job_id == job_id for one in self.earmarks) else 0
         key = (cluster_id, winner)
         if key not in self._slots:
-            self._slots[key] = list(self._read(cluster_id, winner))
+            self._slots[key] = Slots(self._read(cluster_id, winner))
         return self._slots[key]
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:

@@ -15,7 +15,7 @@ from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound
 from vctl.ops.free_capacity import FreeCapacity
 from vctl.ops.reasons import FITS_NOW, UNSEEN, Told
-from vctl.scheduler.shortage import Part, Shortage, Slot, shortage
+from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
 from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
@@ -79,11 +79,11 @@ class TaskReasons:
             places = [slot for slot in places if slot.slot_id == task.bound_vnode_id] or places
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
         grows = may_grow(task) and task.bound_vnode_id is None
-        return shortage([part], places, self.capacity.above(task.cluster_id) if grows else ())
+        return shortage([part], Slots(places), self.capacity.above(task.cluster_id) if grows else ())
 
     def _places(self, task: PendingTask) -> list[Slot]:
         named = pinned_to(task)
-        slots = self.capacity.slots(task.cluster_id)
+        slots = self.capacity.slots(task.cluster_id).all
         return [slot for slot in slots if named is None or named in (slot.slot_id, slot.node_id)]
 
     def _holds(self, slot: Slot, task: PendingTask) -> bool:
@@ -97,7 +97,7 @@ class TaskReasons:
             most = cluster.spec.flexible_max or {}
             if any(amount > most.get(name, amount) for name, amount in task.request.items()):
                 return False
-            if any(self._holds(slot, task) for slot in self.capacity.slots(cluster.parent_id)):
+            if any(self._holds(slot, task) for slot in self.capacity.slots(cluster.parent_id).all):
                 return True
             cluster = self.capacity.cluster(cluster.parent_id)
         return False

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import chain
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -34,12 +36,25 @@ class Slot:
     slot_id: str = ""
 
 
+class Slots:
+    """Virtual nodes of one cluster, those with an equal room together: a question is asked once of each kind."""
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self.all = list(slots)
+        groups: dict[tuple[int, str], list[Slot]] = {}
+        for slot in self.all:
+            groups.setdefault((id(slot.room), slot.template_id), []).append(slot)
+        self.groups = list(groups.values())
+        self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
+        """Whether some node has several of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Above:
     """A cluster from which the one below it may grow: what is free there, and how much more that one may take."""
 
     cluster: str
-    slots: Sequence[Slot]
+    slots: Slots
     grower: str
     left: Mapping[str, int]
     """What limits leave the grower; a name missing is not limited."""
@@ -133,7 +148,7 @@ def need_text(parts: Sequence[Part]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def shortage(parts: Sequence[Part], slots: Sequence[Slot], above: Sequence[Above] = ()) -> Shortage:
+def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -> Shortage:
     """Judge a request by what is free in its cluster, and in those from which that cluster can grow."""
     look = _Look(parts)
     own = look.free_text(slots)
@@ -165,33 +180,45 @@ class _Look:
 
     # ---- words ----
 
-    def free_text(self, slots: Sequence[Slot]) -> str:
+    def free_text(self, slots: Slots) -> str:
         """What is free, on the nodes with the most of it first."""
         if self.parts and all(part.how == "whole" for part in self.parts):
             return " and ".join(self._whole_text(part, slots) for part in self.parts)
-        best: dict[str, tuple[int, ...]] = {}
-        known: dict[int, tuple[int, ...]] = {}
         selectors = {part.selector for part in self.parts if part.how != "whole"}
-        for slot in slots:
-            if all(selectors) and not any(_matches(slot, selector) for selector in selectors):
-                continue
-            free = known.get(id(slot.room))
-            if free is None:
-                free = known[id(slot.room)] = tuple(self._figure(slot.room, name) for name in self.names)
-            if slot.node_id not in best or free > best[slot.node_id]:
-                best[slot.node_id] = free
-        if not best:
-            return "no node of the cluster matches" if slots and all(selectors) else "no node takes work now"
-        order = sorted(best, key=lambda node_id: ([-amount for amount in best[node_id]], node_id))
-        texts = [self._node_text(node_id, best[node_id]) for node_id in order[:MOST_NODES]]
-        rest = order[MOST_NODES:]
+        select = selectors if all(selectors) else set()
+        by_free: dict[tuple[int, ...], list[list[str]]] = {}
+        best: dict[str, tuple[int, ...]] = {}
+        for group in slots.groups:
+            free = tuple(self._figure(group[0].room, name) for name in self.names)
+            names = [
+                slot.node_id for slot in group if not select or any(_matches(slot, one) for one in select)
+            ]
+            if slots.crowded:
+                for name in names:
+                    best[name] = max(best.get(name, free), free)
+            elif names:
+                by_free.setdefault(free, []).append(names)
+        for name, free in best.items():
+            by_free.setdefault(free, []).append([name])
+        if not by_free:
+            return "no node of the cluster matches" if slots.all and select else "no node takes work now"
+        return self._listed(by_free)
+
+    def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
+        """The nodes with the most first, by name where that is equal; of the others the most that one has."""
+        texts: list[str] = []
+        rest, most = 0, [0] * len(self.names)
+        for free in sorted(by_free, reverse=True):
+            kinds = by_free[free]
+            count = sum(map(len, kinds))
+            shown = nsmallest(MOST_NODES - len(texts), chain.from_iterable(kinds))
+            texts += [self._node_text(name, free) for name in shown]
+            if count > len(shown):
+                rest += count - len(shown)
+                most = [max(pair) for pair in zip(most, free, strict=True)]
         if rest:
-            most = tuple(max(best[n][i] for n in rest) for i in range(len(self.names)))
-            what = self._amounts(most)
-            nothing = not any(most)
-            texts.append(
-                f"{counted(len(rest), 'more node')} with {'nothing' if nothing else f'at most {what}'}"
-            )
+            what = f"at most {self._amounts(tuple(most))}" if any(most) else "nothing"
+            texts.append(f"{counted(rest, 'more node')} with {what}")
         return ", ".join(texts)
 
     def _node_text(self, node_id: str, free: tuple[int, ...]) -> str:
@@ -214,28 +241,27 @@ class _Look:
             return max(shares, default=0)
         return sum(share for share in shares if share == SCALE)
 
-    def _whole_text(self, part: Part, slots: Sequence[Slot]) -> str:
-        free = sorted({slot.node_id for slot in slots if self._copies_on(part, slot)})
+    def _whole_text(self, part: Part, slots: Slots) -> str:
+        free = sorted({slot.node_id for slot in slots.all if self._copies_on(part, slot)})
         named = f" ({', '.join(free[:MOST_NODES])}{' …' if len(free) > MOST_NODES else ''})" if free else ""
         return f"{counted(len(free), 'node')} of template {part.template}{named}"
 
     # ---- counting ----
 
-    def fits(self, slots: Sequence[Slot]) -> bool | None:
+    def fits(self, slots: Slots) -> bool | None:
         """Whether everything fits into these: exact for one kind of piece, else no or unknown."""
         if not self.parts:
-            return bool(slots)
+            return bool(slots.all)
         if not all(self._met(part, slots) for part in self.parts) or not self._in_total(slots):
             return False
         part = self.parts[0]
         if len(self.parts) > 1 or part.how == "pack":
             return None
         if part.how == "split":
-            one_each = len({slot.node_id for slot in slots}) == len(slots)
-            return True if one_each and len(part.request) == 1 and not self._is_odd(part) else None
+            return True if not slots.crowded and len(part.request) == 1 and not self._is_odd(part) else None
         return True
 
-    def fits_with(self, slots: Sequence[Slot], above: Sequence[Above]) -> bool | None:
+    def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
         """The same where the cluster can grow: on each node what it has and what lies above count together."""
         if self.fits(slots) is True:
             return True
@@ -244,7 +270,7 @@ class _Look:
         wanted = rs.total(
             {name: amount * part.count for name, amount in part.request.items()} for part in self.parts
         )
-        have = rs.total({name: max(slot.room.free.get(name, 0), 0) for name in self.names} for slot in slots)
+        have = {name: self._sum(slots, name) for name in self.names}
         for one in above:
             if any(
                 wanted.get(name, 0) - have.get(name, 0) > one.left[name]
@@ -253,31 +279,37 @@ class _Look:
             ):
                 return False
         together: dict[str, Room] = {}
-        everything = [*slots, *(slot for one in above for slot in one.slots)]
+        everything = [*slots.all, *(slot for one in above for slot in one.slots.all)]
         for slot in everything:
             known = together.get(slot.node_id)
             together[slot.node_id] = slot.room if known is None else _joined(known, slot.room)
         reach = [Slot(slot.node_id, together[slot.node_id], slot.labels) for slot in everything]
-        reach = list({slot.node_id: slot for slot in reach}.values())
+        nodes = Slots({slot.node_id: slot for slot in reach}.values())
         pieces = [part for part in self.parts if part.how != "whole" and not part.selector]
         bound = _Look(pieces)
-        return None if all(bound._met(part, reach) for part in pieces) else False
+        return None if all(bound._met(part, nodes) for part in pieces) else False
 
-    def _met(self, part: Part, slots: Iterable[Slot]) -> bool:
+    def _met(self, part: Part, slots: Slots) -> bool:
         if part.how == "split":
             return all(
-                sum(self._most(slot.room, name, amount) for slot in slots) >= amount
+                sum(self._most(group[0].room, name, amount) * len(group) for group in slots.groups) >= amount
                 for name, amount in part.request.items()
             )
         if part.how == "pack":
             free: dict[str, dict[str, int]] = {}
-            for slot in slots:
+            for slot in slots.all:
                 free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.room.free)
             return any(rs.within(part.request, have) for have in free.values())
         most = 1 if part.how in ("distinct", "whole") else part.count
         count = 0
+        if not (part.selector or slots.crowded):
+            for group in slots.groups:
+                count += min(self._copies_on(part, group[0]), most) * len(group)
+                if count >= part.count:
+                    return True
+            return False
         nodes: set[str] = set()
-        for slot in slots:
+        for slot in slots.all:
             if part.how in ("distinct", "whole") and slot.node_id in nodes:
                 continue
             here = min(self._copies_on(part, slot), most)
@@ -312,14 +344,17 @@ class _Look:
         """Whether a fraction is left that has to lie in one piece."""
         return any(amount % SCALE for amount in part.request.values())
 
-    def _in_total(self, slots: Sequence[Slot]) -> bool:
+    def _in_total(self, slots: Slots) -> bool:
         if len(self.parts) == 1:
             return True
         for name in self.names:
             need = sum(p.request.get(name, 0) * p.count for p in self.parts if not self._is_inside(p))
-            if need > sum(max(slot.room.free.get(name, 0), 0) for slot in slots):
+            if need > self._sum(slots, name):
                 return False
         return True
+
+    def _sum(self, slots: Slots, name: str) -> int:
+        return sum(max(group[0].room.free.get(name, 0), 0) * len(group) for group in slots.groups)
 
     def _is_inside(self, part: Part) -> bool:
         """Whether a part lies in another: the entrypoint in the flexible minimum."""

@@ -10,6 +10,7 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
+from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import place_with_growth
@@ -134,7 +135,12 @@ class Turn:
     ) -> None:
         names = ", ".join(one.submission_id for one in binding)
         self._pass(
-            job, lane, rest, jb.HEAD_OF_LINE, f"it would use resources reserved for {names}", more=more
+            job,
+            lane,
+            rest,
+            jb.HEAD_OF_LINE,
+            f"its start would take resources that are reserved for {names}",
+            more=more,
         )
 
     def _pass(
@@ -177,11 +183,13 @@ class Turn:
             return True
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
-            self._say(lane, jb.CAP_REACHED, f"at most {most} jobs may run in {parent_id} at a time")
+            self._say(
+                lane, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
+            )
             return True
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
-            text = f"at most {most} jobs of {job.user} may run in {parent_id} at a time"
+            text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
             self._say(lane, jb.USER_LIMIT, text)
             return True
         return False

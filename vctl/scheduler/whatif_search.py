@@ -58,7 +58,7 @@ def helpful(
 def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Change] | None:
     """Two changes that start the job together, when none does alone: the first is made, then the second is searched."""
     more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
-    trials.left = MOST_WORK
+    trials.left = MOST_WORK // 6
     try:
         for first in _beginnings(trials, templates):
             after = trials.after(first)

@@ -33,7 +33,7 @@ def prepare_home(home: Path) -> None:
     except FileExistsError:
         raise VctlError(f"{home} is a file", fix="point VCTL_HOME at a directory") from None
     except OSError as error:
-        raise NotPermitted(
+        raise disk_trouble(error) or NotPermitted(
             f"cannot make the state directory {home}: {error.strerror}",
             fix="set VCTL_HOME to a directory you can write",
         ) from None

@@ -157,6 +157,10 @@ class Store:
         finally:
             self.db.execute("RELEASE part")
 
+    def wake(self) -> None:
+        """Wake whoever waits for a change: there is something else to look at. From any thread."""
+        self._announce()
+
     def _announce(self) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
         try:

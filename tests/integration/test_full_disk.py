@@ -1,0 +1,88 @@
+"""A full disk, by bytes and by inodes: said as what it is, waited for, and nothing is judged by it (spec 12 and 17)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Place, eventually
+
+FULL = "the disk is full"
+
+
+@pytest.fixture(params=["bytes", "inodes"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A state directory on a disk of its own, with a node and room for little more."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    limit = "size=8m" if request.param == "bytes" else "size=64m,nr_inodes=120"
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"{limit},mode=700", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
+    )
+    if done.returncode:
+        pytest.skip("only who may mount can fill a disk of his own")
+    place = Place(disk / "state", tmp_path / "work")
+    try:
+        place.add_nodes(1)
+        yield place
+        empty(place)
+        place.end()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(place: Place) -> None:
+    """Take all the room there is."""
+    disk = place.home.parent
+    with contextlib.suppress(OSError):
+        for n in range(1000):
+            (disk / f"inode{n}").touch()
+    for n in range(3):  # what is left in small pieces, too
+        with contextlib.suppress(OSError):
+            fd = os.open(disk / f"fill{n}", os.O_WRONLY | os.O_CREAT)
+            try:
+                while os.statvfs(disk).f_bavail and os.statvfs(disk).f_blocks < 4096:
+                    os.write(fd, bytes(4096))
+            finally:
+                os.close(fd)
+
+
+def empty(place: Place) -> None:
+    for path in place.home.parent.glob("[fi]*[0-9]"):
+        path.unlink()
+
+
+def test_a_full_disk_ends_nothing_and_is_waited_for(small: Place) -> None:
+    daemon = small.daemon()
+    small.submit("--submission-id", "runs", "--num-cpus", "1", "--", "sh", "-c", "sleep 2; exit 3")
+    small.running_process("runs")
+    small.submit("--submission-id", "waits", "--num-cpus", "4", "--", "sh", "-c", "exit 5")
+    fill(small)
+    refused = small.run("vc", "create", "v" * 60)
+    if refused.code:  # a commit needs no inode
+        assert (refused.code, FULL in refused.err, "free some space" in refused.err) == (1, True, True), (
+            refused
+        )
+    copy = small.run("backup", str(small.home.parent / "copy"))
+    assert (copy.code, FULL in copy.err) == (1, True), copy
+    for words in (["job", "list"], ["status"], ["doctor"]):
+        assert small.run(*words).code == 0, words
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: daemon.poll() is not None, "nothing", 4)
+    assert daemon.poll() is None, (small.folder / "daemon.log").read_text()
+    empty(small)
+    assert small.reach("runs", "FAILED")["exit_code"] == 3
+    waited = small.reach("waits", "FAILED")
+    assert (waited["exit_code"], waited["state_reason"]) == (5, "NonZeroExit")
+    assert small.ok("job", "submit", "--", "echo", "works") == "works\n"
+    log = (small.folder / "daemon.log").read_text()
+    assert "Traceback" not in log
+    assert "internal error" not in log
+    small.term(daemon)

@@ -1,0 +1,62 @@
+"""What tasks left under the names of their outputs, measured beside the scheduler: a tree may be large."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from vctl.runtime import objects as files
+
+AT_ONCE_S = 0.02
+"""How long the scheduler waits for a result: nearly all objects are measured by then."""
+
+Left = Mapping[str, int] | str
+"""Bytes of each output, or why one of them is none."""
+
+
+def measure(place: Path, names: Sequence[str]) -> Left:
+    """Measure outputs, and make them read-only."""
+    sizes: dict[str, int] = {}
+    for name in names:
+        try:
+            sizes[name] = files.size_of(place, name)
+            files.seal(place, name)
+        except files.Unusable as error:
+            return error.problem
+    return sizes
+
+
+class Measuring:
+    """The outputs that are being measured, by run. ``wake`` is called when a result is there that nobody waited for."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._running: dict[str, threading.Thread] = {}
+        self._found: dict[str, Left] = {}
+
+    def result(self, run_id: str, place: Path, names: Sequence[str]) -> Left | None:
+        """What a run left; None when that is not known yet."""
+        if run_id not in self._running and run_id not in self._found:
+            # A daemon thread: nobody waits for a large tree to end.
+            thread = threading.Thread(target=self._measure, args=(run_id, place, names), daemon=True)
+            self._running[run_id] = thread
+            thread.start()
+            thread.join(AT_ONCE_S)
+        if run_id not in self._found:
+            return None
+        self._running.pop(run_id, None)
+        return self._found.pop(run_id)
+
+    def ready(self) -> set[str]:
+        """Runs whose result is there."""
+        return set(self._found)
+
+    def _measure(self, run_id: str, place: Path, names: Sequence[str]) -> None:
+        try:
+            self._found[run_id] = measure(place, names)
+        except Exception as error:  # noqa: BLE001 - of one object: its task has failed
+            self._found[run_id] = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            self._wake()
