@@ -56,7 +56,7 @@ def test_events_resume_where_a_reader_left_off(server: Running):
 
 def test_events_arrive_as_they_happen_and_can_be_filtered(server: Running):
     server.nodes(1)
-    other, job = submit(server, "true"), submit(server, "true")
+    other, job = submit(server, "true", hold=True), submit(server, "true", hold=True)
     seen: list[dict[str, str]] = []
     reader = threading.Thread(target=lambda: seen.extend(read(server, 1, params={"job": job})))
     reader.start()
