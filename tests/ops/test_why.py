@@ -242,6 +242,7 @@ def runs_after(
     other.elapsed_s, other.processes.runs = world.elapsed_s, dict(world.processes.runs)
     other.processes.starts = dict(world.processes.starts)
     monkeypatch.setenv("VCTL_HOME", str(copy))
+    monkeypatch.setenv("VCTL_AUTOSTART", "0")  # this world schedules, and nobody beside it
     try:
         for line in change["command"].split(" && "):
             words = shlex.split(line)[1:]
