@@ -70,7 +70,7 @@ def test_with_no_daemon_a_waiting_submit_does_it(one: Place) -> None:
     assert is_gone(pid)
     job = one.job("low")
     assert (job["status"], job["state_reason"], job["exit_code"]) == ("STOPPED", "Preempted", 143)
-    assert "it ended for " in job["message"]
+    assert "preempted by " in job["message"]
     one.assert_sound()
 
 
