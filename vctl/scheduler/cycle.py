@@ -62,7 +62,7 @@ def decide(
             is_fair(ledger, parent_id) for parent_id in parents
         )  # past use counts also while nobody waits
         shares = _shares(ledger, running, usage, now_ns) if fair else None
-        shared = SharedReservations(ledger, open_queues, running, now_ns)
+        shared = SharedReservations(ledger, open_queues, running, now_ns, grown)
         turns = [
             Turn(
                 ledger,
@@ -83,7 +83,7 @@ def decide(
         for turn in turns:
             turn.finish()
             waits += turn.waits
-        shared.finish(open_queues)
+        shared.finish(queues.values())
     finally:
         holds.close()
         for start in reversed(starts):

@@ -7,7 +7,7 @@ alone, but for jobs that are over by then. A head that only limits of its cluste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -38,23 +38,40 @@ class Shared:
 
 
 class SharedReservations:
-    """Those of one round. Starved heads and those of backfilling queues bring theirs from the round before."""
+    """Those of one round. Starved heads and those of backfilling queues bring theirs from the round before.
 
-    def __init__(self, ledger: Ledger, queues: Sequence[Queue], running: Running, now_ns: int) -> None:
+    ``grown``: clusters in which something came free since then. Where nothing did, the one for whom something is kept
+    below a fair cluster needs no new search, if it is still its turn.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        queues: Sequence[Queue],
+        running: Running,
+        now_ns: int,
+        grown: Collection[str] = (),
+    ) -> None:
         self.ledger = ledger
         self.running = running
         self.now_ns = now_ns
         self._fair: dict[str, Shared] = {}
         """Fair cluster -> what is kept for the one whose turn it is there."""
         self._looked: set[str] = set()
+        self._before: dict[str, Shared] = {}
+        """What was kept there at the end of the last round, as long as nothing that it was found by has changed."""
         self._kept: dict[int, Shared] = {}
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[str, str | None]] = {}
         for queue in queues:
             for job_id, shared in queue.shared.items():
-                if job_id in queue.jobs and shared.one.stands(ledger, shared.level):
+                if job_id not in queue.jobs or not shared.one.stands(ledger, shared.level):
+                    continue
+                if not self._is_fair(shared):
                     self._kept[job_id] = shared
+                elif not self._has_grown(shared.level, grown):
+                    self._before[shared.scope] = shared
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """What a job must leave alone when it starts now."""
@@ -128,9 +145,13 @@ class SharedReservations:
             and not (policy.discipline == BACKFILL and line.kept)
         ):
             self._looked.add(fair)
-            found = self._reserve(job, level, fair, endless=True)
-            if found is not None:
-                self._fair[fair] = found
+            before = self._before.pop(fair, None)
+            if before is None or before.one.job_id != job.job_id or before.one.is_due(self.now_ns):
+                before = self._reserve(job, level, fair, endless=True)
+            elif not self._may_grow(job):
+                before = None
+            if before is not None:
+                self._fair[fair] = before
         if fair is not None:
             return  # there whose turn it is decides, not who has waited long
         if line.kept.get(job.job_id) is not None:
@@ -151,16 +172,19 @@ class SharedReservations:
         if found is not None:
             self._kept[job.job_id] = found
 
-    def finish(self, queues: Sequence[Queue]) -> None:
+    def finish(self, queues: Iterable[Queue]) -> None:
         """Leave what is kept to the next round."""
+        kept = self._kept | {one.one.job_id: one for one in (*self._before.values(), *self._fair.values())}
         for queue in queues:
-            queue.shared = {job_id: one for job_id, one in self._kept.items() if job_id in queue.jobs}
+            queue.shared = {job_id: one for job_id, one in kept.items() if job_id in queue.jobs}
 
     def note_start(self, job: PendingJob) -> None:
         """A job starts: what was kept for it is used."""
         self._kept.pop(job.job_id, None)
         for fair in [fair for fair, shared in self._fair.items() if shared.one.job_id == job.job_id]:
             del self._fair[fair]
+        for above in self._chain(job.parent_id):
+            self._before.pop(above, None)  # it went first, and needed not leave that alone
         self._availability.clear()
 
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
@@ -187,6 +211,13 @@ class SharedReservations:
             ):
                 return False
         return True
+
+    def _is_fair(self, shared: Shared) -> bool:
+        cluster = self.ledger.clusters.get(shared.scope)
+        return cluster is not None and cluster.queue.order == FAIR
+
+    def _has_grown(self, level: str, grown: Collection[str]) -> bool:
+        return bool(grown) and (level in grown or any(one in grown for one in elastic_below(self.ledger, level)))
 
     def _about(self, cluster_id: str) -> tuple[str, str | None]:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""

@@ -90,10 +90,11 @@ class Turn:
             self._pass_blocked(job, lane, rest, shape)
             return None
         binding = self._line.binding(job)
-        if binding and own is None and lane.is_walled_by(binding):
-            self._pass_walled(job, lane, rest, binding)
-            return None
         outer = self.shared.binding(job)
+        kept_off = [*binding, *(shared.one for shared in outer)]
+        if kept_off and own is None and lane.is_walled_by(kept_off):
+            self._pass_walled(job, lane, rest, kept_off, beyond=bool(outer))
+            return None
         with self.preemptor.holds.lifted(reach):
             start, found = self._try_beside(outer, job, shape, binding, reach)
             if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
@@ -107,13 +108,9 @@ class Turn:
         if start is not None:
             self._push(lane, rest)
         elif found is None:
-            lane.walled = () if outer else tuple(binding)
+            lane.walled = tuple(kept_off)
             self.preemptor.lapse(job)
-            if outer:
-                rest.shorter_than(job, self._line.kept)  # who runs longer meets the same
-            self._pass_walled(
-                job, lane, rest, [*binding, *(shared.one for shared in outer)], more=bool(outer)
-            )
+            self._pass_walled(job, lane, rest, kept_off, beyond=bool(outer))
         else:
             shape.exhausted, shape.reach = found.exhausted, reach
             shape.blocked, shape.before = self._verdict(job, found), None
@@ -131,17 +128,14 @@ class Turn:
             self.shared.consider(self.queue, self._line, job)
 
     def _pass_walled(
-        self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation], *, more: bool = False
+        self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation], *, beyond: bool
     ) -> None:
+        """Reservations leave no room for it. ``beyond``: not only those of this queue."""
+        if beyond:
+            rest.shorter_than(job, self._line.kept)  # who runs longer meets the same
         names = ", ".join(one.submission_id for one in binding)
-        self._pass(
-            job,
-            lane,
-            rest,
-            jb.HEAD_OF_LINE,
-            f"its start would take resources that are reserved for {names}",
-            more=more,
-        )
+        text = f"its start would take resources that are reserved for {names}"
+        self._pass(job, lane, rest, jb.HEAD_OF_LINE, text, more=beyond)
 
     def _pass(
         self,
@@ -235,19 +229,19 @@ class Turn:
         binding: list[Reservation],
         reach: frozenset[int],
     ) -> tuple[Start | None, Unplaced | None]:
-        """The same without what is kept for others on the level where the cluster grows."""
-        if not outer:
-            return self._try(job, shape, binding, reach)
+        """The same without what is kept for others on the level where the cluster grows.
+
+        First with it: most jobs that wait have no room anyway, and that says so at once.
+        """
+        start, found = self._try(job, shape, binding, reach)
+        if start is None or not outer:
+            return start, found
+        revert(self.ledger, start)
         self._line.forget_views()
         with self.shared.hidden(outer):
-            start, found = self._try(job, shape, binding, reach)
+            start, _ = self._try(job, shape, binding, reach)
         self._line.forget_views()
-        if start is None and found is not None:
-            start, found = self._try(job, shape, binding, reach)
-            if start is not None:  # only what is reserved is in its way
-                revert(self.ledger, start)
-                start = found = None
-        return start, found
+        return start, None  # none: only what is reserved is in its way
 
     def _has_room(self, shape: Shape) -> bool:
         index = self.ledger.index(self.queue.parent_id)
