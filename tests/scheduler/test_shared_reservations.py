@@ -87,3 +87,30 @@ def test_whose_turn_it_is_is_not_passed_for_ever() -> None:
     jobs = [*busy(trace, "a", limit=False), Given("gang", 1, 50, nodes=4, at=10, cluster="b")]
     trace.play(jobs, until=2000)
     assert trace.started["gang"] <= 200
+
+
+def test_what_is_kept_for_the_next_stays_until_something_comes_free() -> None:
+    """Spec 8: arrivals do not move it, and nobody who arrives takes it; the first that ends leads to a new search."""
+    trace = Trace(4, 1, QueuePolicy(FAIR))
+    for name in "ab":
+        elastic(trace, name, QueuePolicy())
+    for number in range(3):
+        trace.submit(Given(f"b-{number}", 1, 100, cluster="b"))
+    assert len(trace.round()) == 3
+    trace.submit(Given("gang", 1, 50, nodes=4, cluster="a"))
+    assert trace.round() == []
+    (kept,) = trace.queues["a"].shared.values()
+    for number in range(3, 6):
+        trace.submit(Given(f"b-{number}", 1, 100, cluster="b"))
+        assert trace.round() == []  # one node is free, and kept
+        assert list(trace.queues["a"].shared.values())[0] is kept
+    text = "its start would take resources that are reserved for gang"
+    assert ("HeadOfLine", text) in trace.waits.values()
+    trace.end(1)
+    assert trace.round() == []
+    (again,) = trace.queues["a"].shared.values()
+    assert again is not kept
+    trace.end(2)
+    trace.end(3)
+    assert trace.round() == ["gang"]
+    assert trace.queues["a"].shared == {}
