@@ -103,7 +103,7 @@ def test_what_is_kept_for_the_next_stays_until_something_comes_free() -> None:
     for number in range(3, 6):
         trace.submit(Given(f"b-{number}", 1, 100, cluster="b"))
         assert trace.round() == []  # one node is free, and kept
-        assert list(trace.queues["a"].shared.values())[0] is kept
+        assert next(iter(trace.queues["a"].shared.values())) is kept
     text = "its start would take resources that are reserved for gang"
     assert ("HeadOfLine", text) in trace.waits.values()
     trace.end(1)

@@ -139,21 +139,10 @@ class SharedReservations:
         level, fair = self._about(queue.parent_id)
         if fair is None and level == queue.parent_id:
             return
-        if (
-            fair is not None
-            and fair not in self._looked
-            and not (policy.discipline == BACKFILL and line.kept)
-        ):
-            self._looked.add(fair)
-            before = self._before.pop(fair, None)
-            if before is None or before.one.job_id != job.job_id or before.one.is_due(self.now_ns):
-                before = self._reserve(job, level, fair, endless=True)
-            elif not self._may_grow(job):
-                before = None
-            if before is not None:
-                self._fair[fair] = before
-        if fair is not None:
-            return  # there whose turn it is decides, not who has waited long
+        if fair is not None:  # there whose turn it is decides, not who has waited long
+            if fair not in self._looked and not (policy.discipline == BACKFILL and line.kept):
+                self._keep_for_turn(job, level, fair)
+            return
         if line.kept.get(job.job_id) is not None:
             return
         starves = line.starves(job)
@@ -171,6 +160,17 @@ class SharedReservations:
             found = replace(found, one=replace(found.one, start_ns=None, end_ns=None))
         if found is not None:
             self._kept[job.job_id] = found
+
+    def _keep_for_turn(self, job: PendingJob, level: str, fair: str) -> None:
+        """Whose turn it is gets a reservation: that of the last round, if it still holds."""
+        self._looked.add(fair)
+        shared = self._before.pop(fair, None)
+        if shared is None or shared.one.job_id != job.job_id or shared.one.is_due(self.now_ns):
+            shared = self._reserve(job, level, fair, endless=True)
+        elif not self._may_grow(job):
+            shared = None
+        if shared is not None:
+            self._fair[fair] = shared
 
     def finish(self, queues: Iterable[Queue]) -> None:
         """Leave what is kept to the next round."""
@@ -217,7 +217,9 @@ class SharedReservations:
         return cluster is not None and cluster.queue.order == FAIR
 
     def _has_grown(self, level: str, grown: Collection[str]) -> bool:
-        return bool(grown) and (level in grown or any(one in grown for one in elastic_below(self.ledger, level)))
+        return bool(grown) and (
+            level in grown or any(one in grown for one in elastic_below(self.ledger, level))
+        )
 
     def _about(self, cluster_id: str) -> tuple[str, str | None]:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""
