@@ -13,7 +13,9 @@ import io
 import os
 import pty
 import re
+import select
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -27,6 +29,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from tests import crowd
+from tests.world import World
+from vctl.ops import jobs
 from vctl.store.locks import SchedulerLock
 
 DOCS = Path(__file__).parent
@@ -41,6 +45,10 @@ SCREENS = {
     "nodes": "node list",
     "job": f"job status {crowd.WAITS}",
 }
+SUBMIT = (
+    "job submit --submission-id evaluation-of-the-large-language-model-8 -g 8 --nodes 3 -- python train.py"
+)
+"""Waits behind 285 others; drawn last, because it changes the state."""
 CONTROL = re.compile(r"\x1b\[(?![0-9;]*m)[0-9;?]*[a-zA-Z]|\r")
 
 
@@ -57,10 +65,13 @@ def main(arguments: list[str]) -> int:
         world.scheduler.beat()
         lock = SchedulerLock(home)  # no command starts another one
         assert lock.acquire("daemon")
-        for name, line in SCREENS.items():
+        for name, line in [*SCREENS.items(), ("submit", SUBMIT)]:
             for size in SIZES:
                 path = DOCS / "screens" / f"{name}-{size[0]}x{size[1]}.svg"
-                drawn = picture(f"vctl {line}", terminal(home, line, size), size)
+                shown = (
+                    waiting_terminal(world, line, size) if name == "submit" else terminal(home, line, size)
+                )
+                drawn = picture(f"vctl {line}", shown, size)
                 if not path.exists() or path.read_text(encoding="utf-8") != drawn:
                     stale.append(path)
                     if "--check" not in arguments:
@@ -77,10 +88,7 @@ def main(arguments: list[str]) -> int:
 
 def terminal(home: Path, line: str, size: tuple[int, int]) -> str:
     """What a command shows at that moment on a terminal of that size; of a watched one the first look."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os._exit(command(home, line))
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    pid, fd = begin(home, line, size)
     out = b""
     while True:
         try:
@@ -93,6 +101,39 @@ def terminal(home: Path, line: str, size: tuple[int, int]) -> str:
     os.waitpid(pid, 0)
     os.close(fd)
     return CONTROL.sub("", out.decode())
+
+
+def waiting_terminal(world: World, line: str, size: tuple[int, int]) -> str:
+    """The line of a command that waits, once the scheduler has said why; then the command and its job are ended."""
+    assert world.scheduler is not None
+    pid, fd = begin(world.home, line, size)
+    out, give_up = b"", time.monotonic() + 15
+    while True:
+        if select.select([fd], [], [], 0.3)[0]:
+            out += os.read(fd, 1 << 16)
+        elif b" waits: needs" in out:
+            break
+        elif time.monotonic() > give_up:
+            raise TimeoutError(f"no reason on the screen: {out!r}")
+        else:
+            world.scheduler.turn()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(fd)
+    name = line.split("--submission-id ")[1].split(maxsplit=1)[0]
+    jobs.stop(world.store, name)
+    jobs.delete(world.store, name)
+    world.turn()
+    return f"$ vctl {line}\n" + CONTROL.sub("", out.decode().rpartition("\r")[2])
+
+
+def begin(home: Path, line: str, size: tuple[int, int]) -> tuple[int, int]:
+    """Start a command on a terminal of that size: its pid and the terminal."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os._exit(command(home, line))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    return pid, fd
 
 
 def command(home: Path, line: str) -> int:

@@ -25,7 +25,8 @@ Form = Mapping[str, Any]
 
 FIRST_S = 0.3
 """What is over or has output sooner needs no line."""
-LEAST_REASON = 8
+LEAST_REASON = 24
+"""Columns of a reason that say something."""
 _RUNNING = (jb.RUNNING, tk.RUNNING)
 
 
@@ -105,30 +106,37 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said of one job or task; where it does not fit, the reason is cut, never the id or a command to copy."""
+    """What is said of one job or task. Where it does not fit, the reason is cut; where too little of it would be
+    left, the ends go, the last one first. An id or a command to copy is shown whole or not at all."""
 
     head: str
     reason: str = ""
-    tail: str = ""
+    ends: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """All of it, as something that cannot move the cursor."""
-        return visible(self.head + self.reason + self.tail)
+        return visible(self.head + self.reason + "".join(self.ends))
 
     def fitted(self, width: int) -> str:
-        """As much of the reason as there are columns for."""
-        from rich.cells import cell_len, set_cell_size
+        """As much as there are columns for; a cut is marked."""
+        from rich.cells import cell_len
 
-        over = cell_len(self.text) - width
-        if over <= 0:
+        if cell_len(self.text) <= width:
             return self.text
-        room = cell_len(visible(self.reason)) - over - 1
-        if room < LEAST_REASON:
-            return set_cell_size(self.text, width).rstrip()
-        return (
-            visible(self.head) + set_cell_size(visible(self.reason), room).rstrip() + "…" + visible(self.tail)
-        )
+        head, reason = visible(self.head), visible(self.reason)
+        for count in range(len(self.ends), -1, -1):
+            ends = visible("".join(self.ends[:count]))
+            left = width - cell_len(head) - cell_len(ends)
+            if left >= min(cell_len(reason), LEAST_REASON):
+                return head + _cut(reason, left) + ends
+        return _cut(head + reason, width)
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def _waiting(form: Form, about: str) -> Line:
@@ -136,14 +144,14 @@ def _waiting(form: Form, about: str) -> Line:
     why = form["message"] or form["state_reason"] or "the scheduler has not evaluated it yet"
     place = form.get("queue_position")
     where = f" (#{place} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if place else ""
-    return Line(f"{name} waits: ", why, f"{where}; vctl why {name}{about}")
+    return Line(f"{name} waits: ", why, (where, f"; vctl why {name}", about))
 
 
 def _running(form: Form, about: str) -> Line:
     name = form.get("submission_id") or form["task_id"]
     nodes = form["node_ids"] if "node_ids" in form else [form["node_id"]]
     where = ", ".join(str(node) for node in nodes if node)
-    return Line(f"{name} runs", f" on {where}" if where else "", about)
+    return Line(f"{name} runs", f" on {where}" if where else "", (about,))
 
 
 def _array(form: Form) -> Line:

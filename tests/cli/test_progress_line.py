@@ -1,0 +1,38 @@
+"""The line of a command that waits, in the columns that there are (spec 13: nothing is cut without a mark)."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from vctl.cli.progress import Line
+
+LONG = "evaluation-of-the-large-language-model-8"
+REASON = "needs 8 GPU on each of 3 nodes; 2 nodes have that free"
+ENDS = (" (#286 in primary)", f"; vctl why {LONG}", " (0 of 3 are over)")
+
+
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (200, f"{LONG} waits: {REASON}{''.join(ENDS)}"),
+        (165, f"{LONG} waits: needs 8 GPU on each of 3 node…{''.join(ENDS)}"),
+        (150, f"{LONG} waits: needs 8 GPU on each of 3 nodes;…{''.join(ENDS[:2])}"),
+        (100, f"{LONG} waits: needs 8 GPU on each of 3 nodes; 2…{ENDS[0]}"),
+        (79, f"{LONG} waits: needs 8 GPU on each of 3 nodes…"),
+        (60, f"{LONG} waits: needs 8 GPU…"),
+        (30, "evaluation-of-the-large-langu…"),
+    ],
+)
+def test_what_does_not_fit_goes_from_the_end_and_leaves_a_mark(width: int, wanted: str) -> None:
+    line = Line(f"{LONG} waits: ", REASON, ENDS)
+    fitted = line.fitted(width)
+    assert cell_len(fitted) <= width
+    assert fitted == wanted
+
+
+def test_signs_of_two_columns_and_escapes_are_counted() -> None:
+    line = Line("j waits: ", "方方方方方方方方方方方方方方方方\x1b[2J", (" (#1)",))
+    for width in range(12, 60):
+        assert cell_len(line.fitted(width)) <= width
+    assert "\x1b" not in line.fitted(200)
