@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.daemon.test_elastic import Elastic
-from vctl.ops import tasks, views
+from vctl.ops import nodes, tasks, views
 
 TWO = {
     "fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}] * 2, "scheduling_policy": "STRICT_SPREAD"}],
@@ -83,3 +83,16 @@ def test_a_node_that_joins_takes_first_what_was_too_large(life: Life) -> None:
     life.until(lambda: all(work.has_started(one) for one in [*small, large]))
     started = [one for one in life.events("task.started") if one in (*small, large)]
     assert started == [large, *small]
+
+
+def test_a_task_starts_when_the_node_of_its_cluster_takes_work_again(life: Life) -> None:
+    """Spec 3 and 10: nothing but this task was ever placed in the job's cluster; undraining its node lets it start."""
+    work = Elastic(life)
+    node_id = life.node("n1", "2c", cpus=2)
+    life.run("j", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
+    nodes.drain(life.store, node_id)
+    life.turn()
+    waiting = work.task("j", 1, running=False)
+    life.until(lambda: work.reason(waiting) == "Infeasible")
+    nodes.undrain(life.store, node_id)
+    life.until(lambda: work.has_started(waiting))

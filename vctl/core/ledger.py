@@ -86,14 +86,12 @@ class Ledger:
             self.children[node.node_id] = {}
         self.nodes[node.node_id] = node
         self.vnodes[node.node_id] = vnode
-        self._refile(node.node_id)
-        self._note_growth(node.node_id)
         self._note_change(PRIMARY)
-        for cluster_id in self._indexes:
-            for vnode_id in self.members.get(cluster_id, ()):
-                if vnode_id != node.node_id and self.vnodes[vnode_id].node_id == node.node_id:
-                    self._refile(vnode_id)
-                    self._note_growth(vnode_id)
+        here = [node.node_id]
+        for vnode_id in here:
+            self._refile(vnode_id)
+            self._note_growth(vnode_id)
+            here += self.children[vnode_id]
 
     def remove_node(self, node_id: str) -> None:
         """Forget a node that nothing lies on."""
