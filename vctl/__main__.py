@@ -12,7 +12,7 @@ def main() -> int:
         sys.stdout.write(f"vctl {__version__}\n")
         return 0
     if words[:1] == ["__complete"]:
-        from vctl.cli.live import offer
+        from vctl.cli.completion import offer
 
         return offer(words[1:])
     try:

@@ -188,7 +188,7 @@ HOT = [
     "job stop second",
     "node list -o csv",
     "status -o json",
-    "__complete jobs",
+    "__complete job status x",
 ]
 
 

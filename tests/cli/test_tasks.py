@@ -96,7 +96,10 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
     assert nodes("task list").out == "no tasks are waiting or running; -a shows finished ones\n"
     assert nodes("task status 2 -o json").json["exit_code"] == 4
-    assert python("-m", "vctl", "__complete", "tasks", home=nodes.home).stdout.split()[0] == "task-1"
+    assert (
+        python("-m", "vctl", "__complete", "task", "status", "", home=nodes.home).stdout.split()[0]
+        == "task-1"
+    )
 
 
 def test_outside_a_job_it_must_be_named(nodes: Cli) -> None:

@@ -196,7 +196,8 @@ def test_nodes_are_given_back(remote: Running):
 
 
 def test_completion_offers_what_the_server_has(remote: Running):
-    assert remote.vctl("__complete", "nodes").stdout.split() == ["t-00", "t-01", "t-02"]
+    offered = remote.vctl("__complete", "node", "get", "").stdout.splitlines()
+    assert offered == ["t-00\tALIVE", "t-01\tALIVE", "t-02\tALIVE"]
 
 
 def test_nodes_change_state(remote: Running):

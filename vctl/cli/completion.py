@@ -1,56 +1,271 @@
-"""Completion scripts, generated from the declarations: what each shell must know of every command.
+"""``vctl __complete WORDS…``: the words that may stand in place of the last one, for the scripts of three shells.
 
-``completions/`` holds the result; a test compares. Ids are asked for when TAB is pressed (``live``).
+It runs at every TAB, so it imports only the module of the command in use, and it never fails. Each line is a word,
+a tab and its description. ``:file`` and ``:dir`` ask the shell for paths; ``:command N`` says that the words after
+the first N belong to the user's own command.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli import catalog
+from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command, Param
 
+if TYPE_CHECKING:
+    from vctl.store.store import Store
+
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
-LIVE = ("jobs", "tasks", "clusters", "nodes", "vnodes", "objects")
+MOST = 500
+Offer = tuple[str, str]
+HELP = ("--help", "Show help.")
+VERSION = ("--version", "Print the version.")
 
 
-class Tree:
-    """Every command that is offered, with the words that lead to it."""
-
-    def __init__(self, commands: Mapping[str, Command]) -> None:
-        self.commands = {path: command for path, command in commands.items() if not command.hidden}
-        self.commands.update({word: catalog.short(word) for word in catalog.SHORT})
-        self.top = {word: catalog.line_of(word) for words in catalog.SECTIONS.values() for word in words}
-        self.groups = {
-            group: {path.split()[1]: c.help for path, c in self.commands.items() if path.split()[0] == group}
-            for group in catalog.GROUPS
-        }
-
-
-def source(param: Param) -> str:
-    """What a value may be, a word and its arguments: ``choice a b``, ``live jobs``, ``file``, or nothing."""
-    if param.info.choices:
-        return "choice " + " ".join(param.info.choices)
-    if param.info.complete in LIVE:
-        return f"live {param.info.complete}"
-    return param.info.complete or ""
+def offer(words: Sequence[str]) -> int:
+    """Print what may stand in place of the last word."""
+    try:
+        lines = [f"{word}\t{about}" if about else word for word, about in candidates(words or [""])]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except Exception:
+        # a shell has nowhere to show a problem: it would spoil the line that is being typed
+        if os.environ.get("VCTL_DEBUG") == "1":
+            raise
+    return 0
 
 
-def options(command: Command) -> list[tuple[Param, tuple[str, ...]]]:
-    """The options of a command with all their spellings."""
+def candidates(words: Sequence[str]) -> Iterable[Offer]:
+    """The words that may stand in place of the last one, each with a description."""
+    line = _Line()
+    *before, current = words
+    for word in before:
+        line.read(word)
+    if line.pending is None and line.with_value(current):
+        line.read(current.partition("=")[0])
+    if line.pending:
+        return _values(line.pending, line)
+    if line.own_from:
+        return [(f":command {line.own_from}", "")]
+    if line.command is None:
+        if current.startswith("-"):
+            return [HELP] if line.group else [*_names(HOISTED), HELP, VERSION]
+        if line.group:
+            return [(command.path.split()[1], command.help) for command in catalog.members(line.group)]
+        return [(word, catalog.line_of(word)) for words in catalog.SECTIONS.values() for word in words]
+    if current.startswith("-"):
+        return [*_names(line.params), HELP]
+    arguments = [param for param in line.command.params if param.is_argument]
+    if len(line.loose) < len(arguments):
+        return _values(arguments[len(line.loose)], line)
+    return _values(arguments[-1], line) if arguments and arguments[-1].many else []
+
+
+class _Line:
+    """What stands in front of the word to complete."""
+
+    def __init__(self) -> None:
+        self.read_words = 0
+        self.group = ""
+        self.command: Command | None = None
+        self.params: Sequence[Param] = HOISTED
+        self.pending: Param | None = None
+        """The option whose value comes next."""
+        self.loose: list[str] = []
+        self.own_from = 0
+        """How many words stand in front of the user's own command, once it has begun."""
+        self.home: str | None = None
+
+    def read(self, word: str) -> None:
+        """Take the next word."""
+        self.read_words += 1
+        if word == "=" and self.pending:
+            return  # bash splits there
+        if self.pending:
+            if self.pending.name == "home":
+                self.home = word
+            self.pending = None
+        elif self.own_from:
+            pass
+        elif word == "--":
+            self.own_from = self.read_words
+        elif word.startswith("-"):
+            if self.with_value(word):
+                self.read_words -= 1
+                self.read(word.partition("=")[0])
+                self.read(word.partition("=")[2])
+            else:
+                self.pending = self._option(word)
+        elif self.command:
+            self.loose.append(word)
+            if self.command.own_words:
+                self.own_from = self.read_words - 1
+        else:
+            self._choose(word)
+
+    def with_value(self, word: str) -> bool:
+        """Whether an option and its value stand in one word."""
+        name, equals, _ = word.partition("=")
+        return bool(not self.own_from and word.startswith("--") and equals and self._option(name))
+
+    def _option(self, name: str) -> Param | None:
+        """The option of this name, if it takes a value."""
+        return next((p for p in self.params if name in p.info.names and not (p.is_flag or p.info.bare)), None)
+
+    def _choose(self, word: str) -> None:
+        if self.group or word not in catalog.GROUPS:
+            self.command, _ = catalog.find([self.group, word] if self.group else [word])
+            self.params = self.command.params
+        else:
+            self.group = word
+
+
+def _names(params: Iterable[Param]) -> list[Offer]:
     return [
-        (param, (*param.info.names, *((param.info.off,) if param.info.off else ())))
-        for param in command.params
-        if not param.is_argument
+        (name, param.info.help)
+        for param in params
+        for name in (*param.info.names, param.info.off)
+        if name and not param.is_argument
     ]
 
 
-def arguments(command: Command) -> Sequence[Param]:
-    """The positional arguments of a command."""
-    return [param for param in command.params if param.is_argument]
+def _values(param: Param, line: _Line) -> Iterable[Offer]:
+    if param.info.choices:
+        return [(choice, "") for choice in param.info.choices]
+    kind = param.info.complete
+    if kind == "command":
+        return [(f":command {line.read_words}", "")]
+    if kind in ("file", "dir"):
+        return [(f":{kind}", "")]
+    kind = line.loose[0] if kind == "objects" and line.loose else kind
+    return _live(LIVE[kind], line.home) if kind in LIVE else []
 
 
-def script(shell: str) -> str:
-    """The completion script for a shell."""
-    from vctl.cli import completion_bash, completion_fish, completion_zsh
+def _live(ids: Callable[[Any], list[Offer]], home: str | None) -> list[Offer]:
+    """The ids that exist now, in this state directory or on the server."""
+    from vctl.config import load
+    from vctl.store.database import database_path
 
-    write = {"bash": completion_bash.write, "zsh": completion_zsh.write, "fish": completion_fish.write}[shell]
-    return write(Tree(catalog.load_all()))
+    config = load(flags={"home": home})
+    if config.get("address"):
+        from vctl.client.connection import connect
+        from vctl.client.remote import take_over
+
+        give_back = take_over()
+        try:
+            return ids(connect(config))
+        finally:
+            give_back()
+    if not database_path(config.home()).exists():
+        return []
+    from vctl.store.store import Store
+
+    with Store.open(config.home(), create=False) as store:
+        return ids(store)
+
+
+def _jobs(store: "Store") -> list[Offer]:
+    from vctl.ops import jobs
+
+    found, _ = jobs.list_jobs(store, all=True, limit=MOST)
+    newest = [("last", "The job submitted last.")] if found else []
+    return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
+
+
+def _tasks(store: "Store") -> list[Offer]:
+    from vctl.ops import tasks
+
+    found, _ = tasks.list_tasks(store, all=True)
+    return [(task["task_id"], task["state"]) for task in found][-MOST:]
+
+
+def _clusters(store: "Store") -> list[Offer]:
+    from vctl.ops import cluster_views
+
+    found = cluster_views.list_clusters(store, filters=(), all_kinds=True)[:MOST]
+    return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
+
+
+def _nodes(store: "Store") -> list[Offer]:
+    from vctl.ops import nodes
+
+    return [(node["node_id"], node["state"]) for node in nodes.list_nodes(store)][:MOST]
+
+
+def _vnodes(store: "Store") -> list[Offer]:
+    from vctl.core.clusters import PRIMARY
+    from vctl.ops import views
+
+    here = os.environ.get("VCTL_CLUSTER_ID") or PRIMARY
+    return [(str(node["NodeID"]), "") for node in views.nodes(store, here)][:MOST]
+
+
+LIVE: dict[str, Callable[[Any], list[Offer]]] = {
+    "jobs": _jobs,
+    "tasks": _tasks,
+    "clusters": _clusters,
+    "nodes": _nodes,
+    "vnodes": _vnodes,
+}
+
+SCRIPTS = {
+    "bash": r"""# bash completion for vctl, printed by `vctl completion bash`; vctl itself knows the words.
+_vctl() {
+    local cur=${COMP_WORDS[COMP_CWORD]} word
+    if [[ $cur == "=" ]]; then cur=""; fi
+    COMPREPLY=()
+    while IFS=$'\t' read -r word _; do
+        case $word in
+            :dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+            :file | :command*) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;&
+            ":command $((COMP_CWORD - 1))") if [[ -n $cur ]]; then COMPREPLY+=($(compgen -c -- "$cur")); fi ;;
+            :*) ;;
+            "$cur"*) COMPREPLY+=("$word") ;;
+        esac
+        if [[ $word == :* ]]; then compopt -o filenames 2>/dev/null; fi
+    done < <("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _vctl vctl
+""",
+    "zsh": r"""#compdef vctl
+# zsh completion for vctl, printed by `vctl completion zsh`; vctl itself knows the words.
+_vctl() {
+    local line
+    local -a found
+    for line in ${(f)"$(vctl __complete "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)"}; do
+        case $line in
+            :command*) shift ${line#* } words; shift words; (( CURRENT -= ${line#* } + 1 )); _normal; return ;;
+            :file) compset -P 1 '--*='; _files; return ;;
+            :dir) compset -P 1 '--*='; _files -/; return ;;
+            *) found+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}") ;;
+        esac
+    done
+    compset -P 1 '--*='
+    _describe value found
+}
+if [[ $funcstack[1] == _vctl ]]; then _vctl "$@"; else compdef _vctl vctl; fi
+""",
+    "fish": r"""# fish completion for vctl, printed by `vctl completion fish`; vctl itself knows the words.
+function __vctl_complete
+    set -l words (commandline -opc)[2..-1]
+    set -l cur (commandline -ct)
+    set -l name (string match -r -- '^--[^=]*=' "$cur")
+    set -l path (string replace -- "$name" '' "$cur")
+    for line in (vctl __complete $words "$cur" 2>/dev/null)
+        switch $line
+            case ':dir'
+                printf "$name%s\n" (__fish_complete_directories "$path")
+            case ':file' ':command*'
+                printf "$name%s\n" (__fish_complete_path "$path")
+                test "$line" = ":command "(count $words); and __fish_complete_command
+            case '*'
+                printf "$name%s\n" "$line"
+        end
+    end
+end
+complete -c vctl -f -a '(__vctl_complete)'
+""",
+}
+"""What each shell reads; ``completions/`` holds the same, and a test compares them."""

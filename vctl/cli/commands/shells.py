@@ -18,7 +18,7 @@ def completion(
     _: Call, shell: Annotated[str, Arg("SHELL", choices=("bash", "zsh", "fish"), help="Which.")]
 ) -> int:
     """Print the completion script for a shell."""
-    from vctl.cli.completion import script
+    from vctl.cli.completion import SCRIPTS
 
-    sys.stdout.write(script(shell))
+    sys.stdout.write(SCRIPTS[shell])
     return 0
