@@ -181,7 +181,7 @@ zmodload zsh/zpty
 zpty z zsh -f -i
 zpty -w z 'PS1=; fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D; setopt no_beep; stty cols 400'
 zpty -w z 'compadd() { _got=(); builtin compadd -O _got "$@" 2>/dev/null; _all+=("${_got[@]}"); builtin compadd "$@" }'
-zpty -w z 'typeset -ga _all; _gen() { _all=(); compstate[insert]=; compstate[list]=; _main_complete; print -r -- "<<<$_all>>>" }'
+zpty -w z 'typeset -ga _all; _gen() { _all=(); compstate[insert]= compstate[list]=; _main_complete; print -r "<<<$_all>>>" }'
 zpty -w z 'zle -C all-found complete-word _gen; bindkey "^X" all-found; print -r -- "<<<"READY">>>"'
 zpty -r -m z out '*<<<READY>>>*'
 for line in "$@"; do
@@ -222,8 +222,7 @@ def test_bash_offers_commands_for_the_first_word_only(folder: Path) -> None:
     """`submit -- python <TAB>` offers files, not every command there is."""
     assert "base64" in by_bash("vctl job submit -- base6", folder)
     for line in ("vctl job submit -- ", "vctl job submit -- python ", "vctl task run -- python "):
-        line = f"{line}''"
-        assert sorted(by_bash(line, folder)) == ["data.env", "folder/", "vctl"], line
+        assert sorted(by_bash(f"{line}''", folder)) == ["data.env", "folder/", "vctl"], line
 
 
 def test_bash_completes_at_the_press_of_a_key(folder: Path) -> None:
