@@ -172,7 +172,7 @@ def by_bash(line: str, folder: Path) -> list[str]:
 def by_fish(line: str, folder: Path) -> list[str]:
     program = f"source {ROOT}/completions/vctl.fish; complete -C '{line}'"
     out = asked("fish", "--no-config", "-c", program, folder=folder)
-    prefix = re.match(r"--[^=]*=", line.split(" ")[-1])
+    prefix = re.match(r"--[^=]*=", line.rsplit(" ", maxsplit=1)[-1])
     return [word.partition("\t")[0].removeprefix(prefix[0] if prefix else "") for word in out.splitlines()]
 
 
@@ -181,7 +181,7 @@ zmodload zsh/zpty
 zpty z zsh -f -i
 zpty -w z 'PS1=; fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D; setopt no_beep; stty cols 400'
 zpty -w z 'compadd() { _got=(); builtin compadd -O _got "$@" 2>/dev/null; _all+=("${_got[@]}"); builtin compadd "$@" }'
-zpty -w z 'typeset -ga _all; _gen() { _all=(); compstate[insert]= compstate[list]=; _main_complete; print -r "<<<$_all>>>" }'
+zpty -w z '_gen() { _all=(); compstate[insert]= compstate[list]=; _main_complete; print -r "<<<$_all>>>" }'
 zpty -w z 'zle -C all-found complete-word _gen; bindkey "^X" all-found; print -r -- "<<<"READY">>>"'
 zpty -r -m z out '*<<<READY>>>*'
 for line in "$@"; do
