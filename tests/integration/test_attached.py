@@ -12,6 +12,7 @@ import struct
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -201,8 +202,14 @@ def test_one_process_reads_the_input_once(site: Place, more: list[str]) -> None:
     assert site.jobs() == {}
 
 
-def test_lines_get_the_rank(site: Place) -> None:
-    script = "printf 'out %s\\n' $RANK; echo err >&2; sleep 0.2; printf unfinished; exit $((RANK * 5))"
+def test_lines_get_the_rank(site: Place, tmp_path: Path) -> None:
+    """Rank 1, whose failure ends the gang, ends last: rank 0 says when it has nothing more to write."""
+    over = tmp_path / "over"
+    script = (
+        f"printf 'out %s\\n' $RANK; echo err >&2; printf unfinished; [ $RANK = 1 ] || exec sh -c 'echo $PPID >{over}';"
+        f" until [ -s {over} ]; do sleep 0.01; done;"
+        f" while kill -0 $(cat {over}) 2>/dev/null; do sleep 0.01; done; exit 5"
+    )
     done = site.fork("run", "--nodes", "2", "-n", "1", "--per-node", "--label", "--", "sh", "-c", script)
     wanted = [f"{rank}: {line}" for rank in (0, 1) for line in (f"out {rank}", "err", "unfinished")]
     assert (done.code, sorted(done.out.splitlines())) == (5, sorted(wanted)), done

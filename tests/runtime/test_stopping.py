@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
-from tests.runtime.conftest import STUBBORN, eventually, is_gone
-from vctl.runtime import processes
+from tests.runtime.conftest import STUBBORN, Ground, eventually, is_gone
+from vctl.runtime import processes, relay
 from vctl.runtime.protocol import RunState
 
 
@@ -216,3 +217,21 @@ def test_a_suspended_launcher_is_woken_or_replaced(ground):
     holder.join()
     with contextlib.suppress(ProcessLookupError):
         os.kill(launcher, signal.SIGCONT)
+
+
+def test_what_a_labelled_command_wrote_is_not_lost_with_it(ground: Ground) -> None:
+    """spec 13: the relay writes it even if it had no time to before the command was killed."""
+    told = ground.home / "told"
+    ground.launch(
+        "run", sys.executable, "-I", "-S", relay.__file__, "label", "-", "--", "sh", "-c",
+        f"until [ -e {told} ]; do sleep 0.01; done; echo last; touch {told}2; exec sleep 1000",
+        env={"PATH": os.environ["PATH"], "RANK": "3"},
+    )  # fmt: skip
+    pid = ground.running("run").pid
+    eventually(lambda: len(processes.descendants(pid)) > 0, "the command")
+    os.kill(pid, signal.SIGSTOP)
+    told.touch()
+    eventually((ground.home / "told2").exists, "the last line")
+    ground.runtime.stop("run", grace_s=0)
+    assert ground.ended("run").stopped
+    assert ground.log("run") == b"3: last\n"

@@ -72,6 +72,8 @@ class RunFiles:
         """Every run a supervisor has taken up and nobody has forgotten."""
         try:
             return sorted(name for name in os.listdir(self.runs) if not name.startswith("."))
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise _unavailable(error) from error
 
@@ -125,6 +127,8 @@ class RunFiles:
             until_ns = min(until_ns, earlier[0])
         staged = self.stops / f".{run_id}.{os.getpid()}.{threading.get_ident()}"
         try:
+            if not self.stops.is_dir():
+                self.restore()
             staged.write_text(f"{until_ns} {signo}\n")
             staged.rename(self.stops / run_id)
         except OSError as error:

@@ -29,6 +29,7 @@ _HANG_UP_S = 1.0
 _TOLD = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _UNTOLD = ("VCTL_RUN_ID", "VCTL_HOME")  # the first marks the processes of a run, which the program is not
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_HANDLED = (signal.SIGTERM, *_FORWARDED)
 
 
 def main(words: list[str]) -> None:
@@ -128,16 +129,19 @@ def end_as(status: int) -> None:
 def label(rank: str, command: list[str]) -> None:
     """Run the command with its rank in front of every line that it writes."""
     reading, writing = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until we know what to do with them
     child = os.fork()
     if child == 0:
         os.dup2(writing, 1)
         os.dup2(writing, 2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         execute(command)
     os.close(writing)
     os.set_blocking(reading, False)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop is told to all processes of the run
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(reading, select.POLLIN)

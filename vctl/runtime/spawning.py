@@ -37,7 +37,7 @@ class SpawnError(Exception):
         self.passes = passes  # it says nothing of the job: the disk is full, for example
 
 
-def spawn(plan: Plan) -> int:
+def spawn(plan: Plan, home: bytes) -> int:
     """Start the process in a session of its own by vfork and exec; its pid, or SpawnError.
 
     The caller is prepared as the process shall be, so it keeps the CPUs and the niceness; its standard input
@@ -51,7 +51,7 @@ def spawn(plan: Plan) -> int:
     except (OSError, ValueError) as error:
         raise SpawnError(126, "cannot enter directory", cwd, error) from None
     try:
-        log = logfile.open_for_writing(log_path)
+        log = _open_log(log_path, home)
     except (OSError, ValueError) as error:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
         raise SpawnError(126, "cannot open log", log_path, error, passes=full) from None
@@ -78,6 +78,31 @@ def spawn(plan: Plan) -> int:
     finally:
         os.close(log)
         os.chdir("/")  # keep no directory or mount in use that the job has left
+
+
+def make_folder(folder: bytes, home: bytes) -> bool:
+    """Make a directory of the state directory again that somebody removed; False when there is none to make.
+
+    Never the state directory itself: when that is gone, nobody wants to know any more.
+    """
+    if os.path.dirname(folder) != home:
+        return False
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return True
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _open_log(path: bytes, home: bytes) -> int:
+    try:
+        return logfile.open_for_writing(path)
+    except FileNotFoundError:
+        if not make_folder(os.path.dirname(path), home):
+            raise
+        return logfile.open_for_writing(path)
 
 
 def log_path(plan: Plan) -> bytes:

@@ -45,6 +45,9 @@ _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.E
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
 _LONG_S = 3600.0
 _MOST_STOP_BYTES = 200
+_LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
+_DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
+_TRIES = 3  # of a file whose directory somebody removes or blocks
 _RETRY_S = 1.0
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 
@@ -61,6 +64,7 @@ class Supervisor:
         self.runs_dir, self.run_dir = home + b"/runs", home + b"/runs/" + run
         self.stop_path, self.record_path = home + b"/stops/" + run, home + b"/exits/" + run
         self.grace_s = grace_ms / 1000
+        self.labelled = self.plan[0][3:5] == _LABEL
         self.lock = -1
         self.main = 0
         self.status: int | None = None  # wait status of the main process once it ended
@@ -106,6 +110,16 @@ class Supervisor:
         The rename decides which of several supervisors has the run: it fails on a directory that is not
         empty, and nobody ever sees the directory without its lock held.
         """
+        for _ in range(_TRIES):
+            try:
+                return self.take()
+            except FileNotFoundError:
+                if not spawning.make_folder(self.runs_dir, self.home):
+                    return False  # the state directory is gone, and with it whoever wanted the run
+        return self.take()
+
+    def take(self) -> bool:
+        """Claim the run once; FileNotFoundError when somebody removed the directory of runs meanwhile."""
         if os.path.exists(self.run_dir):
             return False
         staged = self.runs_dir + b"/.%d" % os.getpid()
@@ -118,11 +132,11 @@ class Supervisor:
         try:
             os.rename(staged, self.run_dir)
         except OSError as error:
+            os.close(self.lock)
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             os.unlink(staged + b"/lock")
             os.rmdir(staged)
-            os.close(self.lock)
             return False
         return True
 
@@ -135,7 +149,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the main process in a session of its own and record it, or raise SpawnError."""
         started_at = time.time_ns()
-        self.main = spawning.spawn(self.plan)
+        self.main = spawning.spawn(self.plan, self.home)
         if self.log_bytes:
             self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
         self.unwritten = _lines(
@@ -219,8 +233,14 @@ class Supervisor:
                 processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
 
     def kill(self) -> float:
-        """SIGKILL everything below us; return how long to wait before looking again."""
-        processes.kill_all(self.below)
+        """SIGKILL everything below us; return how long to wait before looking again.
+
+        A relay that labels lines still has lines to write that the command wrote before it was killed.
+        """
+        drains = self.main if self.labelled and time.monotonic() < (self.deadline or 0) + _DRAIN_S else 0
+        processes.kill_all(lambda: [pid for pid in self.below() if pid != drains])
+        if drains:
+            processes.send(drains, signal.SIGCONT)  # it was suspended with its group
         pause_s = self.kill_pause_s
         self.kill_pause_s = min(
             2 * pause_s, _KILL_PAUSE_S[1]
@@ -262,21 +282,20 @@ class Supervisor:
 
     def publish(self, suffix: bytes, record: bytes) -> None:
         """Rename a record into place, whole; what stands in its way is moved aside."""
-        place = os.fsdecode(self.record_path + suffix)
+        place = self.record_path + suffix
         folder, name = os.path.split(place)
-        staged = f"{folder}/.{name}"
-        for left in reversed(range(3)):
+        staged = folder + b"/." + name
+        for left in reversed(range(_TRIES)):
             try:
-                with open(staged, "wb", opener=_private) as file:
+                with open(_private(staged), "wb") as file:
                     file.write(record)
                 os.rename(staged, place)
                 return
             except FileNotFoundError:
-                if not os.path.isdir(self.home):
-                    return  # and with it whoever wanted to know
+                if not spawning.make_folder(folder, self.home):
+                    return  # the state directory is gone, and with it whoever wanted to know
                 if not left:
                     raise
-                os.makedirs(folder, 0o700, exist_ok=True)  # somebody removed it
             except OSError as error:
                 _move_aside(staged)
                 if not left or error.errno not in _IN_THE_WAY:
@@ -303,18 +322,19 @@ def _lines(**fields: int | str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _move_aside(path: str) -> None:
+def _move_aside(path: bytes) -> None:
     """Remove a file, or give a directory another name."""
     try:
         os.unlink(path)
     except FileNotFoundError:
         return
     except OSError:
-        os.rename(path, f"{os.path.dirname(path)}/.aside-{os.urandom(6).hex()}")
+        os.rename(path, os.path.dirname(path) + b"/.aside-" + os.urandom(6).hex().encode())
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+def _private(path: bytes) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
 
 
 def _no_link(path: str, flags: int) -> int:
