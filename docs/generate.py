@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that follow from the code: states.md and modules.md.
+"""Write the pages of docs/ that follow from the code: states.md, modules.md and specification.md.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   says which are out of date, exit code 1 when any is
@@ -7,6 +7,7 @@ python docs/generate.py --check   says which are out of date, exit code 1 when a
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from vctl.core import jobs, nodes, tasks
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "vctl"
+TESTS = DOCS.parent / "tests"
 NOTE = "<!-- Written by docs/generate.py; do not edit. -->"
 
 Table = Mapping[str, Mapping[str, str]]
@@ -108,7 +110,65 @@ def purpose(path: Path) -> str:
     return " ".join(words.split("\n\n")[0].split()).replace("|", "\\|")
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"states.md": states, "modules.md": modules}
+def specification() -> str:
+    """The page that says which tests hold up which section of the specification."""
+    held: dict[str, dict[str, str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        name = path.relative_to(TESTS).as_posix()
+        for section in sections_of(ast.parse(path.read_text(encoding="utf-8"))):
+            held.setdefault(section, {})[name] = f"[`{name}`](../tests/{name})"
+    words = sections()
+    unknown = sorted(held.keys() - words.keys())
+    if unknown:
+        raise SystemExit(f"not in tests/specification.py: {', '.join(unknown)}")
+    rows = [
+        f"| `{one}` | {text} | {', '.join(held.get(one, {}).values()) or '**none**'} |"
+        for one, text in words.items()
+    ]
+    without = ", ".join(f"`{one}`" for one in words if one not in held) or "none"
+    return (
+        f"""{NOTE}
+# Which tests hold up which section
+
+Tests name sections of the specification: `@spec("7.delete")` at a test, `pytestmark = spec("7.delete")` for a module.
+Sections without a test: {without}.
+
+| section | rule | tests |
+| --- | --- | --- |
+"""
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+def sections() -> dict[str, str]:
+    """The sections of tests/specification.py and their rules."""
+    tree = ast.parse((TESTS / "specification.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SECTIONS":
+            return dict(ast.literal_eval(node.value))
+    raise SystemExit("tests/specification.py has no SECTIONS")
+
+
+def sections_of(tree: ast.AST) -> set[str]:
+    """The sections that a module of tests names."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    marks = [call for call in calls if ast.unparse(call.func) in {"spec", "specification.spec"}]
+    return {
+        argument.value
+        for mark in marks
+        for argument in mark.args
+        if isinstance(argument, ast.Constant)
+        and isinstance(argument.value, str)
+        and re.match(r"\d+\.", argument.value)
+    }
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "states.md": states,
+    "modules.md": modules,
+    "specification.md": specification,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

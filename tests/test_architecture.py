@@ -117,3 +117,18 @@ def test_no_file_names_a_package_registry_or_pins_a_resolution():
     files = [path for path in tracked() if path != Path(__file__)]
     assert [in_package(path) for path in files if hosts.search(text_of(path))] == []
     assert [in_package(path) for path in files if path.name in locks] == []
+
+
+def test_every_test_names_a_section_of_the_specification() -> None:
+    """The rules of this page are the only ones that no section of the specification asks for."""
+    silent = []
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        marked = any(
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "pytestmark"
+            and "spec(" in ast.unparse(node.value)
+            for node in ast.parse(text_of(path)).body
+        )
+        if not marked and path != Path(__file__):
+            silent.append(in_package(path))
+    assert silent == []

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from vctl.config import SETTINGS, load
 from vctl.errors import BadSpec
+
+pytestmark = spec("13.settings")
 
 
 @pytest.fixture

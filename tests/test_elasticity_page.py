@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+from tests.specification import spec
 from tests.test_readme import BLOCK, ROOT, shell
+
+pytestmark = spec("9.lending", "13.help")
 
 PAGE = ROOT / "docs/elasticity.md"
 

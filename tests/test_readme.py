@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from vctl.cli import catalog
 from vctl.core import jobs, nodes, tasks
+
+pytestmark = spec("13.help")
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

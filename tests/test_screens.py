@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
+
+pytestmark = spec("13.screen")
+
 ROOT = Path(__file__).parents[1]
 
 

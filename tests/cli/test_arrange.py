@@ -7,6 +7,9 @@ import json
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.specification import spec
+
+pytestmark = spec("13.output")
 
 SUBMIT = ("job", "submit", "--no-wait")
 

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, python
+from tests.specification import spec
+
+pytestmark = spec("7.admission", "7.tree-file", "13.output")
 
 TREE = """
 clusters:

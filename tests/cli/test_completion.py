@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Cli, python
+from tests.specification import spec
 from vctl.cli.completion import FILES, SCRIPTS, candidates
+
+pytestmark = spec("13.completion")
 
 LONGEST_SCRIPT = 25
 

@@ -3,6 +3,9 @@ import json
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.specification import spec
+
+pytestmark = spec("13.errors")
 
 
 def error_of(text: str) -> dict[str, object]:

@@ -3,10 +3,13 @@ import shlex
 import pytest
 
 from tests.cli.conftest import ROOT, Cli, python
+from tests.specification import spec
 from vctl.cli import bridge, catalog, quick, reference
 from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
+
+pytestmark = spec("13.help")
 
 COMMANDS = catalog.load_all()
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.specification import spec
 from vctl.cli import catalog
+
+pytestmark = spec("3.sources")
 
 READING = """
 status; vc list; vc tree; node list; nodes; cluster-resources; available-resources; current-cluster; list nodes

@@ -8,7 +8,10 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Cli, python
+from tests.specification import spec
 from vctl.cli import yaml as own_yaml
+
+pytestmark = spec("13.output")
 
 SUBMIT = ("job", "submit", "--no-wait", "--submission-id")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from tests.specification import spec
 from vctl.cli.progress import Line
+
+pytestmark = spec("13.waiting", "13.screen")
 
 LONG = "evaluation-of-the-large-language-model-8"
 REASON = "needs 8 GPU on each of 3 nodes; 2 nodes have that free"

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.specification import spec
+
+pytestmark = spec("11.scope")
 
 ME = "kPrimaryClusterID##me"
 

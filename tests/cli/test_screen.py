@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from tests.specification import spec
 from vctl.cli import status_view, tree
 from vctl.cli.screen import Drawn, Screen
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
+
+pytestmark = spec("13.screen")
 
 GIB = 2**30
 COLUMNS = [Column("A", "a"), Column("B", "b", right=True), matters("C", "c")]

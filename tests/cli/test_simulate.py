@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.specification import spec
 from vctl.store.store import Store
+
+pytestmark = spec("13.simulate")
 
 TRACE = """\
 ; MaxNodes: 4

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli, python
+from tests.specification import spec
+
+pytestmark = spec("13.output", "11.views")
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ import sys
 import pytest
 
 from tests.cli.conftest import Cli, python
+from tests.specification import spec
+
+pytestmark = spec("10.commands")
 
 JOB = (
     f'vctl() {{ {sys.executable} -m vctl "$@"; }}\n'

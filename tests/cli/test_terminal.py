@@ -21,6 +21,9 @@ from rich.cells import cell_len
 
 from tests import crowd
 from tests.cli.conftest import ROOT
+from tests.specification import spec
+
+pytestmark = spec("13.screen")
 
 SIZES = [(80, 24), (200, 50)]
 SCREENS = [

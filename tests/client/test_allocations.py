@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import PATIENCE_S, ROOT, START, Site
+from tests.specification import spec
+
+pytestmark = spec("15.with")
 
 TWO = 'VirtualCluster(flexible_resource_min={"CPU": 2}, flexible_resource_max={"CPU": 2}, name="held")'
 

@@ -12,8 +12,11 @@ import pytest
 
 import vctl
 from tests.client.conftest import PATIENCE_S, Site
+from tests.specification import spec
 from vctl.client import forms
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, NotPermitted, TimedOut, Unreachable
+
+pytestmark = spec("15.client")
 
 PLACES = ("directory", "server")
 

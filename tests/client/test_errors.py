@@ -3,7 +3,10 @@
 import pytest
 
 import vctl
+from tests.specification import spec
 from vctl.errors import NotFound, VctlError
+
+pytestmark = spec("15.client")
 
 
 def test_the_text_of_an_error_has_the_fix(tmp_path):

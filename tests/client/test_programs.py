@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from tests.client.conftest import Site
+from tests.specification import spec
 from vctl import PACK, SPREAD, STRICT_SPREAD, FixedSizeNode, FixedSizeNodes, VirtualCluster
+
+pytestmark = spec("15.with")
 
 
 def test_a_gang_of_two_actors(daemon: Site) -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import vctl
+from tests.specification import spec
 from vctl import (
     PACK,
     STRICT_SPREAD,
@@ -22,6 +23,8 @@ from vctl import (
 )
 from vctl.errors import BadSpec
 from vctl.spec.cluster_spec import parse_cluster_spec
+
+pytestmark = spec("15.with", "4.errors")
 
 
 def test_the_example_of_the_specification() -> None:

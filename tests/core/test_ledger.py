@@ -9,6 +9,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.specification import spec
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
@@ -18,6 +19,8 @@ from vctl.ops.prove import prove
 from vctl.store import clusters, nodes, runs
 from vctl.store.schema import MIGRATIONS
 from vctl.store.store import Store
+
+pytestmark = spec("5.conservation")
 
 MACHINE = {CPU: 6 * SCALE, GPU: 2 * SCALE, MEMORY: 16 * SCALE}
 DEEPEST = 5

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.specification import spec
 from vctl.core.resources import SCALE, Holding, Room, whole_node
+
+pytestmark = spec("2.amounts", "2.instances")
 
 NODE = {"CPU": 8 * SCALE, "GPU": 4 * SCALE, "memory": 64 * SCALE}
 

@@ -9,10 +9,13 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_dependencies import after
 from tests.daemon.test_holding import submit
+from tests.specification import spec
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import job_edits, logs
 from vctl.ops import jobs as job_ops
 from vctl.spec.options import parse_array
+
+pytestmark = spec("8.arrays")
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, amounts, hand_cranked
 from vctl.ops import clusters, job_edits, nodes, submitting
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.reservations import Reservation
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+
+pytestmark = spec("8.reasons", "18.budgets")
 
 TWO, EIGHT = {"2c": 1}, {"8c": 1}
 

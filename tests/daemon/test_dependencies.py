@@ -6,10 +6,13 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import status, submit
+from tests.specification import spec
 from vctl.errors import NotFound
 from vctl.ops import job_edits
 from vctl.ops import jobs as job_ops
 from vctl.spec.options import parse_dependency
+
+pytestmark = spec("8.after")
 
 ENDINGS = {"well": ("true",), "badly": ("false",)}
 FAILED = ("FAILED", "DependencyFailed")

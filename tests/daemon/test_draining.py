@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
+from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict, NotFound
 from vctl.ops import admission, clusters, job_edits, jobs, submitting
 from vctl.spec.job_request import JobRequest
+
+pytestmark = spec("7.delete")
 
 ALL = {"CPU": 40_000}
 """All that the node has: a second job has to wait."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
+from tests.specification import spec
 from vctl.core.resources import SCALE
 from vctl.daemon.returning import LeaseTerms
 from vctl.errors import Conflict
@@ -18,6 +19,8 @@ from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("9.growth", "9.return")
 
 IDLE_S = 0.3
 GANG = {"flexible_resource_min": {"CPU": 1}}
@@ -314,6 +317,7 @@ def test_a_failing_task_is_tried_again_as_often_as_it_asked(work: Elastic) -> No
     assert len(work.life.events("task.retried")) == 2
 
 
+@spec("10.life")
 def test_a_cancelled_task_is_not_tried_again(work: Elastic) -> None:
     task = work.task("j", max_retries=5)
     work.cancel(task)
@@ -321,6 +325,7 @@ def test_a_cancelled_task_is_not_tried_again(work: Elastic) -> None:
     assert tasks.get_task(work.store, task)["attempt"] == 1
 
 
+@spec("10.life")
 def test_a_waiting_task_is_cancelled_at_once(work: Elastic) -> None:
     task = work.task("j", 99, running=False)
     work.life.until(lambda: work.reason(task) == "Infeasible")
@@ -329,6 +334,7 @@ def test_a_waiting_task_is_cancelled_at_once(work: Elastic) -> None:
     work.life.turn()
 
 
+@spec("10.life")
 def test_what_a_task_started_ends_with_it_but_for_what_is_detached(work: Elastic) -> None:
     owner = work.task("j")
     inside = {"VCTL_TASK_ID": owner}
@@ -342,6 +348,7 @@ def test_what_a_task_started_ends_with_it_but_for_what_is_detached(work: Elastic
     assert work.life.job("j")["status"] == "RUNNING"
 
 
+@spec("10.life")
 def test_owned_tasks_end_even_if_the_scheduler_dies_when_their_owner_has(work: Elastic) -> None:
     owner = work.task("j", argv=("/bin/sleep", "0.4"))
     child = work.task("j", inside={"VCTL_TASK_ID": owner})
@@ -362,6 +369,7 @@ def test_stopping_a_job_ends_its_tasks_waiting_and_running(work: Elastic) -> Non
     assert work.node("n0") == (4, 4)
 
 
+@spec("10.life")
 def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(work: Elastic) -> None:
     detached, attached = work.task("j", 2, detach=True), work.task("j")
     work.life.end("j")
@@ -376,6 +384,7 @@ def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(wo
     assert (work.leases(), work.node("n0")) == ([], (4, 4))
 
 
+@spec("10.life")
 def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elastic) -> None:
     detached = work.task("j", 2, detach=True)
     work.life.end("j")
@@ -392,6 +401,7 @@ def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elast
     work.life.turn()
 
 
+@spec("10.life")
 def test_what_a_detached_task_started_outlives_the_job_with_it(work: Elastic) -> None:
     detached = work.task("j", detach=True)
     child = work.task("j", inside={"VCTL_TASK_ID": detached})
@@ -404,6 +414,7 @@ def test_what_a_detached_task_started_outlives_the_job_with_it(work: Elastic) ->
     assert not work.exists("kPrimaryClusterID##j")
 
 
+@spec("10.life")
 @pytest.mark.parametrize("by_death", [False, True], ids=["a bad exit code", "the death of its node"])
 def test_a_detached_task_is_tried_again_after_the_end_of_its_job(work: Elastic, by_death: bool) -> None:
     """Spec 10: retries of a detached task go on after its job's end; also across schedulers, and those it started."""
@@ -435,6 +446,7 @@ def test_a_detached_task_is_tried_again_after_the_end_of_its_job(work: Elastic, 
     assert work.leases() == []
 
 
+@spec("10.life")
 def test_a_detached_task_that_is_to_end_is_not_tried_again(work: Elastic) -> None:
     """Spec 10."""
     task = work.task("j", detach=True, max_retries=5)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
+from tests.specification import spec
 from vctl.daemon.provider import Provider
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes, tasks
@@ -15,6 +16,8 @@ from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import parse_provider
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("9.growth", "9.return")
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.conftest import Life
+from tests.specification import spec
 from vctl.core.jobs import Run
 from vctl.core.resources import EMPTY
 from vctl.daemon.endings import Ended, outcome_of
 from vctl.runtime.protocol import ExitRecord
+
+pytestmark = spec("8.end", "12.odd-rows")
 
 
 def record(**fields: object) -> ExitRecord:

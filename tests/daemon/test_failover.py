@@ -7,7 +7,10 @@ import json
 import pytest
 
 from tests.daemon.conftest import Life
+from tests.specification import spec
 from vctl.store import clusters, nodes
+
+pytestmark = spec("12.replay")
 
 FOUR_FOUR = {"replica_sets": {"0": 4, "1": 4}}
 FIVE_FIVE = {"0": 5, "1": 5}

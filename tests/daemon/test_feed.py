@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from tests.daemon.conftest import Life
+from tests.specification import spec
 from vctl.ops import jobs
+
+pytestmark = spec("17.retention", "17.one-daemon")
 
 MINUTES_10 = 600 * 10**9
 

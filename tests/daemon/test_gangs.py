@@ -9,9 +9,12 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
+from tests.specification import spec
 from vctl.errors import BadSpec
 from vctl.ops import logs
 from vctl.spec.cluster_spec import parse_cluster_spec
+
+pytestmark = spec("8.per-node")
 
 SHOW = (
     "/usr/bin/env", "python3", "-S", "-c",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import Life
+from tests.specification import spec
 from vctl.daemon.commit import commit
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes
@@ -17,6 +18,8 @@ from vctl.ops.views import cluster_resources
 from vctl.scheduler.cycle import decide
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
+
+pytestmark = spec("6.complete", "9.growth")
 
 NODE = {"CPU": 8, "GPU": 2}
 ALL = {"CPU": 16, "GPU": 4}

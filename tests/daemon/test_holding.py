@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
+from tests.specification import spec
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import job_edits, logs, submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
+
+pytestmark = spec("8.limits")
 
 HOUR = 3600 * 10**9
 ONE = {"CPU": 10_000}

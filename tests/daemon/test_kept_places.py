@@ -7,12 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.daemon.test_preempting import Contest, there
+from tests.specification import spec
 from tests.world import amounts
 from vctl.errors import Conflict
 from vctl.ops import clusters, tree_files
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.tree_file import parse_tree
+
+pytestmark = spec("8.preemption")
 
 __all__ = ["there"]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tests.daemon.conftest import SLEEP, Life, cpu
+from tests.specification import spec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import tasks as task_ops
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("12.node-death", "9.return")
 
 
 def run_task(life: Life, job: str, cpus: int, **more: int) -> str:
@@ -70,6 +73,7 @@ def test_growth_through_several_levels_is_lost_at_each(life: Life) -> None:
         assert cluster_ops.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 1
 
 
+@spec("12.maintenance")
 def test_a_cluster_that_a_detached_task_kept_is_swept_when_nothing_lives_there(life: Life) -> None:
     life.nodes(1, "t")
     life.run("j", spec={"flexible_resource_min": {"CPU": 2}})

@@ -6,7 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+from tests.specification import spec
 from vctl.daemon.measuring import AT_ONCE_S, Measuring
+
+pytestmark = spec("10.objects")
 
 
 def grove(place: Path, files: int) -> None:

@@ -7,9 +7,12 @@ import sqlite3
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
+from tests.specification import spec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import nodes as node_ops
 from vctl.store.store import Store
+
+pytestmark = spec("12.node-death", "3.states")
 
 WHOLE_2 = {"replica_sets": {"t": 2}}
 
@@ -317,6 +320,7 @@ def test_a_cluster_that_is_to_go_goes_when_its_last_job_ends(life: Life) -> None
     assert life.store.value("SELECT count(*) FROM clusters") == 0
 
 
+@spec("2.feasible", "3.totals")
 def test_a_node_that_grows_lets_infeasible_work_start(life: Life) -> None:
     (a,) = life.nodes(1, "t", cpus=4)
     life.submit("j", spec={"flexible_resource_min": {"CPU": 4}})
@@ -353,6 +357,7 @@ def test_a_node_may_shrink_below_its_use_and_takes_nothing_until_that_fits(life:
     assert life.store.value("SELECT shrunk FROM nodes") == 0
 
 
+@spec("5.whole-nodes", "9.resize")
 def test_who_has_a_node_whole_has_it_as_it_grows_and_shrinks(life: Life) -> None:
     nodes = life.nodes(2, "t", cpus=4)
     life.logical("v", {"t": 2}, divisible=True)
@@ -386,6 +391,7 @@ def test_a_shrunk_node_of_an_indivisible_cluster_keeps_its_job(life: Life) -> No
     life.until(lambda: life.job("k")["status"] == "RUNNING")
 
 
+@spec("12.maintenance")
 def test_a_round_with_nothing_to_do_writes_nothing(life: Life) -> None:
     a, _ = life.nodes(2, "t")
     life.logical("v", {"t": 2}, divisible=True)

@@ -11,10 +11,13 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_elastic import Elastic
+from tests.specification import spec
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import health, object_views, objects, submitting, tasks, views
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+
+pytestmark = spec("10.objects")
 
 JOB = "kPrimaryClusterID##j"
 TWO = {

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.test_preempting import Contest, full, there
+from tests.specification import spec
 from vctl.ops import clusters
+
+pytestmark = spec("12.odd-rows")
 
 __all__ = ["there"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import Killed, World, amounts, hand_cranked
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
@@ -19,6 +20,8 @@ from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("8.preemption")
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import Life
+from tests.specification import spec
 from tests.world import Killed, MortalStore
 from vctl.daemon import provider as provider_module
 from vctl.daemon.provider import Provider
@@ -19,6 +20,8 @@ from vctl.errors import BadSpec, Infeasible
 from vctl.ops import nodes, views
 from vctl.spec.provider_spec import ProviderSpec, parse_provider
 from vctl.store.store import Store
+
+pytestmark = spec("9.provider")
 
 TEMPLATES = {"2c": {"resources": {"CPU": 2}, "max": 2}, "8c": {"resources": {"CPU": 8}, "max": 1}}
 FOUR = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}, {"resources": {"CPU": 2}}]}]}

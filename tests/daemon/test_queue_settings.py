@@ -8,9 +8,12 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
+from tests.specification import spec
 from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits
 from vctl.ops import jobs as job_ops
+
+pytestmark = spec("8.orders", "8.disciplines")
 
 CPU = 10_000
 

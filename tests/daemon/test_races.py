@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, amounts, hand_cranked
 from vctl.daemon import scheduler as scheduler_module
 from vctl.ops import clusters, job_edits, nodes, tasks
@@ -19,6 +20,8 @@ from vctl.scheduler.plan import Plan
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("17.one-daemon", "6.gang")
 
 AROUND = {"PATH": "/usr/bin:/bin"}
 

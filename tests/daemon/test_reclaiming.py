@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
+from tests.specification import spec
 from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("9.lending")
 
 TERMS = LeaseTerms(idle_s=0.2, cooldown_s=0.0, reclaim_grace_s=0.2)
 GANG = {"flexible_resource_min": {"CPU": 1}}

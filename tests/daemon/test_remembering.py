@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.conftest import Life, cpu
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.daemon import remembering
 from vctl.ops import clusters as cluster_ops
 from vctl.store import usage
+
+pytestmark = spec("8.orders")
 
 HOUR_NS = 3600 * 10**9
 

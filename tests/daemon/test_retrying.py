@@ -6,8 +6,11 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_holding import status, submit
+from tests.specification import spec
 from vctl.ops import logs
 from vctl.spec.cluster_spec import parse_cluster_spec
+
+pytestmark = spec("8.retries")
 
 TWO = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}] * 2, "scheduling_policy": "STRICT_SPREAD"}]}
 COUNTING = ("sh", "-c", 'echo "attempt $VCTL_ATTEMPT in $VCTL_CLUSTER_ID"; exit $((3 - VCTL_ATTEMPT))')

@@ -6,7 +6,10 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.daemon.test_elastic import Elastic
+from tests.specification import spec
 from vctl.ops import nodes, tasks, views
+
+pytestmark = spec("10.confined")
 
 TWO = {
     "fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}] * 2, "scheduling_policy": "STRICT_SPREAD"}],

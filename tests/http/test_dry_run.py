@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import Running
+from tests.specification import spec
 from vctl.ops import admission, clusters, jobs, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store.clusters import set_state
 from vctl.store.store import Store
+
+pytestmark = spec("13.submit")
 
 SPEC = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}
 LONG = "x" * 127

@@ -14,7 +14,10 @@ import httpx
 import pytest
 
 from tests.http.conftest import TOKEN, Running
+from tests.specification import spec
 from vctl.http import protocol
+
+pytestmark = spec("14.safety")
 
 SLOW = """
 import sys

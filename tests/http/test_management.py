@@ -7,6 +7,9 @@ import time
 import pytest
 
 from tests.http.conftest import Running
+from tests.specification import spec
+
+pytestmark = spec("14.management", "7.checks")
 
 ADD = (
     "No enough nodes to add to the virtual cluster. The replica sets that gcs can add at most are shown below. "
@@ -173,6 +176,7 @@ def test_an_answer_has_the_documented_fields(api: Running):
     assert set(first) == {"virtualClusterId", "divisible", "isRemoved", "nodeInstances", "revision"}
 
 
+@spec("7.revision")
 def test_an_update_that_changes_nothing_has_a_new_revision(api: Running):
     old = revision(api, "a")
     assert post(api, "a", {"t": 2}, divisible=True, revision=old)["result"]
@@ -182,6 +186,7 @@ def test_an_update_that_changes_nothing_has_a_new_revision(api: Running):
     assert counts_of(api, "a") == {"t": 1}
 
 
+@spec("7.remove-nodes")
 def test_remove_nodes_takes_all_or_none(api: Running):
     def remove(cluster_id: str, *nodes: str):
         body = {"virtualClusterId": cluster_id, "nodesToRemove": nodes}
@@ -235,6 +240,7 @@ def test_recommendations_never_exceed_what_was_asked(api: Running):
     api.http.get(f"/api/v1/jobs/{job_id}/wait")
 
 
+@spec("7.remove-nodes")
 def test_a_cluster_of_slices_has_no_whole_nodes_to_remove(api: Running):
     spec = {"flexible_resource_min": {"CPU": 2}}
     assert api.http.post("/api/v1/clusters", json={"cluster_id": "s", "spec": spec}).status_code == 200

@@ -18,8 +18,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.http.conftest import TOKEN, Running, Start
+from tests.specification import spec
 from vctl.client import forms
 from vctl.http import documents
+
+pytestmark = spec("14.api")
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 8

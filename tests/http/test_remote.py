@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import ROOT, TOKEN, Running
+from tests.specification import spec
 from vctl.client.remote import STANDINS
+
+pytestmark = spec("14.remote")
 
 RESOURCES = '{"CPU": 4, "memory": "8GiB"}'
 

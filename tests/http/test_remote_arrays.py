@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.http.conftest import Running
+from tests.specification import spec
+
+pytestmark = spec("14.remote", "8.arrays")
 
 RESOURCES = '{"CPU": 4}'
 

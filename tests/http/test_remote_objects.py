@@ -6,6 +6,9 @@ import shlex
 import sys
 
 from tests.http.conftest import TOKEN, Running
+from tests.specification import spec
+
+pytestmark = spec("14.remote", "10.objects")
 
 JOB = f"""
 set -e

@@ -15,6 +15,9 @@ import httpx
 import pytest
 
 from tests.http.conftest import ROOT, TOKEN, Running, Start
+from tests.specification import spec
+
+pytestmark = spec("14.safety")
 
 OPEN = ["/healthz", "/metrics", "/api/version", "/virtual_clusters", "/openapi.json"]
 CLOSED = [

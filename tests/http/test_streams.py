@@ -11,6 +11,9 @@ from collections.abc import Iterator
 import httpx
 
 from tests.http.conftest import Running, Start
+from tests.specification import spec
+
+pytestmark = spec("14.streams", "14.api")
 
 
 def submit(server: Running, *words: str, **more: object) -> str:

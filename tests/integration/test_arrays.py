@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 from tests.integration.conftest import SPREAD_2X1, Place
+from tests.specification import spec
+
+pytestmark = spec("8.arrays", "8.after", "8.retries", "8.per-node")
 
 
 def test_an_array_without_a_daemon(one: Place) -> None:

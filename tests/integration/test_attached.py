@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import PATIENCE_S, VCTL, Place, eventually, is_gone
+from tests.specification import spec
+
+pytestmark = spec("13.attached")
 
 
 class Typist:

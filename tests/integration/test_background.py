@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import VCTL, Place, eventually, interrupt, is_gone
+from tests.specification import spec
 from vctl.runtime import processes
+
+pytestmark = spec("13.background")
 
 LIMIT_S = 1.5
 LATE_S = 2.0

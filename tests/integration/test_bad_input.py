@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests import specification
 from tests.integration.conftest import Place
+
+pytestmark = specification.spec("4.errors", "13.errors")
 
 GANG = '{{"fixed_size_nodes": [{{"nodes": [{{"resources": {}}}]}}]}}'
 ENTRY = "fixed_size_nodes[0].nodes[0]"

@@ -7,6 +7,9 @@ import json
 import pytest
 
 from tests.integration.conftest import Place
+from tests.specification import spec
+
+pytestmark = spec("7.checks", "7.delete", "7.create")
 
 SHORT = (
     "No enough nodes to {} the virtual cluster. The replica sets that gcs can {} at most are shown below. "

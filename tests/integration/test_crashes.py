@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import PATIENCE_S, ROOT, Place, eventually, is_gone
+from tests.specification import spec
+
+pytestmark = spec("12.daemon-death", "17.durable")
 
 JOB = """
 import os, sys, time

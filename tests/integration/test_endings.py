@@ -10,6 +10,9 @@ import time
 import pytest
 
 from tests.integration.conftest import STUBBORN, Place, eventually, is_gone
+from tests.specification import spec
+
+pytestmark = spec("8.stop", "8.exit-codes", "8.end")
 
 OTHER_BOOT = "00000000-0000-4000-8000-000000000000"
 

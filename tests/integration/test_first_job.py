@@ -9,6 +9,9 @@ import time
 import pytest
 
 from tests.integration.conftest import SPREAD_2X1, Place, eventually, interrupt, is_gone
+from tests.specification import spec
+
+pytestmark = spec("13.submit", "8.submit")
 
 PACK_2X1 = SPREAD_2X1.replace("STRICT_SPREAD", "PACK")
 

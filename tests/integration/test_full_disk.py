@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Place, eventually
+from tests.specification import spec
+
+pytestmark = spec("17.durable")
 
 FULL = "the disk is full"
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 from tests.integration.conftest import Place, eventually
+from tests.specification import spec
+
+pytestmark = spec("9.growth")
 
 TWELVE = '{"flexible_resource_min": {"CPU": 12}}'
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.integration.conftest import Place, eventually
+from tests.specification import spec
+
+pytestmark = spec("8.limits")
 
 
 def test_hold_release_edit(one: Place) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Place, eventually, is_gone
+from tests.specification import spec
+
+pytestmark = spec("17.migration", "12.daemon-death")
 
 
 def tallied(place: Place, name: str, *, seconds: float = 1000) -> Path:

@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from tests.integration.conftest import STUBBORN, Place, eventually, is_gone
+from tests.specification import spec
+
+pytestmark = spec("8.preemption")
 
 SAVES = """
 import os, signal, sys, time

@@ -11,6 +11,9 @@ import time
 import pytest
 
 from tests.integration.conftest import PATIENCE_S, VCTL, Place, eventually, interrupt
+from tests.specification import spec
+
+pytestmark = spec("13.waiting")
 
 WIDTH = 80
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Place
+from tests.specification import spec
+
+pytestmark = spec("4.fields", "10.strategies")
 
 TWO_ACTORS = {
     "fixed_size_nodes": [

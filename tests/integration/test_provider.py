@@ -8,6 +8,9 @@ from pathlib import Path
 
 from tests.daemon.test_provider import Cloud
 from tests.integration.conftest import ROOT, Place, eventually
+from tests.specification import spec
+
+pytestmark = spec("9.provider")
 
 STAGES = ("up-before", "up-after", "down-before", "down-after")
 

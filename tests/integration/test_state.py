@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import SPREAD_2X1, Place, eventually, is_gone
+from tests.specification import spec
 from vctl.store.schema import VERSION
+
+pytestmark = spec("12.odd-rows", "17.migration")
 
 SPOILED = {
     "a node": ("UPDATE nodes SET amounts = 'junk' WHERE node_id = (SELECT max(node_id) FROM nodes)", "nodes"),

@@ -7,6 +7,9 @@ import sqlite3
 import sys
 
 from tests.integration.conftest import Place
+from tests.specification import spec
+
+pytestmark = spec("17.private", "13.submit")
 
 
 def test_bytes_reach_the_job_and_are_shown_escaped(one: Place) -> None:

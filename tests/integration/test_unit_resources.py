@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 from tests.integration.conftest import VCTL, Place
+from tests.specification import spec
+
+pytestmark = spec("2.instances", "2.environment")
 
 BOTH = "echo $VCTL_INSTANCES; echo $CUDA_VISIBLE_DEVICES"
 

@@ -11,7 +11,10 @@ import time
 import pytest
 
 from tests.integration.conftest import Place, eventually, interrupt, is_gone
+from tests.specification import spec
 from vctl.ops.forms import timestamp
+
+pytestmark = spec("13.waiting", "8.exit-codes")
 
 
 def test_waiting_commands_share_one_scheduler_and_start_the_next(one: Place) -> None:

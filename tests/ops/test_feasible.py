@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from vctl.errors import Infeasible
 from vctl.ops import clusters, nodes, submitting
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.store.store import Store
+
+pytestmark = spec("6.never")
 
 
 @pytest.fixture

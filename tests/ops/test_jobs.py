@@ -7,11 +7,14 @@ import json
 import pytest
 
 from tests.ops.conftest import Ground
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
 from vctl.ops import clusters, jobs, logs
 from vctl.store import jobs as table
+
+pytestmark = spec("8.submit", "8.states")
 
 ONE = ClusterSpec(groups=(Group((FixedNode({CPU: SCALE}),)),), flexible=False)
 

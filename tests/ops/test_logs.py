@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from vctl.ops import logs
+
+pytestmark = spec("17.retention")
 
 LINES = b"one\ntwo\n\nfour\nfive"
 TAILS = {0: b"", 1: b"five", 2: b"four\nfive", 3: b"\nfour\nfive", 9: LINES}

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from tests.ops.conftest import Ground
+from tests.specification import spec
 from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING, TRANSITIONS
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import nodes
+
+pytestmark = spec("3.states", "3.sources", "3.totals", "3.heartbeat")
 
 MOVES: dict[str, Callable[..., Any]] = {"drain": nodes.drain, "undrain": nodes.undrain, "die": nodes.kill}
 AFTER_DRAIN = DRAINED  # an empty node is drained at once

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
+
+pytestmark = specification.spec("11.status")
 
 UNITS = frozenset({GPU})
 
@@ -55,6 +58,7 @@ def cpus(world: World, cluster: str | None = None) -> tuple[float, float, float]
     return amounts["total"], amounts["reserved"], amounts["used"]
 
 
+@specification.spec("5.whole-nodes")
 def test_whole_nodes_of_clusters_stay_in_the_physical_total(world: World) -> None:
     assert cpus(world) == (32, 0, 0)
     clusters.create(world.store, "team", divisible=True, replica_sets={"8c": 2})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, hand_cranked
 from vctl.core.caller import Caller
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
@@ -15,6 +16,8 @@ from vctl.ops import clusters, jobs, nodes, submitting, tasks, why
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("11.why", "13.waiting")
 
 
 @pytest.fixture

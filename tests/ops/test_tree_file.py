@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from vctl.errors import Conflict, Infeasible, NotFound
 from vctl.ops import clusters, nodes, submitting, tree_files
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.spec.tree_file import parse_tree
 from vctl.store.store import Store
+
+pytestmark = spec("7.tree-file")
 
 Document = dict[str, Any]
 SPREAD = {

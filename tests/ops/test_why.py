@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, hand_cranked
 from vctl.cli.screen import Screen
 from vctl.cli.why_view import draw
@@ -20,6 +21,8 @@ from vctl.errors import Infeasible, NotFound
 from vctl.ops import admission, clusters, jobs, nodes, submitting, why
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array
+
+pytestmark = spec("11.why")
 
 GIB = 2**30 * SCALE
 
@@ -318,6 +321,7 @@ def test_whom_it_would_end(world: World):
     assert said["preempts"] == []
 
 
+@spec("2.feasible")
 def test_a_minimum_that_may_be_split_is_nowhere_infeasible(world: World):
     """spec 10, 11: the words on a node fit the request: of a minimum each node may give a part."""
     add(world, 2, cpus=8)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, hand_cranked
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
@@ -17,6 +18,8 @@ from vctl.errors import NotFound
 from vctl.ops import jobs, nodes, submitting, tasks, why
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
+
+pytestmark = spec("11.why")
 
 
 @pytest.fixture

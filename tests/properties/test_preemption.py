@@ -10,6 +10,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler.contest import Contest
+from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
@@ -26,6 +27,8 @@ from vctl.core.queue_policy import (
 from vctl.scheduler import preemption
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.preemption import Preempt
+
+pytestmark = spec("8.preemption")
 
 NODES = ("2c", "4c", "4c 1g", "4c 2g")
 SPECS = (

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import World, amounts, hand_cranked
 from vctl.errors import VctlError
 from vctl.ops import admission, job_edits, overview, submitting, why
@@ -24,6 +25,8 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+
+pytestmark = spec("8.reasons")
 
 UNIT = 10_000
 PRIMARY = "kPrimaryClusterID"

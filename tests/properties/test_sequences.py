@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import VctlError
@@ -33,6 +34,8 @@ from vctl.spec.options import parse_warning_signal
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters
+
+pytestmark = spec("5.conservation", "12.daemon-death", "12.doctor")
 
 STEPS = 200
 IN_CI = range(10)

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.specification import spec
 from vctl.runtime import commands, processes
 from vctl.runtime.commands import Call, Called
+
+pytestmark = spec("9.provider")
 
 PYTHON = (sys.executable, "-S", "-c")
 

@@ -11,9 +11,12 @@ import time
 from pathlib import Path
 
 from tests.runtime.conftest import STUBBORN, eventually, is_gone
+from tests.specification import spec
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
+
+pytestmark = spec("12.daemon-death", "16.local")
 
 SCHEDULER = """
 import sys, time

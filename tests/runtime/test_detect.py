@@ -8,9 +8,12 @@ import types
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.resources import SCALE
 from vctl.runtime import nvml
 from vctl.runtime.detect import detect, template_id
+
+pytestmark = spec("3.sources")
 
 GIB = 1 << 30
 DEVICES = (  # in NVML's order, which need not be that of the bus

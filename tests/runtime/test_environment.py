@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specification import spec
 from vctl.runtime.environment import job_environment
+
+pytestmark = spec("2.environment", "8.environment")
 
 CASES = {
     "no GPU hides them all": ({}, (), 10_000, {"CUDA_VISIBLE_DEVICES": ""}),

@@ -7,7 +7,10 @@ import time
 
 import pytest
 
+from tests.specification import spec
 from vctl.ops import logs
+
+pytestmark = spec("17.private", "17.retention")
 
 LIMIT = 4 << 20
 WRITES = """

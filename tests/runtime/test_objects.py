@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from vctl.runtime import objects, trees
 from vctl.runtime.objects import Unusable
+
+pytestmark = spec("10.objects", "17.private")
 
 
 @pytest.fixture

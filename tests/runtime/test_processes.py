@@ -12,7 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.runtime.conftest import eventually
+from tests.specification import spec
 from vctl.runtime import processes
+
+pytestmark = spec("16.local")
 
 FAMILY = """
 import os, threading, time

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.conftest import eventually, is_gone
+from tests.specification import spec
 from vctl.runtime.protocol import RunState
+
+pytestmark = spec("16.local", "8.exit-codes")
 
 ENDINGS = {
     "success": ("exit 0", 0, None),

@@ -12,8 +12,11 @@ import time
 import pytest
 
 from tests.runtime.conftest import STUBBORN, Ground, eventually, is_gone
+from tests.specification import spec
 from vctl.runtime import processes, relay
 from vctl.runtime.protocol import RunState
+
+pytestmark = spec("8.stop")
 
 
 def test_what_the_job_left_running_is_gone_at_a_normal_end(ground):

@@ -11,8 +11,11 @@ from collections import Counter
 from itertools import pairwise
 
 from tests.runtime.conftest import eventually, is_gone
+from tests.specification import spec
 from vctl.runtime import forkserver, processes
 from vctl.runtime.protocol import RunState
+
+pytestmark = spec("16.local")
 
 
 def supervisor_of(ground, run_id):

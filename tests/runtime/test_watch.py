@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.conftest import PATIENCE_S
+from tests.specification import spec
 from vctl.runtime import watch
 from vctl.runtime.watch import Change, Watch
+
+pytestmark = spec("16.local")
 
 
 def wake(seen: Watch) -> list[Change]:

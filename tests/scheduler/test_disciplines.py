@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.trace import Given, Trace
+from tests.specification import spec
 from vctl.core import jobs as jb
 from vctl.core.queue_policy import SECOND, QueuePolicy
+
+pytestmark = spec("8.disciplines")
 
 MINUTE = 60
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler import ground as g
 from tests.scheduler import trees
+from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
 from vctl.core.ledger import Ledger
@@ -19,6 +20,8 @@ from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 from vctl.scheduler.gang_growth import grow, grow_for_gang
 from vctl.scheduler.leasing import above_minimum, free_part, give_back
+
+pytestmark = spec("9.growth")
 
 A1 = "a < primary [1c]: n1~1c"
 ORG, TEAM = "org < primary [1c]: n1~1c", "team < org [1c]: n1~1c"
@@ -194,6 +197,7 @@ def test_cores_follow_whole_cpus() -> None:
     assert ledger.rooms["n1"].cores == {3}
 
 
+@spec("5.labels")
 def test_a_new_virtual_node_has_the_labels_and_the_next_rank() -> None:
     ledger = trees.tree("1c,4c", A1, labels=LABELS)
     fill(ledger, "a")

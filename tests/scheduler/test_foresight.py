@@ -9,6 +9,7 @@ import pytest
 from tests.scheduler.makespan import MINUTE, Given, Instance, instance, ledger_of, pending, play
 from tests.scheduler.trace import Given as Arriving
 from tests.scheduler.trace import Trace
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import LONGEST, MAKESPAN, QueuePolicy
@@ -16,6 +17,8 @@ from vctl.scheduler import foresight
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import start_of, take
 from vctl.scheduler.running import Running
+
+pytestmark = spec("8.disciplines")
 
 NODE = (4, 16, 0)
 POLICY = QueuePolicy(MAKESPAN)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.scheduler import brute, brute_growth, ground
 from tests.scheduler.test_placement_complete import POLICIES
+from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
@@ -18,6 +19,8 @@ from vctl.scheduler.elasticity import apply_growth, growth_fits, held, revert_gr
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place
+
+pytestmark = spec("6.complete", "9.growth")
 
 CPU_STEPS = [0.5, 1, 1, 1.5, 2, 2, 3]
 

@@ -6,10 +6,13 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler import trees
+from tests.specification import spec
 from tests.world import unbalanced
 from vctl.core.ledger import Ledger
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore, settle
+
+pytestmark = spec("9.return")
 
 ABOVE = {
     "all that lies above the minimum": ("a < primary [1c]: n1~1c", ["1c"], "2c", ["2c"]),

@@ -7,11 +7,14 @@ import random
 import pytest
 
 from tests.scheduler.trace import Given, Trace, used
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, OFF, PRIORITY, SECOND, SHORTEST, QueuePolicy
 from vctl.scheduler.orders import ORDERS, order_key
 from vctl.scheduler.queueing import Queue
+
+pytestmark = spec("8.orders")
 
 CASES = {
     "fifo: by arrival, whatever the priority": (FIFO, None, "a+0@0 b+5@1 c+1@2", "abc"),

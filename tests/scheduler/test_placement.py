@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests import specification
 from tests.scheduler import ground
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
@@ -13,6 +14,8 @@ from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
 from vctl.scheduler.feasibility import could_help, ever, explain
 from vctl.scheduler.placement import Placed, Unplaced, place
+
+pytestmark = specification.spec("6.policies", "6.gang", "6.deterministic")
 
 spec = ground.spec
 
@@ -308,6 +311,7 @@ def test_placement(
         assert plan.entry_rank == int(rank)
 
 
+@specification.spec("5.labels", "2.environment")
 def test_a_piece_carries_instances_cores_and_its_own_labels() -> None:
     world = ground.ledger("4c 2g")
     ground.use(world, "n1", "1c 1g")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 
 from tests.scheduler import brute, ground
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.placement import Placed, Unplaced, place
+
+pytestmark = spec("6.complete")
 
 POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 Case = tuple[Ledger, str, ClusterSpec, dict[str, int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from tests import specification
 from tests.scheduler import ground
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, ClusterSpec
@@ -11,6 +12,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.placement import Placed, place
+
+pytestmark = specification.spec("18.budgets")
 
 
 def equal_nodes(count: int) -> Ledger:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler.contest import POLICY, Contest
+from tests.specification import spec
 from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, FIFO, OFF, SECOND, STRICT
@@ -15,6 +16,8 @@ from vctl.core.tasks import PendingTask
 from vctl.scheduler import preemption
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.task_queue import TaskQueue
+
+pytestmark = spec("8.preemption")
 
 NOW = 1_000
 

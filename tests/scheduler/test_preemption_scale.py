@@ -9,11 +9,14 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler.contest import POLICY, Contest
+from tests.specification import spec
 from vctl.core.clusters import JOB, PRIMARY, Cluster
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import SECOND
 from vctl.scheduler.preemption import MOST_STEPS, Emptied
 from vctl.scheduler.running import returned_by
+
+pytestmark = spec("8.preemption", "18.budgets")
 
 NODES, CPUS, LEVELS, MOST_PLACES = 256, 8, 5, 10
 ONE = g.spec("PACK: 1c")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler import trees
+from tests.specification import spec
 from tests.world import differences
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
@@ -19,6 +20,8 @@ from vctl.scheduler.provisioning import MOST_NODES, Template, wanted_nodes
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
+
+pytestmark = spec("9.provider")
 
 SMALL, LARGE = ("2c", 4), ("8c", 2)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler import ground as g
+from tests.specification import spec
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
@@ -14,6 +15,8 @@ from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import EMPTY
 from vctl.scheduler.replacement import broken_gangs, is_published, replace_whole
 from vctl.scheduler.reseating import reseat_slices
+
+pytestmark = spec("12.node-death", "12.replay")
 
 KINDS = {"L": LOGICAL, "J": JOB, "S": SUB}
 

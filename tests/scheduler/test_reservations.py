@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.scheduler.trace import Given, Trace
+from tests.specification import spec
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import INFEASIBLE, PendingJob
@@ -19,6 +20,8 @@ from vctl.scheduler.reservations import FOR_EVER
 from vctl.scheduler.running import holdings_of
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, in_order, rigid, shape_name
+
+pytestmark = spec("8.disciplines")
 
 NEVER = 10**9 * SECOND
 

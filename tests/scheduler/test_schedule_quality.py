@@ -15,7 +15,10 @@ from statistics import mean
 import pytest
 
 from tests.scheduler.makespan import INSTANCES, Instance, instance, play
+from tests.specification import spec
 from vctl.core.queue_policy import BEST_EFFORT, LONGEST, MAKESPAN, PRIORITY, QueuePolicy
+
+pytestmark = spec("8.disciplines")
 
 RECORDED = Path(__file__).parent / "optima.json"
 OPTIMA: dict[int, tuple[int, int]] = {

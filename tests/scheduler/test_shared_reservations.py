@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler.trace import Given, Trace
+from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, QueuePolicy
 from vctl.core.resources import CPU, SCALE
+
+pytestmark = spec("8.disciplines")
 
 BACK = QueuePolicy(discipline=BACKFILL)
 GUARD = QueuePolicy(discipline=BEST_EFFORT, starvation_after_ns=600 * SECOND)

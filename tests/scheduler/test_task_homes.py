@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.scheduler import trees
+from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
@@ -16,6 +17,8 @@ from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task, task_still_fits
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 from vctl.scheduler.task_rounds import TaskRound
+
+pytestmark = spec("10.confined")
 
 PLACEMENTS = 10_000
 SEEDS = range(20)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler import trees
+from tests.specification import spec
 from tests.world import differences
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
@@ -23,6 +24,8 @@ from vctl.scheduler.plan_tasks import TaskStart, TaskWait, revert_task, task_sti
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 from vctl.scheduler.task_rounds import TaskRound
 from vctl.scheduler.tasking import Circumstances, choose, in_order, may_grow, rank_of, utilisation
+
+pytestmark = spec("10.strategies")
 
 THREE = "a < primary [6c]: n1~4c, n2~4c, n3~4c"
 NODES = "4c,4c,4c"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler.situations import cases, queues_of, single_numbers, starts_when
+from tests.specification import spec
 from tests.world import picture
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
@@ -19,6 +20,8 @@ from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.whatif import Holder, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful
+
+pytestmark = spec("11.why")
 
 FULL = "4c 2g"
 

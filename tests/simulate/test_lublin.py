@@ -9,8 +9,11 @@ from statistics import fmean
 
 import pytest
 
+from tests.specification import spec
 from vctl.simulate import lublin
 from vctl.simulate.lublin import GAP, GAP_ALL_DAY, POWER_OF_TWO, SERIAL, jobs
+
+pytestmark = spec("13.simulate")
 
 MANY = jobs(6000, nodes=256, seed=7, load=0.9)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.simulate.metrics import SECOND, bounded_slowdown, figures, spread
 from vctl.simulate.play import Played
 from vctl.simulate.workload import Arrival
+
+pytestmark = spec("13.simulate")
 
 HOUR = 3600
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.scheduler.trace import Given, Trace, used
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.simulate.machine import equal_nodes, resized
 from vctl.simulate.workload import Arrival, with_limits
+
+pytestmark = spec("13.simulate")
 
 DEFAULT = QueuePolicy()
 

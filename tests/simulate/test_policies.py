@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from tests.scheduler.trace import Given, Trace
+from tests.specification import spec
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, SECOND, QueuePolicy
 from vctl.ops.simulate import Question, chosen, model, parse_policy, simulate, trace_machine
+
+pytestmark = spec("13.simulate", "8.orders")
 
 POLICIES = (
     "fifo/strict",

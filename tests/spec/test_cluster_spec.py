@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specification import spec
 from vctl.core.clusters import POLICIES, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Condition
 from vctl.errors import BadSpec
@@ -16,6 +17,8 @@ from vctl.spec.cluster_spec import parse_cluster_spec, spec_to_document
 from vctl.spec.selectors import parse_selector
 from vctl.spec.shape import shape_key
 from vctl.spec.source import parse_text
+
+pytestmark = spec("4.fields", "4.errors")
 
 EXAMPLE = """{
   "flexible_resource_min": {"CPU": 1},
@@ -363,6 +366,7 @@ SELECTORS = {
 }
 
 
+@spec("4.labels")
 @pytest.mark.parametrize(("text", "want"), SELECTORS.items(), ids=SELECTORS)
 def test_the_forms_of_a_selector(text, want):
     assert parse_selector({"k": text}, "s") == (want,)
@@ -391,6 +395,7 @@ BAD_SELECTORS = [
 ]
 
 
+@spec("4.labels")
 @pytest.mark.parametrize(
     "value",
     [*BAD_SELECTORS, "!!v", "v!", "in(a)b", "a b", None, 1, True, {}, [], ["a", 1], ["!a"], [""]],

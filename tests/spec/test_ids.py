@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
 from vctl.spec import ids
+
+pytestmark = spec("7.create")
 
 
 @pytest.mark.parametrize("cluster_id", ["a", "team-1", "A.b_c", "0", "x" * 63])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
 from vctl.spec.job_request import JobRequest, entry_amounts, entry_request, shortcut_spec
 from vctl.spec.options import WarningSignal
+
+pytestmark = spec("8.submit", "8.entrypoint")
 
 CPU1 = {"CPU": SCALE}
 

@@ -7,8 +7,11 @@ from datetime import datetime
 
 import pytest
 
+from tests.specification import spec
 from vctl.errors import BadSpec
 from vctl.spec import options as o
+
+pytestmark = spec("13.errors", "13.settings")
 
 
 def test_environment():

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specification import spec
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
 from vctl.spec import quantities as q
+
+pytestmark = spec("2.amounts", "2.names")
 
 AMOUNTS = {
     1: 10_000,

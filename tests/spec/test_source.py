@@ -9,8 +9,11 @@ from decimal import Decimal
 
 import pytest
 
+from tests.specification import spec
 from vctl.errors import BadSpec
 from vctl.spec import source
+
+pytestmark = spec("4.errors")
 
 
 def read(ref, **how):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
 from vctl.spec.task_request import TaskRequest, check_strategy, job_of, pinned_to, task_amounts
+
+pytestmark = spec("10.commands")
 
 AMOUNTS = {
     "one CPU by default": ({}, {"CPU": SCALE}),

@@ -6,11 +6,14 @@ import os
 
 import pytest
 
+from tests.specification import spec
 from vctl.errors import BadSpec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.source import parse_text
 from vctl.spec.task_request import TaskRequest
 from vctl.spec.text import check_document, check_line, check_number, shown, stored_path
+
+pytestmark = spec("17.private")
 
 BYTE = "\udcff"  # how Python hands on a byte that is not UTF-8
 HALF = "\ud800"

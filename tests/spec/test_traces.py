@@ -6,12 +6,15 @@ import json
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import SECOND
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.errors import BadSpec
 from vctl.spec.trace_jsonl import read_jsonl
 from vctl.spec.trace_swf import read_swf
+
+pytestmark = spec("13.simulate")
 
 HEADER = ["; Version: 2.2", "; MaxNodes: 8", ";MaxProcs:   32 ", "; Note: anything: at all"]
 

@@ -6,11 +6,14 @@ import io
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
 from vctl.spec.source import read_file
 from vctl.spec.tree_file import parse_tree, tree_document
+
+pytestmark = spec("7.tree-file")
 
 
 def test_a_tree_is_read_parents_first():

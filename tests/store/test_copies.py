@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.crowd import fill
+from tests.specification import spec
 from vctl.errors import Damaged, VctlError
 from vctl.ops import health
 from vctl.ops.backup import backup, restore
@@ -17,6 +18,8 @@ from vctl.ops.prove import prove
 from vctl.store import database, repair
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Store
+
+pytestmark = spec("17.migration")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.crowd import fill
+from tests.specification import spec
 from vctl.ops import health, overview, positions, submitting, views
 from vctl.ops.jobs import list_jobs
 from vctl.spec.job_request import JobRequest
@@ -18,6 +19,8 @@ from vctl.store import jobs as table
 from vctl.store.database import _statements
 from vctl.store.schema import MIGRATIONS
 from vctl.store.store import Store
+
+pytestmark = spec("18.budgets")
 
 PARENTS = ("kPrimaryClusterID", "a", "b")
 

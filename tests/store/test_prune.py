@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.crowd import fill
+from tests.specification import spec
 from vctl.ops import jobs, submitting
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.store.store import Store
+
+pytestmark = spec("17.retention")
 
 FINISHED = 10_000
 

@@ -7,12 +7,15 @@ import string
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.specification import spec
 from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Condition
 from vctl.core.resources import Holding
 from vctl.store import job_views, jobs, queues, rows, shapes
 from vctl.store.store import Store
+
+pytestmark = spec("17.migration")
 
 names = st.text("CPUGmem/é", min_size=1, max_size=6)
 maps = st.dictionaries(names, st.integers(0, 2**53 * 10_000), max_size=3)

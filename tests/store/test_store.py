@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.specification import spec
 from tests.store.conftest import Clock
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.store import database, feed, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
+
+pytestmark = spec("17.durable", "17.one-daemon", "7.revision")
 
 
 def count(store: Store) -> int:
