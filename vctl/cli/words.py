@@ -36,16 +36,6 @@ def amounts(resources: Mapping[str, float] | None) -> str:
     return ", ".join(f"{name} {amount(name, value)}" for name, value in (resources or {}).items() if value)
 
 
-def used_of(total: Mapping[str, float], available: Mapping[str, float] | None) -> str:
-    """``CPU 3/8, GPU 0/1``."""
-    if available is None:
-        return amounts(total)
-    return ", ".join(
-        f"{name} {amount(name, value - available.get(name, 0))}/{amount(name, value)}"
-        for name, value in total.items()
-    )
-
-
 def replicas(counts: Mapping[str, int] | None) -> str:
     """``4c8g:2 8c16g:1``."""
     return " ".join(f"{template}:{count}" for template, count in (counts or {}).items())

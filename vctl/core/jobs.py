@@ -141,4 +141,3 @@ class Run:
     task_id: str | None = None
     started_at: int | None = None
     stop_reason: str | None = None
-    deadline_ns: int | None = field(default=None, compare=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from vctl.core.jobs import PendingJob, Run
@@ -86,10 +86,6 @@ class Image:
                 del self.runs_of_job[run.job_id]
                 self.running.drop(run.job_id)
         self.ledger.discharge(run.run_id)
-
-    def runs_on(self, node_id: str) -> Iterator[Run]:
-        """Processes on a physical node."""
-        return (run for run in list(self.runs.values()) if run.node_id == node_id)
 
     def members_of(self, job_id: int) -> list[str]:
         """The main processes of a job that are not over: several for ``--per-node``."""

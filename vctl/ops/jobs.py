@@ -83,11 +83,6 @@ def _form(store: Store, ref: str | int, *, submitted: bool) -> forms.Form:
         )
 
 
-def is_array(store: Store, submission_id: str) -> bool:
-    """Whether an id is that of an array."""
-    return arrays.known(store, submission_id)
-
-
 def list_jobs(
     store: Store,
     *,

@@ -8,8 +8,6 @@ derived (the order of a queue, reservations) is marked with its age. Jobs of one
 
 from __future__ import annotations
 
-from typing import Any
-
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
@@ -209,19 +207,3 @@ class Reasons:
 
 def _run(count: int, whose: str) -> str:
     return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
-
-
-def clause(form: dict[str, Any]) -> str:
-    """The reason of a waiting job's form in a few words, for a line that is kept current."""
-    message = str(form["message"] or form["state_reason"])
-    head, _, rest = message.partition("; needs ")
-    if form["state_reason"] == jb.PENDING_EVALUATION and rest:
-        return f"needs {rest.partition('; free: ')[0]}"
-    return head.partition("; free: ")[0]
-
-
-def waiting_line(form: dict[str, Any]) -> str:
-    """Why a job waits and its place, from its form: ``needs 8 CPU on each of 2 nodes (#2 in primary)``."""
-    place = form["queue_position"]
-    where = cluster_text(str(form["parent_cluster_id"]))
-    return clause(form) + (f" (#{place} in {where})" if place is not None else f" (in {where})")

@@ -48,7 +48,6 @@ class Availability(Horizon):
         self.ledger = ledger
         self.now_ns = now_ns
         self.level = level
-        self._own = own
         self._held: dict[int, tuple[tuple[str, Holding], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         below = list(elastic_below(ledger, level))

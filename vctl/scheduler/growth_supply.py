@@ -7,7 +7,7 @@ has free there, or what a sibling of its (d-1)-th ancestor lends. Taking from de
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -198,13 +198,3 @@ class _Flow:
                 self.edges[edge][1] -= amount
                 self.edges[edge ^ 1][1] += amount
             self.total += amount
-
-
-def merged_ladder(ladders: Iterable[Ladder]) -> Ladder:
-    """Several places taken as one."""
-    sums: dict[tuple[int, bool, int], int] = {}
-    for ladder in ladders:
-        for source in ladder:
-            key = (source.depth, source.lender != OWN, source.lender)
-            sums[key] = sums.get(key, 0) + source.amount
-    return tuple(Source(depth, lender, amount) for (depth, _, lender), amount in sorted(sums.items()))

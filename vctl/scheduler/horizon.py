@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from operator import itemgetter
 
 from vctl.core.jobs import RunningJob
@@ -12,7 +11,6 @@ from vctl.scheduler.running import Running, holdings_of
 
 Part = str | tuple[str, int]
 """A resource, or one numbered instance of it: what can run short on a virtual node by itself."""
-Level = Mapping[Part, int]
 
 
 def parts_of(holding: Holding) -> dict[Part, int]:

@@ -251,11 +251,6 @@ def format_amount(amount: int) -> int | float:
     return amount / SCALE if rest else whole
 
 
-def format_resources(amounts: Amounts) -> dict[str, float]:
-    """A resource map as Ray shows it: floats, names that are 0 kept, sorted by name."""
-    return {name: amounts[name] / SCALE for name in sorted(amounts)}
-
-
 def resources_document(amounts: Amounts) -> dict[str, int | float]:
     """A resource map that ``parse_resources`` reads back unchanged."""
     return {name: format_amount(amounts[name]) for name in sorted(amounts)}

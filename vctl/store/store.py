@@ -257,12 +257,6 @@ class Store:
                 fix="no action is needed: the newer scheduler is in charge",
             )
 
-    def last_reign(self) -> sqlite3.Row | None:
-        """The newest reign, ended or not."""
-        return self.row(
-            "SELECT epoch, pid, kind, started_at, ended_at FROM reigns ORDER BY epoch DESC LIMIT 1"
-        )
-
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 
     def write_beat(self, beat: Mapping[str, object]) -> None:
