@@ -27,12 +27,12 @@ def resolve(cluster_id: str | None) -> str:
     return full_cluster_id(cluster_id or PRIMARY)
 
 
-def cluster_row(store: Store, cluster_id: str) -> Row:
+def cluster_row(store: Store, cluster_id: str, kind: str = "virtual") -> Row:
     """The row of a cluster; NotFound names the nearest id."""
     row = table.get(store, cluster_id)
     if row is None:
         raise NotFound(
-            f"The virtual cluster {cluster_id} does not exist.",
+            f"The {kind} cluster {cluster_id} does not exist.",
             fix=_nearest_id(store, cluster_id),
             details={"cluster_id": cluster_id},
         )
@@ -41,13 +41,7 @@ def cluster_row(store: Store, cluster_id: str) -> Row:
 
 def logical_row(store: Store, cluster_id: str) -> Row:
     """The row of a cluster that was made by name, in the words of ant-ray's management API."""
-    row = table.get(store, cluster_id)
-    if row is None:
-        raise NotFound(
-            f"The logical cluster {cluster_id} does not exist.",
-            fix=_nearest_id(store, cluster_id),
-            details={"cluster_id": cluster_id},
-        )
+    row = cluster_row(store, cluster_id, "logical")
     if row["kind"] != LOGICAL:
         raise BadSpec(
             f"{cluster_id} is a {row['kind']} cluster",

@@ -8,6 +8,8 @@ derived (the order of a queue, reservations) is marked with its age. Jobs of one
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
@@ -34,20 +36,16 @@ class Reasons:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.now = store.clock()
-        self._capacity: FreeCapacity | None = None
         self._judged: dict[object, tuple[str, str]] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
-        self._ledger: Ledger | None = None
         self._searches = 0
         self._round_at: int | None = None
 
-    @property
+    @cached_property
     def capacity(self) -> FreeCapacity:
         """What is free, read at the first question."""
-        if self._capacity is None:
-            self._capacity = FreeCapacity(self.store)
-        return self._capacity
+        return FreeCapacity(self.store)
 
     def of(self, row: Row) -> Told:
         """Token and message of a row of ``job_views``."""
@@ -156,7 +154,7 @@ class Reasons:
     def _why_never(self, row: Row) -> str | None:
         from vctl.scheduler.feasibility import ever
 
-        ledger, job = self._loaded(), rows.pending(row)
+        ledger, job = self._ledger, rows.pending(row)
         if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
             return None
         never = ever(ledger, job.parent_id, job.spec, job.entry)
@@ -174,7 +172,7 @@ class Reasons:
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return False
-        ledger, job = self._loaded(), rows.pending(row)
+        ledger, job = self._ledger, rows.pending(row)
         kept = [one for one in self.capacity.earmarks if one.job_id != job.job_id]
         taken = [
             (ledger.rooms[vnode_id], ledger.rooms[vnode_id].take_most(holding))
@@ -197,12 +195,11 @@ class Reasons:
             for room, holding in reversed(taken):
                 room.give_back(holding)
 
-    def _loaded(self) -> Ledger:
-        if self._ledger is None:
-            from vctl.ops import situations
+    @cached_property
+    def _ledger(self) -> Ledger:
+        from vctl.ops import situations
 
-            self._ledger = situations.ledger(self.store)
-        return self._ledger
+        return situations.ledger(self.store)
 
 
 def _run(count: int, whose: str) -> str:

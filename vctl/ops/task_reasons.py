@@ -6,6 +6,8 @@ contradict is not repeated.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
@@ -26,15 +28,12 @@ class TaskReasons:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._capacity: FreeCapacity | None = None
         self._judged: dict[object, Told] = {}
 
-    @property
+    @cached_property
     def capacity(self) -> FreeCapacity:
         """What is free, read at the first question."""
-        if self._capacity is None:
-            self._capacity = FreeCapacity(self.store)
-        return self._capacity
+        return FreeCapacity(self.store)
 
     def of(self, row: Row) -> Told:
         """Token and message of a row of ``tasks``."""

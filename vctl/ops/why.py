@@ -16,6 +16,7 @@ from vctl.ops.obstacles import obstacles
 from vctl.ops.positions import ahead, position
 from vctl.ops.reasons import Reasons, Told
 from vctl.ops.remedies import remedy
+from vctl.ops.why_tasks import CUT, MOST_AHEAD, nothing_found, why_task
 from vctl.scheduler.running import holdings_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
@@ -29,20 +30,15 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
 
-MOST_AHEAD = 100
-"""So many of those ahead are listed; ``queue_position`` counts them all."""
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
 """So many of those who would end are named in the message; the list has them all."""
 GATES = (jb.HELD, jb.DEPENDENCY, jb.BEGIN_TIME, jb.ARRAY_LIMIT, jb.BACKOFF)
-CUT = "the search for changes reached its budget; some changes were not tested"
 
 
 def why(store: Store, ref: str | int) -> forms.Form:
     """Why a job or a task waits: the reason, who is ahead, what each node says, and what would start it now."""
     if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
-        from vctl.ops.why_tasks import why_task
-
         return why_task(store, task)
     with store.snapshot():
         row = job_views.get(store, _number(store, ref))
@@ -118,20 +114,12 @@ def _answer(form: forms.Form) -> forms.Form:
         words = f"it has been running since {form['started_at']}"
     elif form["status"] in jb.FINAL:
         words = f"it ended at {form['ended_at']}" + (f": {words}" if words else "")
+    kept = ("job_id", "submission_id", "status", "state_reason")
     return {
-        "job_id": form["job_id"],
-        "submission_id": form["submission_id"],
-        "status": form["status"],
-        "state_reason": form["state_reason"],
+        **{name: form[name] for name in kept},
         "message": words,
         "queue_position": form["queue_position"],
-        "ahead": [],
-        "nodes": [],
-        "preempts": [],
-        "changes": [],
-        "nearest": [],
-        "waits_for_itself": None,
-        "cut": None,
+        **nothing_found(),
     }
 
 

@@ -16,6 +16,7 @@ from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
 MOST_AHEAD = 100
+"""So many of those ahead are listed; ``queue_position`` counts them all."""
 CUT = "the search for changes reached its budget; some changes were not tested"
 
 
@@ -30,13 +31,7 @@ def why_task(store: Store, row: Row) -> forms.Form:
             "state_reason": reason,
             "message": _words(row, message),
             "queue_position": None,
-            "ahead": [],
-            "nodes": [],
-            "preempts": [],
-            "changes": [],
-            "nearest": [],
-            "waits_for_itself": None,
-            "cut": None,
+            **nothing_found(),
         }
         if row["state"] != tk.PENDING_NODE:
             return answer
@@ -60,6 +55,12 @@ def why_task(store: Store, row: Row) -> forms.Form:
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
     answer["cut"] = CUT if cut else None
     return answer
+
+
+def nothing_found() -> forms.Form:
+    """The fields of an answer that only a search fills."""
+    lists = ("ahead", "nodes", "preempts", "changes", "nearest")
+    return {**{name: [] for name in lists}, "waits_for_itself": None, "cut": None}
 
 
 def _words(row: Row, message: str | None) -> str | None:

@@ -10,10 +10,10 @@ from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
-from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
+from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
 from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed
-from vctl.scheduler.plan_tasks import TaskStart, TaskWait
+from vctl.scheduler.plan_tasks import TaskStart, TaskWait, growing
 
 if TYPE_CHECKING:
     from vctl.scheduler.preemption import Preempt
@@ -102,23 +102,16 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
     parent = ledger.clusters.get(start.job.parent_id)
     if parent is None or not parent.starts_jobs:
         return False
-    grown: list[Grow] = []
+    with growing(ledger, start.growth) as grown:
+        return grown and _has_place(ledger, start)
+
+
+def _has_place(ledger: Ledger, start: Start) -> bool:
+    if start.cluster is None:
+        room, node = ledger.rooms.get(start.vnode_id), ledger.nodes.get(start.node_id)
+        return room is not None and node is not None and node.schedulable and room.fits_exactly(start.holding)
     taken: list[VNode] = []
     try:
-        for step in start.growth:
-            if not growth_fits(ledger, step):
-                return False
-            apply_growth(ledger, step)
-            grown.append(step)
-        if start.cluster is None:
-            room = ledger.rooms.get(start.vnode_id)
-            node = ledger.nodes.get(start.node_id)
-            return (
-                room is not None
-                and node is not None
-                and node.schedulable
-                and room.fits_exactly(start.holding)
-            )
         for vnode in start.vnodes:
             if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
                 return False
@@ -128,8 +121,6 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
     finally:
         for vnode in taken:
             ledger.rooms[vnode.parent_id or ""].give_back(vnode.holding)
-        for step in reversed(grown):
-            revert_growth(ledger, step)
 
 
 def apply(ledger: Ledger, start: Start, run_id: str | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vctl.core.ledger import Ledger
@@ -39,15 +41,25 @@ class TaskWait:
 
 def task_still_fits(ledger: Ledger, start: TaskStart) -> bool:
     """Whether growth and place can still be had; leaves the ledger as it was."""
+    with growing(ledger, start.growth) as grown:
+        room = ledger.rooms.get(start.vnode_id) if grown else None
+        return room is not None and room.fits_exactly(start.holding)
+
+
+@contextmanager
+def growing(ledger: Ledger, growth: Iterable[Grow]) -> Iterator[bool]:
+    """A ledger with growth taken for a while, and whether all of it could be taken."""
     done: list[Grow] = []
     try:
-        for step in start.growth:
+        for step in growth:
             if not growth_fits(ledger, step):
-                return False
+                break
             apply_growth(ledger, step)
             done.append(step)
-        room = ledger.rooms.get(start.vnode_id)
-        return room is not None and room.fits_exactly(start.holding)
+        else:
+            yield True
+            return
+        yield False
     finally:
         for step in reversed(done):
             revert_growth(ledger, step)
