@@ -72,7 +72,9 @@ class Mirror(Image):
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
-        events = feed.after(store, self.seen)
+        if store.head is not None and store.head.seq == self.seen:
+            return False
+        events = feed.journal(store, self.seen)
         if not events:
             return False
         if events[0]["seq"] > self.seen + 1:
@@ -116,7 +118,8 @@ class Mirror(Image):
 
     def caught_up(self, store: Store) -> None:
         """Our own events of this transaction are not news."""
-        self.seen = feed.last(store)
+        assert store.head is not None
+        self.seen = store.head.seq
 
     def reload_job(self, store: Store, job_id: int) -> None:
         """Take over the row of a job: whether it is queued, whether it is to be stopped."""

@@ -142,6 +142,7 @@ def _take_rows(copy: sqlite3.Connection, source: Path, version: int) -> None:
     for kind, name in _objects(copy):
         if kind == "table" and name not in _COUNTED:
             columns = ", ".join(column for column, _ in _columns(copy, name))
+            copy.execute(f"DELETE FROM main.{name}")
             copy.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name}")
     copy.execute("DELETE FROM main.sqlite_sequence")
     copy.execute("INSERT INTO main.sqlite_sequence (name, seq) SELECT name, seq FROM old.sqlite_sequence")

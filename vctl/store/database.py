@@ -18,6 +18,8 @@ NETWORK_FILESYSTEMS = frozenset(
 )
 PLACE = "place"
 """In ``meta``: the name of the records (files in the state directory) that belong to these tables."""
+HEAD_SINCE = 6
+"""The first schema with the table ``head``."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
 
 
@@ -156,6 +158,8 @@ def apply_migrations(db: sqlite3.Connection, version: int = VERSION) -> None:
         migrations(name=name)(_step(script))
     target = sqlite_utils.Database(db)
     migrations.apply(target)
+    if version >= HEAD_SINCE:
+        db.execute("UPDATE head SET format = ?", (version,))
     db.execute(f"PRAGMA user_version = {version}")
 
 
@@ -218,3 +222,6 @@ def disown(home: Path) -> None:
     """These tables come from elsewhere or from another time: no records of processes belong to them."""
     with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
+        if db.execute("PRAGMA user_version").fetchone()[0] >= HEAD_SINCE:  # another journal begins here
+            newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
+            db.execute(f"UPDATE head SET journal = ?, base = {newest}", (os.urandom(8).hex(),))

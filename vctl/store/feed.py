@@ -23,7 +23,12 @@ def newest_at(store: Store) -> int | None:
 
 def after(store: Store, seq: int, limit: int = -1) -> list[Row]:
     """Events after a number, oldest first."""
-    return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, limit)
+    return store.rows("SELECT * FROM events WHERE seq > ? AND kind <> '' ORDER BY seq LIMIT ?", seq, limit)
+
+
+def journal(store: Store, seq: int) -> list[Row]:
+    """The entries of the journal after a number, those without an event included, oldest first."""
+    return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq)
 
 
 COLUMNS = ("seq", "kind", "object", "object_id", "cluster_id", "job_id")
@@ -42,26 +47,30 @@ def matching(
     """The newest events that match, or the first ones, oldest first."""
     order = "" if first else "DESC"
     return store.rows(
-        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}) ORDER BY seq",
+        f"SELECT * FROM (SELECT * FROM events WHERE ({where}) AND kind <> '' ORDER BY seq {order} LIMIT {int(limit)}) ORDER BY seq",
         *values,
     )
 
 
 def count(store: Store, where: str, values: Iterable[object]) -> int:
     """How many events match."""
-    found: int = store.value(f"SELECT count(*) FROM events WHERE {where}", *values)
+    found: int = store.value(f"SELECT count(*) FROM events WHERE ({where}) AND kind <> ''", *values)
     return found
 
 
 def count_after(store: Store, seq: int) -> int:
     """How many events there are after a number, from the numbers alone: they have no holes, a prune takes the first."""
     first, newest = store.value("SELECT min(seq) FROM events"), last(store)
-    return 0 if first is None else max(0, newest - max(seq, first - 1))
+    hidden: int = store.value("SELECT count(*) FROM events WHERE seq > ? AND kind = ''", seq)
+    return 0 if first is None else max(0, newest - max(seq, first - 1)) - hidden
 
 
 def counts(store: Store) -> dict[str, int]:
     """How many events there are of each kind."""
-    return {row[0]: row[1] for row in store.rows("SELECT kind, count(*) FROM events GROUP BY 1 ORDER BY 1")}
+    return {
+        row[0]: row[1]
+        for row in store.rows("SELECT kind, count(*) FROM events WHERE kind <> '' GROUP BY 1 ORDER BY 1")
+    }
 
 
 def reach_before(store: Store, before_ns: int) -> tuple[int, int]:

@@ -103,7 +103,9 @@ def counts_by_status(store: Store) -> dict[str, int]:
     """How many jobs are in each state."""
     return {
         row[0]: row[1]
-        for row in store.rows("SELECT status, sum(count) FROM job_counts GROUP BY 1 ORDER BY 1")
+        for row in store.rows(
+            "SELECT status, sum(count) FROM job_counts WHERE count <> 0 GROUP BY 1 ORDER BY 1"
+        )
     }
 
 
@@ -121,7 +123,7 @@ def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """Pending and running jobs per cluster they were submitted to."""
     found: dict[str, dict[str, int]] = {}
     for parent, status, number in store.rows(
-        "SELECT parent_cluster_id, status, count FROM job_counts WHERE status IN (?, ?)",
+        "SELECT parent_cluster_id, status, count FROM job_counts WHERE status IN (?, ?) AND count <> 0",
         jb.PENDING,
         jb.RUNNING,
     ):

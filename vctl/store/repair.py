@@ -93,12 +93,12 @@ def wrong_counts(store: Store) -> list[str]:
 _COUNTS = (
     (
         "job_counts",
-        "SELECT parent_cluster_id || ' ' || status AS key, count AS n FROM job_counts",
+        "SELECT parent_cluster_id || ' ' || status AS key, count AS n FROM job_counts WHERE count <> 0",
         "SELECT parent_cluster_id || ' ' || status AS key, count(*) AS n FROM jobs GROUP BY 1",
     ),
     (
         "queue_counts",
-        "SELECT parent_cluster_id || ' ' || priority || ' ' || block AS key, count AS n FROM queue_counts",
+        "SELECT parent_cluster_id || ' ' || priority || ' ' || block AS key, count AS n FROM queue_counts WHERE count <> 0",
         """SELECT parent_cluster_id || ' ' || priority || ' ' || (job_id >> 10) AS key, count(*) AS n FROM jobs
             WHERE status = 'PENDING' GROUP BY 1""",
     ),

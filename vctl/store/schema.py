@@ -1,7 +1,8 @@
 """The schema, forward only: one migration per released change, each a list of statements.
 
 Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is both the
-history people read and the feed the scheduler follows, so every change writes one row in its transaction.
+journal that people read and the feed that a scheduler follows: every change writes one row in its transaction. A row
+with an empty kind is for schedulers alone. ``head`` is the one row that every transaction checks.
 """
 
 from __future__ import annotations
@@ -249,6 +250,57 @@ END;
         """
 ALTER TABLE jobs ADD COLUMN submitted_by INTEGER;
 CREATE INDEX jobs_submitted_by ON jobs (submitted_by) WHERE submitted_by IS NOT NULL;
+""",
+    ),
+    (
+        "0006_head_and_changes",
+        """
+CREATE TABLE head (
+    id INTEGER PRIMARY KEY CHECK (id = 1), journal TEXT NOT NULL, base INTEGER NOT NULL, term INTEGER NOT NULL,
+    format INTEGER NOT NULL, revision INTEGER NOT NULL, capacity INTEGER NOT NULL
+);
+INSERT INTO head SELECT 1, lower(hex(randomblob(8))), coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0),
+    coalesce((SELECT max(epoch) FROM reigns), 0), 6, coalesce((SELECT value FROM meta WHERE key = 'revision'), 0),
+    coalesce((SELECT value FROM meta WHERE key = 'capacity'), 0);
+DELETE FROM meta WHERE key IN ('revision', 'capacity');
+ALTER TABLE events ADD COLUMN change TEXT;
+CREATE INDEX events_hidden ON events (seq) WHERE kind = '';
+DROP VIEW v_events;
+CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events WHERE kind <> '';
+DROP TRIGGER job_counts_empty;
+DROP TRIGGER queue_counts_empty;
+DROP TRIGGER jobs_count_insert;
+DROP TRIGGER jobs_count_delete;
+DROP TRIGGER jobs_count_update;
+DROP TRIGGER queue_count_insert;
+DROP TRIGGER queue_count_delete;
+DROP TRIGGER queue_count_leave;
+DROP TRIGGER queue_count_enter;
+CREATE TRIGGER job_inserted AFTER INSERT ON jobs BEGIN
+    INSERT INTO job_counts VALUES (new.parent_cluster_id, new.status, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+    INSERT INTO queue_counts VALUES (new.parent_cluster_id, new.priority, new.job_id >> 10, new.status = 'PENDING')
+        ON CONFLICT DO UPDATE SET count = count + excluded.count;
+END;
+CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
+    UPDATE job_counts SET count = count - 1 WHERE parent_cluster_id = old.parent_cluster_id AND status = old.status;
+    UPDATE queue_counts SET count = count - (old.status = 'PENDING') WHERE parent_cluster_id = old.parent_cluster_id
+        AND priority = old.priority AND block = old.job_id >> 10;
+END;
+CREATE TRIGGER job_moved AFTER UPDATE OF status ON jobs WHEN old.status <> new.status BEGIN
+    INSERT INTO job_counts VALUES (old.parent_cluster_id, old.status, -1), (old.parent_cluster_id, new.status, 1)
+        ON CONFLICT DO UPDATE SET count = count + excluded.count;
+    INSERT INTO queue_counts VALUES (old.parent_cluster_id, old.priority, old.job_id >> 10,
+        (new.status = 'PENDING') - (old.status = 'PENDING')) ON CONFLICT DO UPDATE SET count = count + excluded.count;
+END;
+CREATE TRIGGER job_requeued_elsewhere AFTER UPDATE OF parent_cluster_id, priority ON jobs
+WHEN old.parent_cluster_id <> new.parent_cluster_id OR old.priority <> new.priority BEGIN
+    INSERT INTO job_counts VALUES (old.parent_cluster_id, new.status, -1), (new.parent_cluster_id, new.status, 1)
+        ON CONFLICT DO UPDATE SET count = count + excluded.count;
+    INSERT INTO queue_counts VALUES
+        (old.parent_cluster_id, old.priority, old.job_id >> 10, 0 - (new.status = 'PENDING')),
+        (new.parent_cluster_id, new.priority, new.job_id >> 10, new.status = 'PENDING')
+        ON CONFLICT DO UPDATE SET count = count + excluded.count;
+END;
 """,
     ),
 ]

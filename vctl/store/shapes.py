@@ -21,8 +21,8 @@ def clear_wait(store: Store, parent_id: str, shape: str) -> None:
 
 def capacity(store: Store) -> int:
     """A number that changes whenever a node or a cluster made by name does."""
-    found: int | None = store.value("SELECT value FROM meta WHERE key = 'capacity'")
-    return found or 0
+    found: int = store.value("SELECT capacity FROM head")
+    return found
 
 
 def is_feasible(store: Store, parent_id: str, shape: str) -> bool:

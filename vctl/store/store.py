@@ -8,19 +8,41 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vctl.core.caller import Caller
-from vctl.errors import Unreachable, VctlError, disk_trouble
+from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import database
 from vctl.store.rows import dumps
+from vctl.store.schema import VERSION
+from vctl.store.write import Entry, Event, write
 
 Row = sqlite3.Row
 BEAT = "scheduler.beat"
 CHANGES = "changes"
 BEAT_BYTES = 512
 BEAT_EVERY_S = 5.0
+
+
+_HEAD = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'), term, format, revision, capacity FROM head"
+
+
+@dataclass(slots=True)
+class Head:
+    """The one row that every transaction checks and moves on, with the number of the newest event."""
+
+    seq: int
+    term: int
+    format: int
+    revision: int
+    capacity: int
+    read: tuple[int, int, int] = (0, 0, 0)
+    """What of it can change, as it was read."""
+
+    def __post_init__(self) -> None:
+        self.seq = self.seq or 0
 
 
 class Fenced(VctlError):
@@ -34,7 +56,7 @@ class Store:
 
     def __init__(self, home: Path, db: sqlite3.Connection, clock: Callable[[], int] = time.time_ns) -> None:
         self.home = home
-        self.db = db
+        self._db = db
         self.clock = clock
         self.epoch: int | None = None
         self.lock_timeout_s = database.BUSY_TIMEOUT_S
@@ -49,6 +71,10 @@ class Store:
         self._beat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False
+        self.head: Head | None = None
+        """The head of the journal, inside a transaction."""
+        self._unwritten: list[Entry] = []
+        """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float | None = None) -> Store:
@@ -72,6 +98,13 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection, with all in the tables that was emitted before."""
+        if self._unwritten:
+            self._write()
+        return self._db
 
     # ---- reading ----
 
@@ -120,19 +153,22 @@ class Store:
                 fix="try again, or end that process",
             ) from None
         try:
-            if self.epoch is not None:
-                self._check_epoch()
+            self.head = self._read_head()
             yield
             if self.before_commit is not None:
                 self.before_commit(self)
+            self._write_head()
             self.db.execute("COMMIT")
         except BaseException as error:
+            self._unwritten.clear()
             if self.db.in_transaction:  # a full disk has taken everything back already
                 with suppress(sqlite3.OperationalError):
                     self.db.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error) and (trouble := disk_trouble(error)) is not None:
                 raise trouble from error
             raise
+        finally:
+            self.head = None
         self._announce()
 
     @contextmanager
@@ -149,10 +185,13 @@ class Store:
     def savepoint(self) -> Iterator[None]:
         """A part of a transaction that an exception takes back alone."""
         self.db.execute("SAVEPOINT part")
+        before = replace(self._head())
         try:
             yield
         except BaseException:
+            self._unwritten.clear()
             self.db.execute("ROLLBACK TO part")
+            self.head = before
             raise
         finally:
             self.db.execute("RELEASE part")
@@ -199,22 +238,53 @@ class Store:
         data: Mapping[str, object] | None = None,
     ) -> None:
         """Record a change, in the transaction of the change. ``kind`` reads ``job.submitted``."""
-        cursor = self.db.execute(
-            "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self.clock(), kind, object_, object_id, cluster_id, job_id, dumps(data) if data else "{}"),
-        )
+        head = self._head()
+        head.seq += 1
         if object_ in (
             "node",
             "cluster",
         ):  # what there is has changed: judgements of what could ever run end here
-            self.db.execute("INSERT OR REPLACE INTO meta VALUES ('capacity', ?)", (cursor.lastrowid,))
+            head.capacity = head.seq
+        text = dumps(data) if data else "{}"
+        self._unwritten.append(Event(self.clock(), kind, object_, object_id, cluster_id, job_id, text))
 
     def next_revision(self) -> int:
         """A nanosecond stamp greater than every one before it; inside a transaction."""
-        last = self.value("SELECT value FROM meta WHERE key = 'revision'") or 0
-        revision = max(self.clock(), last + 1)
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('revision', ?)", (revision,))
-        return revision
+        head = self._head()
+        head.revision = max(self.clock(), head.revision + 1)
+        return head.revision
+
+    # ---- the head of the journal ----
+
+    def _head(self) -> Head:
+        assert self.head is not None, "outside of a transaction"
+        return self.head
+
+    def _read_head(self) -> Head:
+        """What every transaction checks first: that the tables are ours to change, and where the journal ends."""
+        head = Head(*self._db.execute(_HEAD).fetchone())
+        if self.epoch is not None and head.term != self.epoch:
+            raise Fenced(
+                f"scheduler {head.term} has taken over from {self.epoch}",
+                fix="no action is needed: the newer scheduler is in charge",
+            )
+        if head.format != VERSION:
+            raise Conflict(
+                f"the tables have schema {head.format} now, this vctl knows {VERSION}",
+                fix="start this command again, with the newer vctl",
+            )
+        head.read = (head.revision, head.capacity, head.term)
+        return head
+
+    def _write_head(self) -> None:
+        head = self._head()
+        changed = (head.revision, head.capacity, head.term)
+        if changed != head.read:
+            self._db.execute("UPDATE head SET revision = ?, capacity = ?, term = ?", changed)
+
+    def _write(self) -> None:
+        entries, self._unwritten = self._unwritten, []
+        write(self._db, entries, self._head().seq)
 
     def remember(self, key: str, value: object) -> None:
         """Keep a small value under a name, as JSON; inside a transaction."""
@@ -234,8 +304,9 @@ class Store:
                 "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)",
                 (os.getpid(), kind, self.clock()),
             )
+            assert cursor.lastrowid is not None
+            self._head().term = cursor.lastrowid
         self.epoch = cursor.lastrowid
-        assert self.epoch is not None
         return self.epoch
 
     def end_reign(self) -> None:
@@ -249,13 +320,6 @@ class Store:
             )
         self.epoch = None
 
-    def _check_epoch(self) -> None:
-        newest = self.value("SELECT max(epoch) FROM reigns")
-        if newest != self.epoch:
-            raise Fenced(
-                f"scheduler {newest} has taken over from {self.epoch}",
-                fix="no action is needed: the newer scheduler is in charge",
-            )
 
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 

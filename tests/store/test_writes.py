@@ -1,0 +1,171 @@
+"""Where the tables are written: in ``store/write`` and ``store/observed``; the exceptions are listed, and get fewer.
+
+A write is a *change* (something that a rule may read), *observed* (what was seen or judged, and may be lost), *derived*
+(follows from other rows), or a *cascade* (goes with the row of another change).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+STORE = Path(__file__).parents[2] / "vctl" / "store"
+HOMES = ("write", "observed")
+"""Modules (or packages) that may write any table."""
+OUTSIDE = ("schema", "copies")
+"""Migrations, and rows that come back from a copy."""
+
+WRITE = re.compile(
+    r"\b(?:INSERT(?: OR \w+)? INTO|UPDATE|DELETE FROM)\s+(?:main\.)?(\w+|\{\})(?=\s*(?:\(|SET|VALUES|WHERE|SELECT|$))"
+)
+
+EXCEPTIONS = """
+arrays.delete_members arrays change
+arrays.delete_members {} change
+arrays.forget_empty arrays cascade
+arrays.insert arrays change
+arrays.insert jobs change
+arrays.request_stops jobs change
+arrays.set_closed jobs change
+arrays.set_gates jobs derived
+arrays.stop_pending jobs change
+clusters.delete clusters change
+clusters.delete leases cascade
+clusters.delete vnodes cascade
+clusters.delete_vnode vnodes change
+clusters.insert clusters change
+clusters.insert_vnode vnodes change
+clusters.set_detached clusters change
+clusters.set_state clusters change
+clusters.update clusters change
+clusters.update_vnode vnodes change
+database.apply_migrations head derived
+database.disown head change
+database.disown meta observed
+dependencies.insert dependencies change
+dependencies.insert jobs derived
+dependencies.remove dependencies change
+dependencies.remove jobs derived
+dependencies.remove_all dependencies change
+dependencies.remove_all jobs derived
+feed.delete_until events change
+gating.change jobs change
+gating.set_gate jobs derived
+gating.set_held jobs change
+jobs.delete jobs change
+jobs.delete runs cascade
+jobs.delete tasks cascade
+jobs.delete_over {} change
+jobs.insert job_launches cascade
+jobs.insert jobs change
+jobs.mark_ended jobs change
+jobs.mark_requeued jobs change
+jobs.mark_started jobs change
+jobs.request_stop jobs change
+jobs.set_master_port jobs change
+jobs.set_outcome jobs change
+nodes.beat nodes observed
+nodes.delete nodes change
+nodes.insert nodes change
+nodes.remember_devices nodes observed
+nodes.set_state nodes change
+nodes.set_total nodes change
+objects.drop objects change
+objects.drop promises cascade
+objects.drop task_inputs cascade
+objects.expect task_inputs change
+objects.forget objects change
+objects.insert objects change
+objects.insert_copies objects cascade
+objects.lose objects change
+objects.promise promises change
+preemptions.count_preemption jobs change
+preemptions.delete preemptions change
+preemptions.delete_earmark earmarks change
+preemptions.delete_earmark jobs derived
+preemptions.insert preemptions change
+preemptions.mark preemptions change
+preemptions.mark_winner jobs derived
+preemptions.put_earmark earmarks change
+provider.fail provider_requests change
+provider.finish provider_requests change
+provider.insert provider_requests change
+repair.set_aside set_aside change
+repair.set_aside {} change
+runs.end runs change
+runs.insert runs change
+runs.mark_launched runs change
+runs.mark_stopping runs change
+runs.mark_warned runs change
+runs.never_again runs change
+runs.strip runs change
+settings.put clusters change
+settings.set_admission clusters change
+shapes.clear_wait waits observed
+shapes.set_feasible feasible observed
+shapes.set_wait waits observed
+store._write_head head derived
+store.begin_reign reigns observed
+store.end_reign reigns observed
+store.remember meta observed
+tasks._move tasks change
+tasks.call_in leases change
+tasks.end_lease leases change
+tasks.insert task_launches cascade
+tasks.insert tasks change
+tasks.insert_lease leases change
+tasks.mark_ended tasks change
+tasks.mark_retry tasks change
+tasks.mark_started tasks change
+tasks.mark_waiting tasks observed
+tasks.request_cancel tasks change
+upkeep.relink vnodes change
+upkeep.resize_whole vnodes change
+upkeep.set_job_nodes jobs derived
+upkeep.settled nodes change
+usage.save usage observed
+"""
+
+
+def writes(path: Path) -> Iterator[tuple[str, str]]:
+    """(function, table) of every statement of a module that writes; ``{}`` where the table is a variable."""
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        inside = [f for f in functions if f.lineno <= node.lineno <= (f.end_lineno or 0)]
+        name = max(inside, key=lambda f: f.lineno).name if inside else "(module)"
+        for table in WRITE.findall(text):
+            yield name, table
+
+
+def found() -> Counter[str]:
+    """All writes outside their homes, as ``module.function table``."""
+    counted: Counter[str] = Counter()
+    for path in sorted(STORE.glob("*.py")):
+        if path.stem not in (*HOMES, *OUTSIDE):
+            counted.update({f"{path.stem}.{name} {table}" for name, table in writes(path)})
+    return counted
+
+
+def listed() -> dict[str, str]:
+    """The exceptions and the kind of each."""
+    lines = [line.split() for line in EXCEPTIONS.strip().splitlines()]
+    return {f"{where} {table}": kind for where, table, kind in lines}
+
+
+def test_every_write_is_in_its_home_or_listed() -> None:
+    """What is listed and not there any more is taken off the list: it only gets shorter."""
+    assert sorted(found()) == sorted(listed())
+
+
+def test_a_listed_write_says_what_it_is() -> None:
+    assert set(listed().values()) <= {"change", "observed", "derived", "cascade"}
