@@ -12,14 +12,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vctl.core import jobs, nodes, tasks
+from vctl.engine.lifecycle import GONE, LIFECYCLES, Lifecycle
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "vctl"
 TESTS = DOCS.parent / "tests"
 NOTE = "<!-- Written by docs/generate.py; do not edit. -->"
-
-Table = Mapping[str, Mapping[str, str]]
 
 
 def main(arguments: list[str]) -> int:
@@ -40,49 +38,35 @@ def is_current(name: str, text: str) -> bool:
 
 
 def states() -> str:
-    """The page of states and transitions."""
-    return f"""{NOTE}
-# States
-
-Every change of state is a row of a table in the code, and nothing else changes a state. A job's states are
-those of Ray's job API; why it is in its state is its reason ([concepts](concepts.md#reasons)).
-
-## Jobs
-
-`vctl/core/jobs.py`; a job starts as {jobs.PENDING}.
-
-{drawing(jobs.TRANSITIONS)}
-
-## Tasks
-
-`vctl/core/tasks.py`; a task starts as {tasks.PENDING_ARGS}, and is {tasks.PENDING_NODE} at once when it has no inputs.
-
-{drawing(tasks.TRANSITIONS)}
-
-## Nodes
-
-`vctl/core/nodes.py`; a node starts as {nodes.ALIVE}. A machine that restarts is a new node.
-
-{drawing(nodes.TRANSITIONS)}
-"""
+    """The page of lifecycles."""
+    parts = [NOTE, INTRODUCTION]
+    for one in LIFECYCLES:
+        parts += [f"## {one.name.capitalize()}", drawing(one)]
+    return "\n\n".join(parts) + "\n"
 
 
-def drawing(table: Table) -> str:
-    """A table of transitions as a table to read and a diagram."""
-    rows = [
-        f"| {state} | {event} | {after} |"
-        for state, events in table.items()
-        for event, after in (events.items() or [("", "(final)")])
+INTRODUCTION = """# Lifecycles
+
+`vctl/engine/lifecycle.py` has these tables, and they are executed: an object moves only as they say. A job's states
+are those of Ray's job API; why it is in its state is its reason ([concepts](concepts.md#reasons)). ENDING is RUNNING to users: the
+entrypoint has ended, and what it started still ends. `gone`: the row is deleted."""
+
+
+def drawing(lifecycle: Lifecycle) -> str:
+    """The moves of a lifecycle as a table to read and a diagram."""
+    moves = [
+        (before, move, after)
+        for move, (sources, targets) in lifecycle.moves.items()
+        for before in sources
+        for after in targets
     ]
-    arrows = [
-        f"    {state} --> {after}: {event}"
-        for state, events in table.items()
-        for event, after in events.items()
+    rows = [f"| {before} | {move} | {after} |" for before, move, after in moves]
+    arrows = [f"    [*] --> {first}" for first in lifecycle.begins]
+    arrows += [
+        f"    {before} --> {'[*]' if after == GONE else after}: {move}" for before, move, after in moves
     ]
-    arrows += [f"    {state} --> [*]" for state, events in table.items() if not events]
-    first = next(iter(table))
-    diagram = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *arrows, "```"]
-    return "\n".join(["| in state | on event | becomes |", "| --- | --- | --- |", *rows, "", *diagram])
+    diagram = ["```mermaid", "stateDiagram-v2", *arrows, "```"]
+    return "\n".join(["| in state | on move | becomes |", "| --- | --- | --- |", *rows, "", *diagram])
 
 
 def modules() -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from tests.specification import spec
 from vctl.cli import catalog
-from vctl.core import jobs, nodes, tasks
+from vctl.core import jobs, tasks
+from vctl.engine.lifecycle import JOB, NODE
 
 pytestmark = spec("13.help")
 
@@ -120,7 +121,7 @@ def test_generated_pages_are_current():
 
 def test_every_reason_is_explained():
     explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/concepts.md").read_text(), re.MULTILINE))
-    states = set(jobs.TRANSITIONS) | set(nodes.TRANSITIONS)
+    states = set(JOB.phases()) | set(NODE.phases())
     constants = {**vars(jobs), **vars(tasks)}
     words = {value for name, value in constants.items() if name.isupper() and isinstance(value, str)}
     reasons = {word for word in words - states if not word.isupper()}

@@ -15,7 +15,7 @@ from vctl.ops import admission, clusters, jobs, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
-from vctl.store.clusters import set_state
+from vctl.store.clusters import set_removing
 from vctl.store.store import Store
 
 pytestmark = spec("13.submit")
@@ -72,7 +72,7 @@ def place(server: Running) -> Running:
             held = JobRequest(argv=("x",), submission_id=name, hold=True, cwd="/", **more)
             submitting.submit(store, held, environment={"PATH": "/bin"})
         with store.transaction():
-            set_state(store, "leaving", "REMOVING")
+            set_removing(store, "leaving")
     return server
 
 

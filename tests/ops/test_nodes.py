@@ -10,8 +10,9 @@ import pytest
 
 from tests.ops.conftest import Ground
 from tests.specification import spec
-from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING, TRANSITIONS
+from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING
 from vctl.core.resources import CPU, SCALE
+from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import nodes
 
@@ -26,8 +27,8 @@ AFTER_DRAIN = DRAINED  # an empty node is drained at once
 def test_moves(ground: Ground, state: str, event: str) -> None:
     with ground.store.transaction():
         ground.store.db.execute("UPDATE nodes SET state = ? WHERE node_id = 'n-00'", (state,))
-    if event in TRANSITIONS[state]:
-        expected = TRANSITIONS[state][event]
+    if NODE.allows(event, state):
+        (expected,) = NODE.targets(event)
         form = MOVES[event](ground.store, "n-00")
         assert form["state"] == (AFTER_DRAIN if expected == DRAINING else expected)
         kinds = [row[0] for row in ground.store.rows("SELECT kind FROM events WHERE object_id = 'n-00'")]

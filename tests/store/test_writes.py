@@ -15,8 +15,16 @@ from pathlib import Path
 STORE = Path(__file__).parents[2] / "vctl" / "store"
 HOMES = ("write", "observed")
 """Modules (or packages) that may write any table."""
-OUTSIDE = ("schema", "copies")
-"""Migrations, and rows that come back from a copy."""
+OUTSIDE = ("schema", "copies", "moves")
+"""Migrations, rows that come back from a copy, and the statements of moves: those count where a move is asked for."""
+MOVED = {
+    "JOB": "jobs",
+    "RUN": "runs",
+    "TASK": "tasks",
+    "NODE": "nodes",
+    "CLUSTER": "clusters",
+    "LEASE": "leases",
+}
 
 WRITE = re.compile(
     r"\b(?:INSERT(?: OR \w+)? INTO|UPDATE|DELETE FROM)\s+(?:main\.)?(\w+|\{\})(?=\s*(?:\(|SET|VALUES|WHERE|SELECT|$))"
@@ -39,7 +47,7 @@ clusters.delete_vnode vnodes change
 clusters.insert clusters change
 clusters.insert_vnode vnodes change
 clusters.set_detached clusters change
-clusters.set_state clusters change
+clusters.set_removing clusters change
 clusters.update clusters change
 clusters.update_vnode vnodes change
 database.apply_migrations head derived
@@ -71,7 +79,7 @@ nodes.beat nodes observed
 nodes.delete nodes change
 nodes.insert nodes change
 nodes.remember_devices nodes observed
-nodes.set_state nodes change
+nodes.move nodes change
 nodes.set_total nodes change
 objects.drop objects change
 objects.drop promises cascade
@@ -135,7 +143,15 @@ def writes(path: Path) -> Iterator[tuple[str, str]]:
     tree = ast.parse(path.read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
+        text = ""
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="moves")), args=[_, ast.Name(id=lifecycle), *_]
+            ):
+                text = f"UPDATE {MOVED.get(lifecycle, lifecycle.lower() + 's')} SET"
+        if text:
+            pass
+        elif isinstance(node, ast.JoinedStr):
             text = "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value

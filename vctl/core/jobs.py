@@ -1,4 +1,4 @@
-"""Jobs and the runs (processes) that carry them: states, reasons and transition tables."""
+"""Jobs and the runs (processes) that carry them: states, reasons, values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ else:
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
-
-TRANSITIONS = {
-    PENDING: {"start": RUNNING, "stop": STOPPED, "reject": FAILED},
-    RUNNING: {"succeed": SUCCEEDED, "fail": FAILED, "stop": STOPPED, "requeue": PENDING},
-    SUCCEEDED: {},
-    FAILED: {},
-    STOPPED: {},
-}
-"""state -> event -> next state, as in Ray's job API."""
 
 # reason tokens of a pending job
 PENDING_EVALUATION = "PendingEvaluation"

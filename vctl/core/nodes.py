@@ -9,19 +9,11 @@ from vctl.core.labels import Labels
 from vctl.core.resources import Amounts, Holding
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
+"""A machine that restarts is a new node id. RELEASING: an empty machine of a node provider stays a row until the
+provider has ended it."""
 LOST = (DEAD, RELEASING)
 """States of nodes that count as no capacity any more."""
 LOCAL, SIMULATED, RAY = "local", "simulated", "ray"
-
-TRANSITIONS = {
-    ALIVE: {"drain": DRAINING, "die": DEAD, "release": RELEASING},
-    DRAINING: {"empty": DRAINED, "undrain": ALIVE, "die": DEAD, "release": RELEASING},
-    DRAINED: {"undrain": ALIVE, "die": DEAD, "release": RELEASING},
-    DEAD: {"release": RELEASING},
-    RELEASING: {},
-}
-"""state -> event -> next state. A machine that restarts is a new node id. RELEASING: an empty machine of a node
-provider stays a row until the provider has ended it."""
 
 
 @dataclass(frozen=True, slots=True)

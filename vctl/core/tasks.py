@@ -12,15 +12,6 @@ PENDING_ARGS, PENDING_NODE, RUNNING = "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGN
 FINISHED, FAILED = "FINISHED", "FAILED"
 FINAL = frozenset({FINISHED, FAILED})
 
-TRANSITIONS = {
-    PENDING_ARGS: {"ready": PENDING_NODE, "input-lost": FAILED, "cancel": FAILED},
-    PENDING_NODE: {"start": RUNNING, "input-awaited": PENDING_ARGS, "input-lost": FAILED, "cancel": FAILED},
-    RUNNING: {"finish": FINISHED, "fail": FAILED, "retry": PENDING_NODE, "cancel": FAILED},
-    FINISHED: {},
-    FAILED: {},
-}
-"""state -> event -> next state, as in Ray's task states."""
-
 CANCELLED, OWNER_ENDED = "Cancelled", "OwnerEnded"
 INPUT_FAILED, OUTPUT_MISSING = "InputFailed", "OutputMissing"
 AWAITING_INPUTS = "AwaitingInputs"

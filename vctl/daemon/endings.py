@@ -118,10 +118,10 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Le
         objects.wait_again(store, mirror, run.task_id)
         cancel_owned(store, mirror, run.task_id)  # the next try starts its own
         return
-    state = tk.FINISHED if outcome.status == jb.SUCCEEDED else tk.FAILED
+    move = "finish" if outcome.status == jb.SUCCEEDED else "fail"
     reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
     tasks.mark_ended(
-        store, run.task_id, state=state, reason=reason, message=outcome.message, exit_code=outcome.exit_code
+        store, run.task_id, move=move, reason=reason, message=outcome.message, exit_code=outcome.exit_code
     )
     cancel_owned(store, mirror, run.task_id)
     objects.task_over(store, mirror, row)
@@ -136,7 +136,7 @@ def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(
-                store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
+                store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
                 message=f"{owner_id}, which started it, has ended", exit_code=None,
             )  # fmt: skip
             cancel_owned(store, mirror, row["task_id"])
@@ -176,7 +176,7 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
         mirror.note_end(job)
         mirror.windows.leave(job)
         jobs.mark_ended(
-            store, job_id, job["submission_id"], status=outcome.status, reason=outcome.reason,
+            store, job_id, job["submission_id"], move="end", status=outcome.status, reason=outcome.reason,
             message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],
         )  # fmt: skip
         objects.job_over(store, mirror, job_id)

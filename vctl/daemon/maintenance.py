@@ -80,7 +80,7 @@ class Maintenance:
                 for row in upkeep.heartbeats(self.store):  # again: one may have beaten meanwhile
                     if row["lost_at"] <= now:
                         silence = f"no heartbeat for {row['timeout_s']:g} s"
-                        nodes.set_state(self.store, row["node_id"], DEAD, reason=silence, author="vctl")
+                        nodes.move(self.store, row["node_id"], "die", reason=silence, author="vctl")
             mirror.follow(self.store)
         self._lost_at = min((row["lost_at"] for row in leased if row["lost_at"] > now), default=None)
 

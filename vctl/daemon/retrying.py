@@ -43,7 +43,7 @@ def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
         else:
             mirror.drop_task(row["task_id"])
             tasks.mark_ended(
-                store, row["task_id"], state=tk.FAILED, reason=tk.OWNER_ENDED,
+                store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
                 message="the attempt that started it has ended", exit_code=None,
             )  # fmt: skip
 

@@ -143,7 +143,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             for below in [cluster_id, *table.subtree(store, cluster_id)]:
                 child = table.get(store, below)
                 if child is not None and row["kind"] in (SUB, child["kind"]):
-                    table.set_state(store, below, "REMOVING")
+                    table.set_removing(store, below)
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     if table.get(store, cluster_id) is None:

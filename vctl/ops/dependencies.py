@@ -82,7 +82,7 @@ def _fail(store: Store, job_id: int, condition: str, awaited: str) -> list[str]:
         return []
     wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]
     jobs.mark_ended(
-        store, job_id, job["submission_id"], status=jb.FAILED, reason=jb.DEPENDENCY_FAILED,
+        store, job_id, job["submission_id"], move="reject", status=jb.FAILED, reason=jb.DEPENDENCY_FAILED,
         message=f"it waited for {awaited} {wish}, which can no longer happen", exit_code=None,
         cluster_id=job["parent_cluster_id"],
     )  # fmt: skip

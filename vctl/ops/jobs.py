@@ -178,7 +178,7 @@ def stop(
         rights.check_job(store, row)
         if row["status"] == jb.PENDING:
             table.mark_ended(
-                store, job_id, row["submission_id"], status=jb.STOPPED, reason=jb.STOPPED_BY_USER,
+                store, job_id, row["submission_id"], move="stop", status=jb.STOPPED, reason=jb.STOPPED_BY_USER,
                 message=message or "stopped before it started", exit_code=None, cluster_id=row["parent_cluster_id"],
             )  # fmt: skip
         elif row["status"] == jb.RUNNING:

@@ -15,6 +15,7 @@ from vctl.core import nodes as nd
 from vctl.core import resources as rs
 from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
+from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
 from vctl.ops.filters import parse_filters
@@ -80,7 +81,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
     with store.transaction():
         for row in table.local(store):
             if row["boot_id"] != boot_id:
-                table.set_state(store, row["node_id"], nd.DEAD, reason="the machine restarted", author="vctl")
+                table.move(store, row["node_id"], "die", reason="the machine restarted", author="vctl")
         if machine is None or table.is_registered(store, boot_id) or table.only_others(store):
             return
         amounts = {CPU: machine.cpus, MEMORY: machine.memory_bytes * SCALE}
@@ -233,13 +234,13 @@ def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.F
     rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
-        allowed = nd.TRANSITIONS[row["state"]]
+        allowed = NODE.moves_from(row["state"])
         if event not in allowed:
             raise Conflict(
                 f"node {row['node_id']} is {row['state']} and cannot {event}",
                 fix=_possible(allowed),
             )
-        table.set_state(store, row["node_id"], allowed[event], reason=reason, author=author())
+        table.move(store, row["node_id"], event, reason=reason, author=author())
         if event == "drain":
             settle_drained(store, row["node_id"])
     return get_node(store, row["node_id"])
@@ -257,7 +258,7 @@ def settle_drained(store: Store, node_id: str) -> None:
     """A draining node on which nothing is left is drained; inside a transaction."""
     row = table.get(store, node_id)
     if row is not None and row["state"] == nd.DRAINING and not is_used(store, node_id):
-        table.set_state(store, node_id, nd.DRAINED, reason=row["reason"], author=row["author"])
+        table.move(store, node_id, "empty", reason=row["reason"], author=row["author"])
 
 
 def is_used(store: Store, node_id: str) -> bool:
@@ -363,7 +364,7 @@ def remove(store: Store, node_id: str) -> forms.Form:
 
 def release(store: Store, node_id: str, template: str) -> None:
     """An empty machine of a node provider is to be ended: it takes no work, and stays a row until that is done."""
-    table.set_state(store, node_id, nd.RELEASING)
+    table.move(store, node_id, "release")
     provider.insert(
         store,
         NodeRequest(os.urandom(8).hex(), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), store.clock()),

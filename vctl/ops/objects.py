@@ -99,7 +99,7 @@ def _move(store: Store, row: Row) -> bool:
         task_table.mark_ended(
             store,
             row["task_id"],
-            state=tk.FAILED,
+            move="cancel",
             reason=tk.INPUT_FAILED,
             message=verdict.broken,
             exit_code=None,

@@ -301,6 +301,6 @@ def end_lost(store: Store, ledger: Ledger, job: Row) -> None:
         clusters.delete(store, cluster_id, quiet=True)
         ledger.remove_cluster(cluster_id)
     jobs.mark_ended(
-        store, job["job_id"], job["submission_id"], status=jb.FAILED, reason=jb.PROCESS_LOST,
+        store, job["job_id"], job["submission_id"], move="end", status=jb.FAILED, reason=jb.PROCESS_LOST,
         message="its process is not known any more", exit_code=None, cluster_id=cluster_id,
     )  # fmt: skip

@@ -184,7 +184,7 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.For
             table.request_cancel(store, row["task_id"], grace_s)
         elif row["state"] not in tk.FINAL:
             table.mark_ended(
-                store, row["task_id"], state=tk.FAILED, reason=tk.CANCELLED, message="cancelled before it started",
+                store, row["task_id"], move="cancel", reason=tk.CANCELLED, message="cancelled before it started",
                 exit_code=None,
             )  # fmt: skip
             if row["outputs"] != "[]":

@@ -6,7 +6,8 @@ from sqlite3 import Row
 
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
-from vctl.store import nodes, rows, settings
+from vctl.engine.lifecycle import CLUSTER, REMOVING
+from vctl.store import moves, nodes, rows, settings
 from vctl.store.store import Store
 
 
@@ -36,13 +37,12 @@ def update(store: Store, cluster_id: str, *, spec: ClusterSpec, revision: int) -
     )
 
 
-def set_state(store: Store, cluster_id: str, state: str) -> None:
-    """ACTIVE, STOPPED or REMOVING."""
-    store.db.execute(
-        "UPDATE clusters SET state = ?, updated_at = ? WHERE cluster_id = ?",
-        (state, store.clock(), cluster_id),
+def set_removing(store: Store, cluster_id: str) -> None:
+    """A cluster is to go when it is empty."""
+    moves.update(
+        store.db, CLUSTER, "remove", cluster_id, "state = ?, updated_at = ?", (REMOVING, store.clock())
     )
-    store.event(f"cluster.{state.lower()}", "cluster", cluster_id, cluster_id=cluster_id)
+    store.event("cluster.removing", "cluster", cluster_id, cluster_id=cluster_id)
 
 
 def set_detached(store: Store, cluster_id: str) -> None:
@@ -58,7 +58,7 @@ def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
         (cluster_id,),
     )
     store.db.execute("DELETE FROM vnodes WHERE cluster_id = ?", (cluster_id,))
-    store.db.execute("DELETE FROM clusters WHERE cluster_id = ?", (cluster_id,))
+    moves.delete(store.db, CLUSTER, "forget", cluster_id)
     if not quiet:
         store.event("cluster.removed", "cluster", cluster_id, cluster_id=cluster_id)
 

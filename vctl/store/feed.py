@@ -47,7 +47,8 @@ def matching(
     """The newest events that match, or the first ones, oldest first."""
     order = "" if first else "DESC"
     return store.rows(
-        f"SELECT * FROM (SELECT * FROM events WHERE ({where}) AND kind <> '' ORDER BY seq {order} LIMIT {int(limit)}) ORDER BY seq",
+        f"SELECT * FROM (SELECT * FROM events WHERE ({where}) AND kind <> '' ORDER BY seq {order}"
+        f" LIMIT {int(limit)}) ORDER BY seq",
         *values,
     )
 

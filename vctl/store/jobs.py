@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from sqlite3 import Row
 
 from vctl.core import jobs as jb
-from vctl.store import rows
+from vctl.engine.lifecycle import JOB
+from vctl.store import moves, rows
 from vctl.store.store import Store
 
 SUBMITTED_BY = (
@@ -113,11 +114,12 @@ def mark_started(
     resources: str,
 ) -> None:
     """The gang is reserved: the job runs from now on."""
-    store.db.execute(
-        "UPDATE jobs SET status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?,"
-        " started_at = ?, node_ids = ?, resources = ? WHERE job_id = ?",
-        (jb.RUNNING, cluster_id, attempt, store.clock(), rows.dumps(node_ids), resources, job_id),
-    )
+    moves.update(
+        store.db, JOB, "start", job_id,
+        "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?, node_ids = ?,"
+        " resources = ?",
+        (jb.RUNNING, cluster_id, attempt, store.clock(), rows.dumps(node_ids), resources),
+    )  # fmt: skip
     store.event(
         "job.started", "job", submission_id, cluster_id=cluster_id, job_id=job_id,
         data={"attempt": attempt, "nodes": node_ids},
@@ -125,14 +127,14 @@ def mark_started(
 
 
 def mark_ended(
-    store: Store, job_id: int, submission_id: str, *, status: str, reason: str | None, message: str | None,
+    store: Store, job_id: int, submission_id: str, *, move: str, status: str, reason: str | None, message: str | None,
     exit_code: int | None, cluster_id: str | None = None,
 ) -> None:  # fmt: skip
-    """The final state of a job."""
-    store.db.execute(
-        "UPDATE jobs SET status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ? WHERE job_id = ?",
-        (status, reason, message, exit_code, store.clock(), job_id),
-    )
+    """The final state of a job: ``move`` is ``end``, or ``stop`` or ``reject`` for one that has not started."""
+    moves.update(
+        store.db, JOB, move, job_id, "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
+        (status, reason, message, exit_code, store.clock()),
+    )  # fmt: skip
     data: dict[str, object] = {"status": status, "exit_code": exit_code}
     if reason:
         data["reason"] = reason
@@ -156,12 +158,12 @@ def mark_requeued(
     data: Mapping[str, object],
 ) -> None:  # fmt: skip
     """A running job waits again, for another attempt."""
-    store.db.execute(
-        "UPDATE jobs SET status = ?, state_reason = ?, message = ?, begin_at = ?, outcome = NULL, started_at = NULL,"
-        " node_ids = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL, master_port = NULL"
-        " WHERE job_id = ?",
-        (jb.PENDING, reason, message, begin_at, row["job_id"]),
-    )
+    moves.update(
+        store.db, JOB, "requeue", row["job_id"],
+        "status = ?, state_reason = ?, message = ?, begin_at = ?, outcome = NULL, started_at = NULL, node_ids = NULL,"
+        " stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL, master_port = NULL",
+        (jb.PENDING, reason, message, begin_at),
+    )  # fmt: skip
     tell(store, row, "job.requeued", data)
 
 
@@ -178,7 +180,7 @@ def set_master_port(store: Store, job_id: int, port: int) -> None:
 
 def set_outcome(store: Store, job_id: int, outcome: str) -> None:
     """Keep how the entrypoint ended while what it started is still being ended."""
-    store.db.execute("UPDATE jobs SET outcome = ? WHERE job_id = ?", (outcome, job_id))
+    moves.update(store.db, JOB, "entry_over", job_id, "outcome = ?", (outcome,))
 
 
 def request_stop(
@@ -206,7 +208,7 @@ def delete(store: Store, job_id: int, submission_id: str) -> None:
     """Forget a job that is over."""
     store.db.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
     store.db.execute("DELETE FROM tasks WHERE job_id = ?", (job_id,))
-    store.db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+    moves.delete(store.db, JOB, "forget", job_id)
     store.event("job.deleted", "job", submission_id, job_id=job_id)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlite3 import Row
 
 from vctl.core.nodes import DEAD, LOCAL, Node
-from vctl.store import rows
+from vctl.engine.lifecycle import NODE
+from vctl.store import moves, rows
 from vctl.store.store import Store
 
 
@@ -30,14 +31,15 @@ def insert(
     )
 
 
-def set_state(
-    store: Store, node_id: str, state: str, *, reason: str | None = None, author: str | None = None
+def move(
+    store: Store, node_id: str, move: str, *, reason: str | None = None, author: str | None = None
 ) -> None:
     """Move a node to another state, keeping who, why and when."""
-    store.db.execute(
-        "UPDATE nodes SET state = ?, reason = ?, author = ?, state_since = ? WHERE node_id = ?",
-        (state, reason, author, store.clock(), node_id),
-    )
+    (state,) = NODE.targets(move)
+    moves.update(
+        store.db, NODE, move, node_id, "state = ?, reason = ?, author = ?, state_since = ?",
+        (state, reason, author, store.clock()),
+    )  # fmt: skip
     store.event(f"node.{state.lower()}", "node", node_id, data={"reason": reason, "author": author})
 
 
@@ -74,7 +76,7 @@ def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
 
 def delete(store: Store, node_id: str) -> None:
     """Forget a node."""
-    store.db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
+    moves.delete(store.db, NODE, "forget", node_id)
     store.event("node.removed", "node", node_id)
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from vctl.core.jobs import WAITING_FOR_PREEMPTION
 from vctl.core.resources import Holding
+from vctl.engine.lifecycle import PREEMPTION
+from vctl.store import moves
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
@@ -43,14 +45,14 @@ def of(store: Store, victim_id: int) -> Row | None:
 
 def mark(store: Store, victim_id: int, *, told: bool, ending: bool) -> None:
     """How far it is: the job was told, its processes were told to end."""
-    store.db.execute(
-        "UPDATE preemptions SET told = ?, ending = ? WHERE victim_id = ?", (told, ending, victim_id)
+    moves.update(
+        store.db, PREEMPTION, "end" if ending else "tell", victim_id, "told = ?, ending = ?", (told, ending)
     )
 
 
 def delete(store: Store, victim_id: int) -> None:
     """It is over, or taken back."""
-    store.db.execute("DELETE FROM preemptions WHERE victim_id = ?", (victim_id,))
+    moves.delete(store.db, PREEMPTION, "over", victim_id)
 
 
 def put_earmark(store: Store, earmark: Earmark) -> None:

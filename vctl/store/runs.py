@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.store import rows
+from vctl.engine.lifecycle import RUN
+from vctl.store import moves, rows
 from vctl.store.store import Row, Store
 
 
@@ -25,11 +26,10 @@ def mark_launched(
     store: Store, run_id: str, *, pid: int, pid_start: int, boot_id: str, started_at: int
 ) -> None:
     """The process has been seen: how to find it again."""
-    store.db.execute(
-        "UPDATE runs SET state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
-        " WHERE run_id = ? AND pid IS NULL",
-        (jb.LAUNCHED, pid, pid_start, boot_id, started_at, run_id),
-    )
+    moves.update(
+        store.db, RUN, "seen", run_id, "state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ?",
+        (jb.LAUNCHED, pid, pid_start, boot_id, started_at),
+    )  # fmt: skip
 
 
 def mark_stopping(store: Store, run_id: str, reason: str) -> None:
@@ -52,10 +52,10 @@ def mark_warned(store: Store, run_id: str, end_ns: int) -> None:
 
 def end(store: Store, run_id: str, *, exit_code: int | None, message: str | None) -> None:
     """A process is over and everything it started is gone."""
-    store.db.execute(
-        "UPDATE runs SET state = ?, exit_code = ?, message = ?, ended_at = ? WHERE run_id = ?",
-        (jb.ENDED, exit_code, message, store.clock(), run_id),
-    )
+    moves.update(
+        store.db, RUN, "end", run_id, "state = ?, exit_code = ?, message = ?, ended_at = ?",
+        (jb.ENDED, exit_code, message, store.clock()),
+    )  # fmt: skip
 
 
 def strip(store: Store, run_id: str) -> None:

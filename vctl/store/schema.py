@@ -259,8 +259,8 @@ CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 1), journal TEXT NOT NULL, base INTEGER NOT NULL, term INTEGER NOT NULL,
     format INTEGER NOT NULL, revision INTEGER NOT NULL, capacity INTEGER NOT NULL
 );
-INSERT INTO head SELECT 1, lower(hex(randomblob(8))), coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0),
-    coalesce((SELECT max(epoch) FROM reigns), 0), 6, coalesce((SELECT value FROM meta WHERE key = 'revision'), 0),
+INSERT INTO head SELECT 1, lower(hex(randomblob(8))),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), coalesce((SELECT max(epoch) FROM reigns), 0), 6, coalesce((SELECT value FROM meta WHERE key = 'revision'), 0),
     coalesce((SELECT value FROM meta WHERE key = 'capacity'), 0);
 DELETE FROM meta WHERE key IN ('revision', 'capacity');
 ALTER TABLE events ADD COLUMN change TEXT;

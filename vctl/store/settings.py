@@ -8,6 +8,8 @@ from typing import Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.engine.lifecycle import CLUSTER
+from vctl.store import moves
 from vctl.store.rows import dumps, loads, queue_policy
 from vctl.store.store import Store
 
@@ -60,9 +62,7 @@ def set_queue(store: Store, cluster_id: str, policy: QueuePolicy) -> None:
 def set_admission(store: Store, cluster_id: str, *, state: str, stopped: Mapping[str, object] | None) -> None:
     """ACTIVE or STOPPED, with who stopped it and why."""
     put(store, cluster_id, {STOPPED: stopped})
-    store.db.execute(
-        "UPDATE clusters SET state = ?, updated_at = ? WHERE cluster_id = ?",
-        (state, store.clock(), cluster_id),
-    )
+    move = "stop" if stopped else "resume"
+    moves.update(store.db, CLUSTER, move, cluster_id, "state = ?, updated_at = ?", (state, store.clock()))
     kind = "cluster.stopped" if stopped else "cluster.resumed"
     store.event(kind, "cluster", cluster_id, cluster_id=cluster_id, data=stopped)

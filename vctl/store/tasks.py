@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from vctl.core import tasks as tk
 from vctl.core.tasks import Lease
-from vctl.store import rows
+from vctl.engine.lifecycle import TASK
+from vctl.store import moves, rows
 from vctl.store.store import Row, Store
 
 # ---- tasks ----
@@ -77,11 +78,11 @@ def stop_requests(store: Store) -> list[Row]:
 
 def mark_started(store: Store, task_id: str, *, vnode_id: str, node_id: str, attempt: int) -> None:
     """A place is reserved: the task runs from now on."""
-    store.db.execute(
-        "UPDATE tasks SET state = ?, state_reason = NULL, message = NULL, vnode_id = ?, node_id = ?, attempt = ?,"
-        " started_at = ? WHERE task_id = ?",
-        (tk.RUNNING, vnode_id, node_id, attempt, store.clock(), task_id),
-    )
+    moves.update(
+        store.db, TASK, "start", task_id,
+        "state = ?, state_reason = NULL, message = NULL, vnode_id = ?, node_id = ?, attempt = ?, started_at = ?",
+        (tk.RUNNING, vnode_id, node_id, attempt, store.clock()),
+    )  # fmt: skip
     row = get(store, task_id)
     assert row is not None
     _event(store, "task.started", task_id, row["cluster_id"], row["job_id"], vnode=vnode_id)
@@ -89,21 +90,20 @@ def mark_started(store: Store, task_id: str, *, vnode_id: str, node_id: str, att
 
 def mark_ready(store: Store, task_id: str) -> None:
     """All inputs of a task are there: it waits for a place from now on."""
-    _move(store, task_id, tk.PENDING_NODE, None, None, "task.ready")
+    _move(store, task_id, "ready", None, None, "task.ready")
 
 
 def mark_awaiting(store: Store, task_id: str, message: str) -> None:
     """Inputs of a task are not there, or not any more."""
-    _move(store, task_id, tk.PENDING_ARGS, tk.AWAITING_INPUTS, message, "task.awaits_inputs")
+    _move(store, task_id, "await", tk.AWAITING_INPUTS, message, "task.awaits_inputs")
 
 
-def _move(
-    store: Store, task_id: str, state: str, reason: str | None, message: str | None, event: str
-) -> None:
-    store.db.execute(
-        "UPDATE tasks SET state = ?, state_reason = ?, message = ?, vnode_id = NULL, node_id = NULL WHERE task_id = ?",
-        (state, reason, message, task_id),
-    )
+def _move(store: Store, task_id: str, move: str, reason: str | None, message: str | None, event: str) -> None:
+    (state,) = TASK.targets(move)
+    moves.update(
+        store.db, TASK, move, task_id, "state = ?, state_reason = ?, message = ?, vnode_id = NULL, node_id = NULL",
+        (state, reason, message),
+    )  # fmt: skip
     row = get(store, task_id)
     assert row is not None
     _event(store, event, task_id, row["cluster_id"], row["job_id"])
@@ -120,23 +120,24 @@ def mark_waiting(store: Store, task_id: str, reason: str, message: str, vnode_id
 
 def mark_retry(store: Store, task_id: str, message: str) -> None:
     """A failed try is repeated: the task waits for a place again, if its inputs are still there."""
-    store.db.execute(
-        "UPDATE tasks SET state = ?, vnode_id = NULL, node_id = NULL, message = ? WHERE task_id = ?",
-        (tk.PENDING_NODE, message, task_id),
-    )
+    moves.update(
+        store.db, TASK, "retry", task_id, "state = ?, vnode_id = NULL, node_id = NULL, message = ?",
+        (tk.PENDING_NODE, message),
+    )  # fmt: skip
     row = get(store, task_id)
     assert row is not None
     _event(store, "task.retried", task_id, row["cluster_id"], row["job_id"], message=message)
 
 
 def mark_ended(
-    store: Store, task_id: str, *, state: str, reason: str | None, message: str | None, exit_code: int | None
+    store: Store, task_id: str, *, move: str, reason: str | None, message: str | None, exit_code: int | None
 ) -> None:
-    """The final state of a task."""
-    store.db.execute(
-        "UPDATE tasks SET state = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ? WHERE task_id = ?",
-        (state, reason, message, exit_code, store.clock(), task_id),
-    )
+    """The final state of a task: ``move`` is ``finish`` or ``fail``, or ``cancel`` for one that has not started."""
+    (state,) = TASK.targets(move)
+    moves.update(
+        store.db, TASK, move, task_id, "state = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
+        (state, reason, message, exit_code, store.clock()),
+    )  # fmt: skip
     row = get(store, task_id)
     assert row is not None
     _event(store, "task.ended", task_id, row["cluster_id"], row["job_id"], state=state, exit_code=exit_code)

@@ -6,7 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_INSERT_EVENT = "INSERT INTO events (seq, at, kind, object, object_id, cluster_id, job_id, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_EVENT = (
+    "INSERT INTO events (seq, at, kind, object, object_id, cluster_id, job_id, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Event(NamedTuple):

@@ -1,0 +1,151 @@
+"""The lifecycles: from which phases each move of an object is possible, and where it leads. These tables are executed.
+
+``vctl/store/moves.py`` puts the phases of a move into the WHERE of its UPDATE. A phase is a state that users see, but
+for ENDING: a job that is RUNNING while what it started still ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vctl.core import jobs as jb
+from vctl.core import nodes as nd
+from vctl.core import tasks as tk
+from vctl.errors import VctlError
+
+GONE = "gone"
+"""The row is deleted."""
+ENDING = "ENDING"
+ACTIVE, STOPPED, REMOVING = "ACTIVE", "STOPPED", "REMOVING"
+GRANTED, CALLED = "GRANTED", "CALLED"
+BEGUN, TOLD = "BEGUN", "TOLD"
+
+Phases = tuple[str, ...]
+Moves = Mapping[str, tuple[Phases, Phases]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """``moves``: name -> (phases in which it is possible, phases to which it leads)."""
+
+    name: str
+    begins: Phases
+    moves: Moves
+
+    def sources(self, move: str) -> Phases:
+        """The phases in which a move is possible."""
+        return self.moves[move][0]
+
+    def targets(self, move: str) -> Phases:
+        """The phases to which a move leads."""
+        return self.moves[move][1]
+
+    def moves_from(self, phase: str) -> list[str]:
+        """The moves that are possible in a phase."""
+        return [move for move, (sources, _) in self.moves.items() if phase in sources]
+
+    def allows(self, move: str, phase: str) -> bool:
+        """Whether a move is possible in a phase."""
+        return move in self.moves and phase in self.moves[move][0]
+
+    def phases(self) -> list[str]:
+        """All phases, in the order in which the moves name them."""
+        return list(
+            dict.fromkeys((*self.begins, *(p for both in self.moves.values() for side in both for p in side)))
+        )
+
+
+JOB = Lifecycle(
+    "job",
+    (jb.PENDING,),
+    {
+        "start": ((jb.PENDING,), (jb.RUNNING,)),
+        "stop": ((jb.PENDING,), (jb.STOPPED,)),
+        "reject": ((jb.PENDING,), (jb.FAILED,)),
+        "entry_over": ((jb.RUNNING, ENDING), (ENDING,)),
+        "end": ((jb.RUNNING, ENDING), (jb.SUCCEEDED, jb.FAILED, jb.STOPPED)),
+        "requeue": ((jb.RUNNING, ENDING), (jb.PENDING,)),
+        "forget": ((jb.SUCCEEDED, jb.FAILED, jb.STOPPED), (GONE,)),
+    },
+)
+RUN = Lifecycle(
+    "run",
+    (jb.ASSIGNED,),
+    {
+        "seen": ((jb.ASSIGNED, jb.RUNNING), (jb.RUNNING,)),  # RUNNING: adopted before its process was found
+        "end": ((jb.ASSIGNED, jb.RUNNING), (jb.ENDED,)),
+        "forget": ((jb.ENDED,), (GONE,)),
+    },
+)
+TASK = Lifecycle(
+    "task",
+    (tk.PENDING_ARGS, tk.PENDING_NODE),
+    {
+        "ready": ((tk.PENDING_ARGS,), (tk.PENDING_NODE,)),
+        "start": ((tk.PENDING_NODE,), (tk.RUNNING,)),
+        "await": ((tk.PENDING_ARGS, tk.PENDING_NODE), (tk.PENDING_ARGS,)),
+        "finish": ((tk.RUNNING,), (tk.FINISHED,)),
+        "fail": ((tk.RUNNING,), (tk.FAILED,)),
+        "retry": ((tk.RUNNING,), (tk.PENDING_NODE,)),
+        "cancel": ((tk.PENDING_ARGS, tk.PENDING_NODE), (tk.FAILED,)),
+        "forget": ((tk.FINISHED, tk.FAILED), (GONE,)),
+    },
+)
+NODE = Lifecycle(
+    "node",
+    (nd.ALIVE,),
+    {
+        "drain": ((nd.ALIVE,), (nd.DRAINING,)),
+        "empty": ((nd.DRAINING,), (nd.DRAINED,)),
+        "undrain": ((nd.DRAINING, nd.DRAINED), (nd.ALIVE,)),
+        "die": ((nd.ALIVE, nd.DRAINING, nd.DRAINED), (nd.DEAD,)),
+        "release": ((nd.ALIVE, nd.DRAINING, nd.DRAINED, nd.DEAD), (nd.RELEASING,)),
+        "forget": ((nd.ALIVE, nd.DRAINING, nd.DRAINED, nd.DEAD, nd.RELEASING), (GONE,)),
+    },
+)
+CLUSTER = Lifecycle(
+    "cluster",
+    (ACTIVE,),
+    {
+        "stop": ((ACTIVE, STOPPED), (STOPPED,)),
+        "resume": ((ACTIVE, STOPPED), (ACTIVE,)),
+        "remove": ((ACTIVE, STOPPED, REMOVING), (REMOVING,)),
+        "forget": ((ACTIVE, STOPPED, REMOVING), (GONE,)),
+    },
+)
+LEASE = Lifecycle(
+    "lease",
+    (GRANTED,),
+    {
+        "call": ((GRANTED, CALLED), (CALLED,)),
+        "cut": ((GRANTED, CALLED), (GRANTED, CALLED)),
+        "return": ((GRANTED, CALLED), (GONE,)),
+    },
+)
+PREEMPTION = Lifecycle(
+    "preemption",
+    (BEGUN,),
+    {
+        "tell": ((BEGUN,), (TOLD,)),
+        "end": ((BEGUN, TOLD), (ENDING,)),
+        "spare": ((BEGUN, TOLD), (GONE,)),
+        "over": ((BEGUN, TOLD, ENDING), (GONE,)),
+    },
+)
+LIFECYCLES = (JOB, RUN, TASK, NODE, CLUSTER, LEASE, PREEMPTION)
+
+
+class IllegalTransition(VctlError):
+    """A move that the lifecycle of an object does not have. Nothing of its transaction is written."""
+
+    code = "IllegalTransition"
+
+    def __init__(self, lifecycle: Lifecycle, move: str, key: object, phase: str, story: list[str]) -> None:
+        self.lifecycle, self.move, self.key, self.phase = lifecycle, move, key, phase
+        told = "; ".join(story) or "none"
+        super().__init__(
+            f"{lifecycle.name} {key} is {phase}, so the move {move!r} is impossible. Its last events: {told}",
+            fix="look with `vctl doctor`, and report this: a program error, or a row that was changed by hand",
+            details={"object": lifecycle.name, "key": key, "move": move, "phase": phase, "story": story},
+        )

@@ -1,0 +1,80 @@
+"""The moves of lifecycles in SQL: UPDATE or DELETE hits its row only in a phase in which the move is possible."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+
+from vctl.engine import lifecycle as lc
+from vctl.engine.lifecycle import IllegalTransition, Lifecycle
+
+STORY = 8
+"""So many events are told of an object that cannot move."""
+_TABLES = {
+    "job": ("jobs", "job_id"),
+    "run": ("runs", "run_id"),
+    "task": ("tasks", "task_id"),
+    "node": ("nodes", "node_id"),
+    "cluster": ("clusters", "cluster_id"),
+    "lease": ("leases", "lease_id"),
+    "preemption": ("preemptions", "victim_id"),
+}
+_PHASES = {
+    "job": f"CASE WHEN status = 'RUNNING' AND outcome IS NOT NULL THEN '{lc.ENDING}' ELSE status END",
+    "run": "state",
+    "task": "state",
+    "node": "state",
+    "cluster": "state",
+    "lease": f"'{lc.GRANTED}'",
+    "preemption": f"CASE WHEN ending THEN '{lc.ENDING}' WHEN told THEN '{lc.TOLD}' ELSE '{lc.BEGUN}' END",
+}
+
+
+def update(
+    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object, columns: str, values: Sequence[object]
+) -> None:  # fmt: skip
+    """Move an object; ``columns`` reads ``a = ?, b = NULL``. Raises IllegalTransition where it cannot move so."""
+    if db.execute(_update(lifecycle.name, move, columns), (*values, key)).rowcount != 1:
+        raise refused(db, lifecycle, move, key)
+
+
+def delete(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> None:
+    """Move an object out of the tables."""
+    if db.execute(_delete(lifecycle.name, move), (key,)).rowcount != 1:
+        raise refused(db, lifecycle, move, key)
+
+
+def condition(lifecycle: Lifecycle, move: str) -> str:
+    """SQL: the row is in a phase in which a move is possible."""
+    phases = lifecycle.sources(move)
+    marks = ", ".join(f"'{phase}'" for phase in phases)
+    return f"{_PHASES[lifecycle.name]} IN ({marks})"
+
+
+@cache
+def _update(name: str, move: str, columns: str) -> str:
+    table, key = _TABLES[name]
+    return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(_named(name), move)}"
+
+
+@cache
+def _delete(name: str, move: str) -> str:
+    table, key = _TABLES[name]
+    return f"DELETE FROM {table} WHERE {key} = ? AND {condition(_named(name), move)}"
+
+
+def _named(name: str) -> Lifecycle:
+    return next(one for one in lc.LIFECYCLES if one.name == name)
+
+
+def refused(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> IllegalTransition:
+    """Why an object cannot move: its phase now, and its last events."""
+    table, column = _TABLES[lifecycle.name]
+    found = db.execute(f"SELECT {_PHASES[lifecycle.name]} FROM {table} WHERE {column} = ?", (key,)).fetchone()
+    where = "job_id = ?" if lifecycle.name in ("job", "preemption") else "object_id = ?"
+    events = db.execute(
+        f"SELECT seq, kind FROM events WHERE {where} ORDER BY seq DESC LIMIT ?", (key, STORY)
+    ).fetchall()
+    story = [f"{row[0]} {row[1] or '(internal)'}" for row in reversed(events)]
+    return IllegalTransition(lifecycle, move, key, lc.GONE if found is None else found[0], story)
