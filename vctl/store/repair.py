@@ -98,8 +98,8 @@ _COUNTS = (
     ),
     (
         "queue_counts",
-        "SELECT parent_cluster_id || ' ' || priority || ' ' || block AS key, count AS n FROM queue_counts"
-        " WHERE count <> 0",
+        """SELECT parent_cluster_id || ' ' || priority || ' ' || block AS key, count AS n FROM queue_counts
+            WHERE count <> 0""",
         """SELECT parent_cluster_id || ' ' || priority || ' ' || (job_id >> 10) AS key, count(*) AS n FROM jobs
             WHERE status = 'PENDING' GROUP BY 1""",
     ),

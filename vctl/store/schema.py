@@ -260,7 +260,8 @@ CREATE TABLE head (
     format INTEGER NOT NULL, revision INTEGER NOT NULL, capacity INTEGER NOT NULL
 );
 INSERT INTO head SELECT 1, lower(hex(randomblob(8))),
-    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), coalesce((SELECT max(epoch) FROM reigns), 0), 6, coalesce((SELECT value FROM meta WHERE key = 'revision'), 0),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0),
+    coalesce((SELECT max(epoch) FROM reigns), 0), 6, coalesce((SELECT value FROM meta WHERE key = 'revision'), 0),
     coalesce((SELECT value FROM meta WHERE key = 'capacity'), 0);
 DELETE FROM meta WHERE key IN ('revision', 'capacity');
 ALTER TABLE events ADD COLUMN change TEXT;
