@@ -320,7 +320,6 @@ class Store:
             )
         self.epoch = None
 
-
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 
     def write_beat(self, beat: Mapping[str, object]) -> None:
