@@ -12,6 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.specification import spec
+
+pytestmark = spec("17.durable")
+
 STORE = Path(__file__).parents[2] / "vctl" / "store"
 HOMES = ("write", "observed")
 """Modules (or packages) that may write any table."""
