@@ -72,6 +72,39 @@ def test_events_arrive_as_they_happen_and_can_be_filtered(server: Running):
     ]
 
 
+def test_events_of_a_cluster_are_those_of_what_is_below_it_too(server: Running):
+    """The stream and the list choose by the same rule: children, their jobs, and what was removed meanwhile."""
+    server.nodes(4)
+    assert server.vctl("vc", "create", "team", "--divisible", "--replica-sets", '{"t": 2}').returncode == 0
+    assert server.vctl("vc", "create", "other", "--divisible", "--replica-sets", '{"t": 1}').returncode == 0
+    assert (
+        server.vctl(
+            "vc", "create", "squad", "--divisible", "--parent", "team", "--replica-sets", '{"t": 1}'
+        ).returncode
+        == 0
+    )
+    for cluster in ("squad", "other"):
+        submit(server, "true", hold=True, cluster=cluster, submission_id=f"in-{cluster}")
+    listed = server.http.get("/api/v1/events", params={"cluster": "team", "since": 0}).json()["items"]
+    streamed = read(server, len(listed), params={"cluster": "team", "since": 0})
+    assert [int(event["id"]) for event in streamed] == [event["seq"] for event in listed]
+    assert "in-squad" in {json.loads(event["data"])["object_id"] for event in streamed}
+
+    seen: list[dict[str, str]] = []
+    after = server.rows("SELECT max(seq) FROM events")[0][0]
+    reader = threading.Thread(
+        target=lambda: seen.extend(read(server, 2, params={"cluster": "team", "since": after}))
+    )
+    reader.start()
+    server.http.post("/api/v1/jobs/in-other/stop")
+    server.http.post("/api/v1/jobs/in-squad/stop")
+    server.vctl("vc", "delete", "squad")
+    reader.join(30)
+    assert [json.loads(event["data"])["object_id"] for event in seen] == ["in-squad", "squad"]
+    unknown = server.http.get("/api/v1/events/stream", params={"cluster": "nosuch"})
+    assert unknown.status_code == 404
+
+
 def test_a_log_is_followed_to_its_end(server: Running):
     server.nodes(1)
     script = "for i in 1 2 3; do echo line $i; sleep 0.2; done; printf '\\377\\000end'; exit 3"

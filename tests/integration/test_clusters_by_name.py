@@ -150,3 +150,21 @@ def test_the_scenario_of_twenty_and_twenty(place: Place) -> None:
     place.ok(*update("v0", {"0": 5}))
     primary = place.read("vc", "get", "primary")
     assert primary["replica_sets"] == {"1": 10}
+
+
+def test_a_cluster_inside_a_job_is_deleted_by_the_id_that_screens_show(racks: Place) -> None:
+    """Spec 7: every verb reads ``primary##job##inner``, as the lists show it."""
+    racks.daemon()
+    racks.submit("--submission-id", "train", "--num-cpus", "2", "--", "sleep", "600")
+    racks.reach("train", "RUNNING")
+    spec = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}'
+    racks.ok("vc", "create", "inner", "--parent", "primary##train", "--spec", spec)
+    assert "primary##train##inner" in racks.ok("vc", "list")
+    racks.ok("vc", "delete", "primary##train##inner")
+    assert "inner" not in racks.ok("vc", "list")
+    refused = racks.run("vc", "delete", "primary##train##inner")
+    assert (refused.code, "does not exist" in refused.err) == (4, True), refused
+    for verb in ("stop", "delete"):
+        refused = racks.run("vc", verb, "primary##train")
+        assert refused.code in (2, 5), refused
+        assert "does not exist" not in refused.err + refused.out

@@ -75,6 +75,7 @@ def test_a_full_disk_ends_nothing_and_is_waited_for(small: Place) -> None:
         )
     copy = small.run("backup", str(small.home.parent / "copy"))
     assert (copy.code, FULL in copy.err) == (1, True), copy
+    assert not list(small.home.parent.glob("copy*")), "half a backup stays"
     for words in (["job", "list"], ["status"], ["doctor"]):
         assert small.run(*words).code == 0, words
     with contextlib.suppress(AssertionError):

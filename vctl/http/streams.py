@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.errors import NotFound, Unreachable
 from vctl.http.context import Server, within
-from vctl.store.store import Store
+from vctl.ops import forms, scope
+from vctl.store import feed
+from vctl.store.store import Row, Store
 
 Form = dict[str, Any]
 
@@ -129,33 +133,35 @@ async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> 
         await within(ticket, min(left_s, SAFETY_S))
 
 
-async def start_of(server: Server, after: int | None, job: str | None) -> tuple[int, int | None]:
-    """From which event on a stream tells, and the number of the one job it is about."""
+async def events_from(
+    server: Server, after: int | None, job: str | None, cluster: str | None
+) -> AsyncIterator[str]:
+    """Server-sent events after a number, or from now on, of one job or of a cluster and those below it."""
     from vctl.ops import jobs
-    from vctl.store import feed
 
-    def look(store: Store) -> tuple[int, int | None]:
+    def look(store: Store) -> tuple[int, int | None, scope.Condition]:
         number = None if job is None else jobs.resolve(store, job)
-        return (feed.last(store) if after is None else after), number
+        return feed.last(store) if after is None else after, number, scope.of_events(store, cluster)
 
-    return await server.read(look)
+    start, number, concerned = await server.read(look)
+    return _events(server, start, number, cluster, concerned)
 
 
-async def events(server: Server, after: int, job: int | None, cluster: str | None) -> AsyncIterator[str]:
-    """Server-sent events until somebody hangs up; a comment now and then keeps the connection alive."""
-    from vctl.ops import forms
-    from vctl.store import feed
-
+async def _events(
+    server: Server, after: int, job: int | None, cluster: str | None, concerned: scope.Condition
+) -> AsyncIterator[str]:
+    """Until somebody hangs up; a comment now and then keeps the connection alive."""
     yield "retry: 1000\n\n"
     quiet_since = time.monotonic()
     while not server.changes.ended:
         ticket, seen = server.changes.ticket(), after
-        found = await server.read(lambda store, seen=seen: feed.after(store, seen, BATCH))  # type: ignore[misc]  # bound now
+        found, after, concerned = await server.read(
+            partial(_next, seen=seen, cluster=cluster, known=concerned)
+        )
         for row in found:
-            after = int(row["seq"])
-            if (job is None or row["job_id"] == job) and (cluster is None or _concerns(row, cluster)):
+            if job is None or row["job_id"] == job:
                 quiet_since = time.monotonic()
-                yield f"id: {after}\nevent: {row['kind']}\ndata: {json.dumps(forms.event(row))}\n\n"
+                yield f"id: {row['seq']}\nevent: {row['kind']}\ndata: {json.dumps(forms.event(row))}\n\n"
         if len(found) < BATCH:
             await within(ticket, SAFETY_S)
         if time.monotonic() - quiet_since > HEARTBEAT_S:
@@ -163,8 +169,21 @@ async def events(server: Server, after: int, job: int | None, cluster: str | Non
             yield ": still here\n\n"
 
 
-def _concerns(row: Any, cluster: str) -> bool:
-    return cluster in (row["cluster_id"], row["object_id"] if row["object"] == "cluster" else None)
+def _next(
+    store: Store, seen: int, cluster: str | None, known: scope.Condition
+) -> tuple[list[Row], int, scope.Condition]:
+    """The events after a number that concern a cluster and those below it, the number read up to, and who they are.
+
+    ``known``: who they were at the look before, as the events of one that is gone come when it is gone.
+    """
+    last, now = feed.last(store), known
+    with suppress(NotFound):
+        now = scope.of_events(store, cluster)
+    if last <= seen:
+        return [], seen, now
+    condition = f"seq > ? AND seq <= ? AND ({known[0]} OR {now[0]})"
+    found = feed.matching(store, condition, [seen, last, *known[1], *now[1]], BATCH, first=True)
+    return found, last if len(found) < BATCH else int(found[-1]["seq"]), now
 
 
 async def _see_to_it(server: Server) -> None:

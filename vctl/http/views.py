@@ -163,9 +163,8 @@ async def stream(
         else since
     )
     server = server_of(request)
-    start, number = await streams.start_of(server, after, job)
     return StreamingResponse(
-        streams.events(server, start, number, cluster),
+        await streams.events_from(server, after, job, cluster),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

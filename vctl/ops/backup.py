@@ -22,9 +22,14 @@ def backup(store: Store, path: Path) -> forms.Form:
         raise disk_trouble(error) or VctlError(
             f"cannot write {path}: {error.strerror}", fix="choose a place you can write"
         ) from None
-    copies.copy_to(store.db, path)
-    if not copies.is_sound(path):
-        path.unlink()
+    try:
+        copies.copy_to(store.db, path)
+        sound = copies.is_sound(path)
+    except BaseException:  # no room, or interrupted: half a copy is none
+        copies.remove(path)
+        raise
+    if not sound:
+        copies.remove(path)
         raise Damaged(
             "the tables of the state directory are damaged, and a copy of them would be too",
             fix="find the damage with `vctl doctor`; put an older backup in place with `vctl restore FILE`",

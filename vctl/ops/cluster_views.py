@@ -29,7 +29,7 @@ def resolve(cluster_id: str | None) -> str:
 
 def cluster_row(store: Store, cluster_id: str, kind: str = "virtual") -> Row:
     """The row of a cluster; NotFound names the nearest id."""
-    row = table.get(store, cluster_id)
+    row = table.get(store, full_cluster_id(cluster_id))
     if row is None:
         raise NotFound(
             f"The {kind} cluster {cluster_id} does not exist.",

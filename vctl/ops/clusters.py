@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, PRIMARY_ALIAS, SUB, ClusterSpec
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, ClusterSpec
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
@@ -21,6 +21,7 @@ from vctl.ops.cluster_views import (
     resolve,
     tree,
 )
+from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
 from vctl.store import settings, tasks
 from vctl.store.store import Store
@@ -50,12 +51,10 @@ def create(
     queue: Mapping[str, object] | None = None,
 ) -> forms.Form:
     """Make a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) below a divisible one."""
-    from vctl.spec.ids import check_new_cluster_id
-
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(queue)
     _check_counts(cluster_id, replica_sets)
-    parent = PRIMARY if parent_id is None or parent_id == PRIMARY_ALIAS else parent_id
+    parent = resolve(parent_id)
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     rights.check_cluster(store, parent)
     nodes.join(store)
@@ -128,6 +127,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     ``drain``: refuse new jobs, let queued and running ones end, remove it when it is empty; the cluster of a job goes
     with its job. ``force``: stop the blockers.
     """
+    cluster_id = full_cluster_id(cluster_id)
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = removable_row(store, cluster_id)
@@ -194,8 +194,6 @@ def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> No
 
 def _check_changed_id(cluster_id: str, action: str) -> None:
     """The id of a cluster that exists; those of jobs and sub-clusters have ## in them."""
-    from vctl.spec.ids import JOB_MARK, check_new_cluster_id, resolve_cluster_id
-
     if JOB_MARK in cluster_id:
         resolve_cluster_id(cluster_id, "virtual cluster id")
     else:

@@ -6,14 +6,17 @@ import os
 import time
 from pathlib import Path
 
+from vctl.core.wording import listed
 from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.views import scheduler
+from vctl.runtime.place import asides
 from vctl.store import database, feed, nodes, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
+MOST_NAMED = 5
 CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
@@ -101,8 +104,13 @@ def _notes(store: Store) -> list[str]:
         if row["state"] != "ALIVE"
     ]
     if left := [f"{job_id}.{attempt}.{node_id}" for job_id, attempt, node_id in objects.left_over(store)]:
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        notes.append(f"files of objects that no job needs any more: {shown}; the scheduler removes them")
+        notes.append(
+            f"files of objects that no job needs any more: {listed(left, MOST_NAMED)}; the scheduler removes them"
+        )
+    if aside := [str(path.relative_to(store.home)) for path in asides(store.home)]:
+        notes.append(
+            f"files that are no records or logs: {listed(aside, MOST_NAMED)}; `vctl prune` deletes them"
+        )
     if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):
         notes.append("cgroup v2 is there and writable")
     else:

@@ -12,6 +12,7 @@ from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import Filter, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
+from vctl.runtime import place, trees
 from vctl.store import feed, job_views, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -231,7 +232,7 @@ def _refuse_while_used(store: Store, form: forms.Form) -> None:
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:
-    """Forget jobs that ended longer ago, with their logs, and history of that age.
+    """Forget jobs that ended longer ago, with their logs, history of that age, and files moved aside before it.
 
     In slices, each a transaction of its own with a pause behind it, so that others can write in between. Whatever
     stops it, some of the jobs are forgotten and the others are whole.
@@ -248,7 +249,15 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.
         lowest, highest = feed.reach_before(store, min(before, unread))
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
-    return {"jobs": [submission_id for _, submission_id in old], "events": events, "dry_run": dry_run}
+    files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
+    for path in files if not dry_run else ():
+        trees.remove(path)
+    return {
+        "jobs": [submission_id for _, submission_id in old],
+        "events": events,
+        "files": [str(path.relative_to(store.home)) for path in files],
+        "dry_run": dry_run,
+    }
 
 
 def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:

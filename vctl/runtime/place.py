@@ -50,6 +50,12 @@ def write(home: Path, name: str) -> None:
     os.rename(staged, home / "runs" / MARK)
 
 
+def asides(home: Path) -> list[Path]:
+    """Files and folders that stood in the way of a record or a log, and records of a copied directory."""
+    found = (*home.glob("exits/.aside-*"), *home.glob("logs/.*.aside-*"), *home.glob("copied-*"))
+    return sorted(found)
+
+
 def set_aside(home: Path) -> Path:
     """Move records that were copied out of the way and begin with none; where they are now."""
     aside = home / f"copied-{time.time_ns()}"

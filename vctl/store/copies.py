@@ -28,6 +28,12 @@ def copy_to(db: sqlite3.Connection, path: Path) -> None:
         target.close()
 
 
+def remove(path: Path) -> None:
+    """Remove a copy and what stands beside it while it is written."""
+    for name in (path.name, f"{path.name}-journal"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
 def is_sound(path: Path) -> bool:
     """Whether all pages of a copy can be read."""
     try:

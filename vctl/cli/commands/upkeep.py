@@ -155,13 +155,15 @@ def prune(
     ],
     dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> Answer:
-    """Delete jobs that ended long ago, with their logs."""
+    """Delete jobs that ended long ago, with their logs, and files that vctl moved aside."""
+    from vctl.core.wording import counted
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
 
     data = jobs.prune(call.store, parse_duration(older_than, "--older-than"), dry_run=dry_run)
     count = len(data["jobs"])
     verb = "would be deleted" if dry_run else "deleted"
-    answer = done(data, "", f"{count} job{'' if count == 1 else 's'} {verb}")
+    files = f" and {counted(len(data['files']), 'file')} moved aside" if data["files"] else ""
+    answer = done(data, "", f"{counted(count, 'job')}{files} {verb}")
     answer.names = data["jobs"]
     return answer
