@@ -155,7 +155,7 @@ def prune(
     ],
     dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> Answer:
-    """Delete jobs that ended long ago, with their logs, and files that vctl moved aside."""
+    """Delete jobs that ended long ago, and files that vctl moved aside."""
     from vctl.core.wording import counted
     from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
