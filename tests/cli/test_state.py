@@ -196,15 +196,15 @@ def test_a_mistyped_filter_is_refused_also_where_there_is_nothing(nodes: Cli, wo
 
 
 def test_the_fields_that_filters_know_are_those_of_the_forms() -> None:
-    from vctl.client import forms
     from vctl.ops.filters import KEYS
+    from vctl.spec import documents
 
     known = {
-        "leases": forms.LeaseForm,
-        "demand": forms.DemandForm,
-        "objects": forms.ObjectForm,
-        "vnodes": forms.VNodeForm,
-        "events": forms.EventForm,
+        "leases": documents.LeaseForm,
+        "demand": documents.DemandForm,
+        "objects": documents.ObjectForm,
+        "vnodes": documents.VNodeForm,
+        "events": documents.EventForm,
     }
     assert {kind: set(text.split()) for kind, text in KEYS.items()} == {
         kind: set(form.__annotations__) for kind, form in known.items()

@@ -13,8 +13,8 @@ import pytest
 import vctl
 from tests.client.conftest import PATIENCE_S, Site
 from tests.specification import spec
-from vctl.client import forms
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, NotPermitted, TimedOut, Unreachable
+from vctl.spec import documents
 
 pytestmark = spec("15.client")
 
@@ -254,16 +254,16 @@ def test_the_types_name_what_is_there(daemon: Site) -> None:
     own = vctl.Client(client._place, job.info()["cluster_id"])
     node = own.nodes()[0]
     shown: list[tuple[Any, Any]] = [
-        (forms.JobForm, job.info()),
-        (forms.TaskForm, task.info()),
-        (forms.ClusterForm, own.clusters.get()),
-        (forms.ClusterTree, own.clusters.tree()),
-        (forms.NodeForm, own.list_nodes()[0]),
-        (forms.NodeOfCluster, node),
-        (forms.VNodeForm, own.list_vnodes()[0]),
-        (forms.LeaseForm, own.leases()[0]),
-        (forms.DemandForm, client.demand()[0]),
-        (forms.EventForm, own.events()[0]),
+        (documents.JobForm, job.info()),
+        (documents.TaskForm, task.info()),
+        (documents.ClusterForm, own.clusters.get()),
+        (documents.ClusterTree, own.clusters.tree()),
+        (documents.NodeForm, own.list_nodes()[0]),
+        (documents.NodeOfCluster, node),
+        (documents.VNodeForm, own.list_vnodes()[0]),
+        (documents.LeaseForm, own.leases()[0]),
+        (documents.DemandForm, client.demand()[0]),
+        (documents.EventForm, own.events()[0]),
     ]
     for kind, form in shown:
         assert kind.__annotations__.keys() <= form.keys(), kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import get_type_hints
 
 import hypothesis
 import pytest
@@ -19,8 +18,6 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.http.conftest import TOKEN, Running, Start
 from tests.specification import spec
-from vctl.client import forms
-from vctl.http import documents
 
 pytestmark = spec("14.api")
 
@@ -78,19 +75,3 @@ def test_every_operation_is_described(populated: Running):
             if path.startswith("/api/v1"):
                 assert operation["security"] == [{"token": []}]
                 assert {"400", "401", "404"} <= set(operation["responses"])
-
-
-SAID_TWICE = {
-    documents.Job: forms.JobForm,
-    documents.Task: forms.TaskForm,
-    documents.Object: forms.ObjectForm,
-    documents.Cluster: forms.ClusterForm,
-    documents.Node: forms.NodeForm,
-}
-"""Once for pydantic, which the Python client does without, and once for type checkers."""
-
-
-@pytest.mark.parametrize("document", SAID_TWICE, ids=lambda document: document.__name__)
-def test_the_openapi_and_the_python_types_say_the_same(document: type[documents.Document]):
-    fields = {name: field.annotation for name, field in document.model_fields.items()}
-    assert fields == get_type_hints(SAID_TWICE[document])

@@ -12,9 +12,10 @@ from typing import Any
 from vctl.cli import catalog, quick
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
-from vctl.cli.declare import Command, Param
+from vctl.cli.declare import Command
 from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError, known
+from vctl.operations.declare import Param
 
 
 def run(words: Sequence[str]) -> int:
@@ -165,7 +166,19 @@ def _execute(command: Command, values: dict[str, Any]) -> int:
         try:
             return _answer(call, command.arguments(values))
         except VctlError as error:
-            return _report(error, as_json=call.output == "json")
+            return _report(_in_words_of(command, error), as_json=call.output == "json")
+
+
+def _in_words_of(command: Command, error: VctlError) -> VctlError:
+    """The error of a verb that names a parameter, with the option in its place: ``--resources.CPU``."""
+    path = str(error.details.get("path", ""))
+    name = path.partition(".")[0].partition("[")[0]
+    param = next((one for one in command.params if one.name == name and one.info.names), None)
+    if param is not None and error.problem.startswith(path):
+        path = param.spelled + path[len(name) :]
+        error.problem = path + error.problem[len(error.details["path"]) :]
+        error.details["path"] = path
+    return error
 
 
 def _answer(call: Call, values: dict[str, Any]) -> int:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Optional, cast
 import typer
 
 from vctl.cli.catalog import OPTION_ADVICE, OTHER_OPTIONS
-from vctl.cli.declare import Command, Param
+from vctl.cli.declare import Command
 from vctl.errors import BadSpec
+from vctl.operations.declare import Param
 
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
 """click's, or that of the click inside newer typers."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
+    from vctl.operations.declare import Backend
     from vctl.ops.background import Background
     from vctl.store.store import Store
 
@@ -45,6 +46,7 @@ class Call:
         self._unlimited = False
         self._header = not shared.get("no_header")
         self._store: Store | None = None
+        self._backend: Backend | None = None
         self._live: LiveView | None = None
         self._background: Background | None = None
         self._give_back: Callable[[], None] | None = None
@@ -77,7 +79,7 @@ class Call:
     def store(self) -> "Store":
         """The state, opened on first use."""
         if self._store is None and self._give_back is not None:
-            from vctl.client.connection import connect
+            from vctl.operations.connection import connect
 
             self._store = cast("Store", connect(self.config))  # its functions are those that take it
         if self._store is None:
@@ -89,6 +91,20 @@ class Call:
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
         return self._store
+
+    @property
+    def backend(self) -> "Backend":
+        """What carries verbs out."""
+        if self._backend is None:
+            from contextlib import nullcontext
+
+            from vctl.operations.backends import Local, Remote
+
+            if self._give_back is not None:
+                self._backend = Remote(lambda: nullcontext(cast("Any", self.store)))
+            else:
+                self._backend = Local(self.config, lambda: nullcontext(self.store))
+        return self._backend
 
     def require_scheduler(self) -> None:
         """Refuse what is waited for where nobody schedules nor is to be started. A server sees to that itself."""
@@ -161,7 +177,7 @@ class Call:
         """Everything is wanted, because it is counted and not shown."""
         self._unlimited = True
 
-    def first(self, items: "list[Data]") -> "list[Data]":
+    def first(self, items: "Sequence[Data]") -> "Sequence[Data]":
         """As many of the items as are wanted."""
         return items if self.limit is None else items[: self.limit]
 

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from vctl.cli.declare import Opt, Param
 from vctl.config import COLORS, OUTPUTS
+from vctl.operations.declare import Opt, Param
 
 Grace = Annotated[
     str | None,

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.cli import catalog
 from vctl.cli.common import HOISTED
-from vctl.cli.declare import Command, Param
+from vctl.cli.declare import Command
+from vctl.operations.declare import Param
 
 if TYPE_CHECKING:
+    from vctl.operations.declare import Backend
     from vctl.store.store import Store
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
@@ -143,19 +145,23 @@ def _values(param: Param, line: _Line) -> Iterable[Offer]:
     return _live(LIVE[kind], line.home) if kind in LIVE else []
 
 
-def _live(ids: Callable[[Any], list[Offer]], home: str | None) -> list[Offer]:
+def _live(ids: Callable[[Any, "Backend"], list[Offer]], home: str | None) -> list[Offer]:
     """The ids that exist now, in this state directory or on the server."""
+    from contextlib import nullcontext
+
     from vctl.config import load
+    from vctl.operations.backends import Local, Remote
     from vctl.store.database import database_path
 
     config = load(flags={"home": home})
     if config.get("address"):
-        from vctl.client.connection import connect
         from vctl.client.remote import take_over
+        from vctl.operations.connection import connect
 
         give_back = take_over()
+        server = connect(config)
         try:
-            return ids(connect(config))
+            return ids(server, Remote(lambda: nullcontext(server)))
         finally:
             give_back()
     if not database_path(config.home()).exists():
@@ -163,10 +169,10 @@ def _live(ids: Callable[[Any], list[Offer]], home: str | None) -> list[Offer]:
     from vctl.store.store import Store
 
     with Store.open(config.home(), create=False) as store:
-        return ids(store)
+        return ids(store, Local(config, lambda: nullcontext(store)))
 
 
-def _jobs(store: "Store") -> list[Offer]:
+def _jobs(store: "Store", _backend: "Backend") -> list[Offer]:
     from vctl.ops import jobs
 
     found, _ = jobs.list_jobs(store, all=True, limit=MOST)
@@ -174,27 +180,27 @@ def _jobs(store: "Store") -> list[Offer]:
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
 
 
-def _tasks(store: "Store") -> list[Offer]:
+def _tasks(store: "Store", _backend: "Backend") -> list[Offer]:
     from vctl.ops import tasks
 
     found, _ = tasks.list_tasks(store, all=True)
     return [(task["task_id"], task["state"]) for task in found][-MOST:]
 
 
-def _clusters(store: "Store") -> list[Offer]:
+def _clusters(store: "Store", _backend: "Backend") -> list[Offer]:
     from vctl.ops import cluster_views
 
     found = cluster_views.list_clusters(store, filters=(), all_kinds=True)[:MOST]
     return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
 
 
-def _nodes(store: "Store") -> list[Offer]:
-    from vctl.ops import nodes
+def _nodes(_store: "Store", backend: "Backend") -> list[Offer]:
+    from vctl.operations import nodes
 
-    return [(node["node_id"], node["state"]) for node in nodes.list_nodes(store)][:MOST]
+    return [(node["node_id"], node["state"]) for node in nodes.list_nodes(backend)][:MOST]
 
 
-def _vnodes(store: "Store") -> list[Offer]:
+def _vnodes(store: "Store", _backend: "Backend") -> list[Offer]:
     from vctl.core.clusters import PRIMARY
     from vctl.ops import views
 
@@ -202,7 +208,7 @@ def _vnodes(store: "Store") -> list[Offer]:
     return [(str(node["NodeID"]), "") for node in views.nodes(store, here)][:MOST]
 
 
-LIVE: dict[str, Callable[[Any], list[Offer]]] = {
+LIVE: dict[str, Callable[[Any, "Backend"], list[Offer]]] = {
     "jobs": _jobs,
     "tasks": _tasks,
     "clusters": _clusters,

@@ -8,7 +8,7 @@ from vctl.cli.table import Cell, Column
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
 
-Data = dict[str, Any]
+Data = Mapping[str, Any]
 Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
 OLDEST_FIRST = ("EventList", "TaskList", "LeaseList")
@@ -96,7 +96,9 @@ def done(data: Data, name: object, sentence: str) -> Answer:
     return answer
 
 
-def each(kind: str, key: str, items: list[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
+def each(
+    kind: str, key: str, items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0
+) -> Answer:
     """Something was done with one object or with several: itself, or a list."""
     if len(items) == 1:
         answer = done(items[0], items[0][key], sentence(items[0]))

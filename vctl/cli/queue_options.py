@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from vctl.cli.declare import Given, Opt, Together
+from vctl.operations.declare import Given, Opt, Together
 
 ORDERS = ("fifo", "priority", "fair", "longest", "shortest", "makespan")
 DISCIPLINES = ("strict", "best-effort", "backfill")

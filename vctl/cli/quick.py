@@ -7,7 +7,8 @@ and rare spellings such as ``-ojson`` are typer's, reached through ``bridge``. A
 from collections.abc import Sequence
 from typing import Any
 
-from vctl.cli.declare import Command, Param
+from vctl.cli.declare import Command
+from vctl.operations.declare import Param
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from vctl.cli import catalog, common
-from vctl.cli.declare import Command, Param
+from vctl.cli.declare import Command
+from vctl.operations.declare import Param
 
 INTRO = """# Command line
 

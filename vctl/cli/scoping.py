@@ -1,14 +1,13 @@
 """What a list shows: the cluster that is named, else the one this runs in, else everything; and what is below it."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from vctl.cli.call import Call
-from vctl.cli.declare import Opt
 from vctl.core.clusters import PRIMARY
+from vctl.operations.declare import Opt
 
-if TYPE_CHECKING:
-    from vctl.cli.output import Data
-
+F = TypeVar("F", bound=Mapping[str, Any])
 InCluster = Annotated[
     str | None,
     Opt(
@@ -31,10 +30,10 @@ def place(call: Call, given: str | None) -> str:
     return cluster
 
 
-def below(call: Call, top: str, items: "list[Data]", *names: str) -> "list[Data]":
+def below(call: Call, top: str, items: "Sequence[F]", *names: str) -> "list[F]":
     """Items of which a named field is the cluster or one below it."""
     if top == PRIMARY:
-        return items
+        return list(items)
     from vctl.ops import cluster_views
     from vctl.ops.scope import below
 

@@ -1,6 +1,6 @@
 """The picture of ``vctl why`` and of ``job submit --dry-run``: the reason in one line, then what stands behind it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
@@ -109,12 +109,12 @@ def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
     yield from screen.section(f"Ahead of it in the queue: {number}", lines)
 
 
-def _nodes(screen: "Screen", nodes: list[Data]) -> Iterator[str]:
+def _nodes(screen: "Screen", nodes: Sequence[Data]) -> Iterator[str]:
     if nodes:
         yield from screen.section("Nodes", screen.inner.table(_NODES, _alike(nodes)))
 
 
-def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
+def _alike(nodes: Sequence[Data]) -> list[dict[str, Any]]:
     """Nodes of which the same is to be said, as one line; those that are nearest to enough first."""
     groups: dict[str, list[Data]] = {}
     for node in nodes:
@@ -130,12 +130,12 @@ def _alike(nodes: list[Data]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: order.index(line["verdict"]))
 
 
-def _names(group: list[Data]) -> str:
+def _names(group: Sequence[Data]) -> str:
     names = [str(node.get("vnode_id") or node["node_id"]) for node in group]
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
 
 
-def _holders(holders: list[Data]) -> str:
+def _holders(holders: Sequence[Data]) -> str:
     parts = [
         f"{one.get('submission_id') or one.get('cluster_id')} ({words.amounts(one['resources'])})"
         for one in holders[:MOST_HOLDERS]
@@ -163,7 +163,7 @@ def _changes(screen: "Screen", data: Data) -> Iterator[str]:
         yield from ("", *screen.text(data["cut"]))
 
 
-def _listed(screen: "Screen", changes: list[Data]) -> list[str]:
+def _listed(screen: "Screen", changes: Sequence[Data]) -> list[str]:
     lines: list[str] = []
     for one in changes:
         lines += screen.inner.text(f"- {one['change']}")

@@ -14,10 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.client import forms, inside
+from vctl.client import inside
 from vctl.client.handles import Job
 from vctl.core.jobs import FINAL, PENDING, SUCCEEDED
 from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
+from vctl.spec import documents
 
 if TYPE_CHECKING:
     import socket
@@ -111,7 +112,7 @@ class Allocation:
             )
 
 
-def _why(form: forms.JobForm) -> str | None:
+def _why(form: documents.JobForm) -> str | None:
     return form["message"] or form["state_reason"]
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from vctl.client import forms
 from vctl.client.cluster_verbs import Clusters, Nodes
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
 from vctl.client.job_verbs import Jobs, Tasks, seconds_of
 from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
+from vctl.spec import documents
 
 
 class Client(State):
@@ -47,11 +47,15 @@ class Client(State):
 
         return self._place.ask(views.scheduler)
 
-    def leases(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.LeaseForm]:
+    def leases(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[documents.LeaseForm]:
         """What clusters have borrowed."""
         return self.list_leases(filters=filters, limit=limit)
 
-    def demand(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.DemandForm]:
+    def demand(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[documents.DemandForm]:
         """What is asked for and not there."""
         return self.list_demand(filters=filters, limit=limit)
 
@@ -62,14 +66,14 @@ class Client(State):
         limit: int | None = None,
         job: str | int | None = None,
         filters: Sequence[Filter] = (),
-    ) -> list[forms.EventForm]:
+    ) -> list[documents.EventForm]:
         """History after a number, oldest first; of one job when asked."""
         if job is None:
             return self.list_events(since=since, filters=filters, limit=limit)
         from vctl.ops import views
 
         found = self._place.ask(views.events, since=since, limit=limit, job=str(job))
-        return cast(list[forms.EventForm], found)
+        return cast(list[documents.EventForm], found)
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The cluster that this client looks at."""
@@ -206,73 +210,73 @@ def _here() -> State:
     return State(place_of())
 
 
-def cluster_resources() -> forms.Amounts:
+def cluster_resources() -> documents.Amounts:
     """Total of the cluster that the caller is in."""
     return _here().cluster_resources()
 
 
-def available_resources() -> forms.Amounts:
+def available_resources() -> documents.Amounts:
     """What is free in it."""
     return _here().available_resources()
 
 
-def nodes() -> list[forms.NodeOfCluster]:
+def nodes() -> list[documents.NodeOfCluster]:
     """Its virtual nodes, in the form of ``ray.nodes()``."""
     return _here().nodes()
 
 
-def summarize_tasks() -> forms.Summary:
+def summarize_tasks() -> documents.Summary:
     """How many tasks of it there are in each state."""
     return _here().summarize_tasks()
 
 
-def summarize_objects() -> forms.Summary:
+def summarize_objects() -> documents.Summary:
     """How many objects of it there are on each node."""
     return _here().summarize_objects()
 
 
-def summarize_jobs() -> forms.Summary:
+def summarize_jobs() -> documents.Summary:
     """How many jobs of it there are in each state."""
     return _here().summarize_jobs()
 
 
-def list_clusters(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.ClusterForm]:
+def list_clusters(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.ClusterForm]:
     """The cluster that the caller is in and those below it."""
     return _here().list_clusters(filters=filters, limit=limit)
 
 
-def list_vnodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.VNodeForm]:
+def list_vnodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.VNodeForm]:
     """The virtual nodes of it and of those below it."""
     return _here().list_vnodes(filters=filters, limit=limit)
 
 
-def list_nodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.NodeForm]:
+def list_nodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.NodeForm]:
     """The physical nodes on which it has a part."""
     return _here().list_nodes(filters=filters, limit=limit)
 
 
-def list_jobs(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.JobForm]:
+def list_jobs(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.JobForm]:
     """Jobs that were sent to it, and the one whose cluster it is."""
     return _here().list_jobs(filters=filters, limit=limit)
 
 
-def list_tasks(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.TaskForm]:
+def list_tasks(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.TaskForm]:
     """Tasks in it and below it, those that are over too."""
     return _here().list_tasks(filters=filters, limit=limit)
 
 
-def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.ObjectForm]:
+def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.ObjectForm]:
     """Outputs of its tasks that are kept on nodes."""
     return _here().list_objects(filters=filters, limit=limit)
 
 
-def list_leases(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.LeaseForm]:
+def list_leases(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.LeaseForm]:
     """What it and those below it borrowed or lent."""
     return _here().list_leases(filters=filters, limit=limit)
 
 
 def list_events(
     *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
-) -> list[forms.EventForm]:
+) -> list[documents.EventForm]:
     """Its history, oldest first."""
     return _here().list_events(since=since, filters=filters, limit=limit)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import Connection, at
 from vctl.core.clusters import PRIMARY
+from vctl.operations.connection import Connection, at
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec

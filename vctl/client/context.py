@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, cast
 
-from vctl.client import forms, inside
+from vctl.client import inside
 from vctl.client.place import Place
 from vctl.client.state_api import State
 from vctl.core.clusters import PRIMARY
+from vctl.spec import documents
 
 if TYPE_CHECKING:
     from vctl.client.virtual_cluster import VirtualCluster
@@ -24,10 +25,10 @@ class VirtualNodeInfo:
     def __repr__(self) -> str:
         return f"VirtualNodeInfo({self._node_id!r})"
 
-    def _now(self) -> forms.CurrentNode:
+    def _now(self) -> documents.CurrentNode:
         from vctl.ops import views
 
-        return cast(forms.CurrentNode, self._place.ask(views.current_node, self._node_id))
+        return cast(documents.CurrentNode, self._place.ask(views.current_node, self._node_id))
 
     def node_id(self) -> str:
         """Its id."""
@@ -41,17 +42,17 @@ class VirtualNodeInfo:
         """Its labels: its own, those of its parents, and those of the system."""
         return self._now()["labels"]
 
-    def used_resources(self) -> forms.Amounts:
+    def used_resources(self) -> documents.Amounts:
         """What tasks and child clusters hold of it."""
         return self._now()["used"]
 
-    def avail_resources(self) -> forms.Amounts:
+    def avail_resources(self) -> documents.Amounts:
         """What is free of it."""
         return self._now()["available"]
 
     available_resources = avail_resources
 
-    def total_resources(self) -> forms.Amounts:
+    def total_resources(self) -> documents.Amounts:
         """All of it."""
         return self._now()["total"]
 
@@ -71,10 +72,10 @@ class VirtualClusterInfo:
     def __repr__(self) -> str:
         return f"VirtualClusterInfo({self._cluster_id!r})"
 
-    def _now(self) -> forms.CurrentCluster:
+    def _now(self) -> documents.CurrentCluster:
         from vctl.ops import views
 
-        return cast(forms.CurrentCluster, self._place.ask(views.current_cluster, self._cluster_id))
+        return cast(documents.CurrentCluster, self._place.ask(views.current_cluster, self._cluster_id))
 
     def spec(self) -> VirtualCluster:
         """What was asked for."""
@@ -86,15 +87,15 @@ class VirtualClusterInfo:
         """Its id."""
         return self._cluster_id
 
-    def total_resources(self) -> forms.Amounts:
+    def total_resources(self) -> documents.Amounts:
         """What it has now."""
         return self._now()["total_resources"]
 
-    def max_resources(self) -> forms.Amounts | None:
+    def max_resources(self) -> documents.Amounts | None:
         """How far it may grow; None: there is no limit."""
         return self._now()["max_resources"]
 
-    def available_resources(self) -> forms.Amounts:
+    def available_resources(self) -> documents.Amounts:
         """What is free in it."""
         return self._now()["available_resources"]
 
@@ -102,7 +103,7 @@ class VirtualClusterInfo:
         """Bytes of the objects in it."""
         return self._now()["used_object_store_memory"]
 
-    def nodes(self) -> list[forms.NodeOfCluster]:
+    def nodes(self) -> list[documents.NodeOfCluster]:
         """Its virtual nodes, in the form of ``ray.nodes()``."""
         return self.state().nodes()
 
@@ -170,9 +171,9 @@ class RuntimeContext:
         return os.environ.get("VCTL_NODE_ID") or None
 
     @property
-    def resources(self) -> forms.Amounts:
+    def resources(self) -> documents.Amounts:
         """What this process was given on its node; empty outside a job."""
         import json
 
-        found: forms.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")
+        found: documents.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")
         return found

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from vctl.client import forms
 from vctl.client.place import LOOK_EVERY_S, Kind, Place
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut
 from vctl.ops.forms import exit_code
+from vctl.spec import documents
 
 FOLLOW_EVERY_S = 0.2
 
@@ -33,11 +33,11 @@ class Job:
     def __hash__(self) -> int:
         return hash(self.submission_id)
 
-    def info(self) -> forms.JobForm:
+    def info(self) -> documents.JobForm:
         """All about it, in the documented form."""
         from vctl.ops import jobs
 
-        return cast(forms.JobForm, self._place.ask(jobs.get_job, self.submission_id))
+        return cast(documents.JobForm, self._place.ask(jobs.get_job, self.submission_id))
 
     def status(self) -> str:
         """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; why is in ``info()``."""
@@ -56,7 +56,7 @@ class Job:
         """Its output as it comes, until the job is over."""
         return _follow(self._place, "jobs", self.submission_id, lambda: self.status() in OVER)
 
-    def stop(self, *, grace_s: float | None = None, wait: bool = True) -> forms.JobForm:
+    def stop(self, *, grace_s: float | None = None, wait: bool = True) -> documents.JobForm:
         """End it, and by default wait until all its processes are gone."""
         from vctl.ops import jobs
 
@@ -71,23 +71,23 @@ class Job:
 
         return Job(self._place, str(self._place.ask(rerun.rerun, self.submission_id)["submission_id"]))
 
-    def hold(self) -> forms.JobForm:
+    def hold(self) -> documents.JobForm:
         """Keep it from starting."""
         from vctl.ops import job_edits
 
-        return cast(forms.JobForm, self._place.ask(job_edits.hold, self.submission_id))
+        return cast(documents.JobForm, self._place.ask(job_edits.hold, self.submission_id))
 
-    def release(self) -> forms.JobForm:
+    def release(self) -> documents.JobForm:
         """Let it start again."""
         from vctl.ops import job_edits
 
-        return cast(forms.JobForm, self._place.ask(job_edits.release, self.submission_id))
+        return cast(documents.JobForm, self._place.ask(job_edits.release, self.submission_id))
 
-    def delete(self) -> forms.JobForm:
+    def delete(self) -> documents.JobForm:
         """Forget it with its log; it must be over."""
         from vctl.ops import jobs
 
-        return cast(forms.JobForm, self._place.ask(jobs.delete, self.submission_id)[0])
+        return cast(documents.JobForm, self._place.ask(jobs.delete, self.submission_id)[0])
 
 
 class Task:
@@ -106,11 +106,11 @@ class Task:
     def __hash__(self) -> int:
         return hash(self.task_id)
 
-    def info(self) -> forms.TaskForm:
+    def info(self) -> documents.TaskForm:
         """All about it, in the documented form."""
         from vctl.ops import tasks
 
-        return cast(forms.TaskForm, self._place.ask(tasks.get_task, self.task_id))
+        return cast(documents.TaskForm, self._place.ask(tasks.get_task, self.task_id))
 
     def state(self) -> str:
         """PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, RUNNING, FINISHED or FAILED."""
@@ -129,7 +129,7 @@ class Task:
         """Its output as it comes, until the task is over."""
         return _follow(self._place, "tasks", self.task_id, lambda: self.state() in TASK_OVER)
 
-    def cancel(self, *, grace_s: float | None = None, wait: bool = True) -> forms.TaskForm:
+    def cancel(self, *, grace_s: float | None = None, wait: bool = True) -> documents.TaskForm:
         """End it, and by default wait until its processes are gone."""
         from vctl.ops import tasks
 

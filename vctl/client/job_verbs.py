@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from vctl.client import forms, inside
+from vctl.client import inside
 from vctl.client.handles import Job, Task
 from vctl.client.place import Place
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec
+from vctl.spec import documents
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
@@ -23,8 +24,8 @@ Command = str | Sequence[str]
 """The words, or a line that is split as a shell would; no shell is run."""
 Duration = float | str
 """Seconds, or a text such as ``1h30m``."""
-JobForms = list[forms.JobForm]
-TaskForms = list[forms.TaskForm]
+JobForms = list[documents.JobForm]
+TaskForms = list[documents.TaskForm]
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
 
 
@@ -126,7 +127,7 @@ class Jobs:
         """Jobs, newest first, those that are over too."""
         return self._state.list_jobs(filters=filters, limit=limit)
 
-    def stop(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> forms.JobForm:
+    def stop(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> documents.JobForm:
         """End a job."""
         return self.get(ref).stop(grace_s=grace_s, wait=wait)
 
@@ -155,11 +156,11 @@ class Jobs:
         found: dict[str, Any] = self._place.ask(why.why, str(ref))
         return found
 
-    def hold(self, ref: str | int) -> forms.JobForm:
+    def hold(self, ref: str | int) -> documents.JobForm:
         """Keep a pending job from starting."""
         return self.get(ref).hold()
 
-    def release(self, ref: str | int) -> forms.JobForm:
+    def release(self, ref: str | int) -> documents.JobForm:
         """Let a held job go back to its place in the queue."""
         return self.get(ref).release()
 
@@ -170,7 +171,7 @@ class Jobs:
         priority: int | None = None,
         name: str | None = None,
         time_limit: Duration | None = None,
-    ) -> forms.JobForm:
+    ) -> documents.JobForm:
         """Change a pending job, or the time limit of a running one (``none``: it has none)."""
         from vctl.ops import job_edits
 
@@ -181,7 +182,7 @@ class Jobs:
             changes["name"] = name
         if time_limit is not None:
             changes["time_limit_s"] = None if time_limit == "none" else seconds_of(time_limit, "time_limit")
-        return cast(forms.JobForm, self._place.ask(job_edits.edit, str(ref), changes))
+        return cast(documents.JobForm, self._place.ask(job_edits.edit, str(ref), changes))
 
 
 class Tasks:
@@ -240,11 +241,13 @@ class Tasks:
         form = self._place.ask(tasks.run, request, environment=inside.environment())
         return Task(self._place, str(form["task_id"]))
 
-    def put(self, name: str) -> forms.ObjectForm:
+    def put(self, name: str) -> documents.ObjectForm:
         """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
         from vctl.ops import objects
 
-        return cast(forms.ObjectForm, self._place.ask(objects.put, name, environment=inside.environment()))
+        return cast(
+            documents.ObjectForm, self._place.ask(objects.put, name, environment=inside.environment())
+        )
 
     def get(self, ref: str | int) -> Task:
         """A task by its id, its number or ``last``."""
@@ -264,7 +267,9 @@ class Tasks:
         """Tasks, oldest first, those that are over too."""
         return self._state.list_tasks(filters=filters, limit=limit)
 
-    def cancel(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> forms.TaskForm:
+    def cancel(
+        self, ref: str | int, *, grace_s: float | None = None, wait: bool = True
+    ) -> documents.TaskForm:
         """End a task."""
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import Connection, at
+from vctl.operations.connection import Connection, at
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vctl.client.connection import Connection
+from vctl.operations.connection import Connection
 
 Form = dict[str, Any]
 _WHERE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")

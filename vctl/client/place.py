@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from vctl.core.caller import Caller
 from vctl.errors import NotPermitted, known
+from vctl.operations import backends
+from vctl.operations.declare import Backend
 from vctl.ops.background import Background
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ Pause = Callable[[float], None]
 LOOK_EVERY_S = 0.5
 
 
-class Place(Protocol):
-    """Answers the functions of ``vctl.ops``, and waits."""
+class Place(Backend, Protocol):
+    """Carries verbs out, answers the functions of ``vctl.ops`` that are not yet verbs, and waits."""
 
     config: Config
 
@@ -46,11 +48,11 @@ class Place(Protocol):
         """The output of a job or task after so many bytes, as it is now."""
 
 
-class Local:
+class Local(backends.Local):
     """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        super().__init__(config, self._open)
         self.home: Path = config.home()
         self._background = Background(config)
 
@@ -59,13 +61,18 @@ class Local:
 
     def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function of ``vctl.ops``."""
+        with self._open() as store:
+            return function(store, *args, **kwargs)
+
+    @contextmanager
+    def _open(self) -> Iterator[Store]:
         from vctl.store.store import Store
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
             store.caller = Caller.of(os.environ)
             store.local_node = bool(self.config.get("local_node"))
             try:
-                return function(self._background.attend(store), *args, **kwargs)
+                yield self._background.attend(store)
             except Exception as error:
                 if (plain := known(error)) is not None and plain is not error:
                     raise plain from error
@@ -98,10 +105,13 @@ class Local:
         return b"".join(logs.read_log(path, offset=offset))
 
 
-class Remote:
-    """A server. Its functions are the stand-ins of this package, one connection for each call."""
+class Remote(backends.Remote):
+    """A server, with one connection for each call."""
 
     def __init__(self, config: Config) -> None:
+        from vctl.operations.connection import connect
+
+        super().__init__(lambda: closing(connect(config)))
         self.config = config
 
     def __repr__(self) -> str:
@@ -111,8 +121,8 @@ class Remote:
         """Call the function of the same name that asks the server."""
         from importlib import import_module
 
-        from vctl.client.connection import connect
         from vctl.client.remote import STANDINS
+        from vctl.operations.connection import connect
 
         module = STANDINS.get(function.__module__, "")
         standin = getattr(import_module(f"vctl.client.{module}"), function.__name__, None) if module else None
@@ -129,7 +139,7 @@ class Remote:
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
         """The server tells when the one that is waited for is over, and sees to it that somebody schedules."""
-        from vctl.client.connection import at, connect
+        from vctl.operations.connection import at, connect
 
         with closing(connect(self.config)) as server:
 
@@ -143,7 +153,7 @@ class Remote:
 
     def log(self, kind: Kind, ref: str, offset: int) -> bytes:
         """From the server."""
-        from vctl.client.connection import at, connect
+        from vctl.operations.connection import at, connect
 
         with closing(connect(self.config)) as server:
             return b"".join(server.stream(at(kind, ref, "logs"), offset=offset))

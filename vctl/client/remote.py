@@ -21,7 +21,6 @@ STANDINS = {
     "vctl.ops.jobs": "jobs",
     "vctl.ops.leases": "views",
     "vctl.ops.membership": "clusters",
-    "vctl.ops.nodes": "nodes",
     "vctl.ops.object_views": "objects",
     "vctl.ops.objects": "objects",
     "vctl.ops.overview": "views",

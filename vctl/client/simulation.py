@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vctl.client.connection import Connection, at
+from vctl.operations.connection import Connection, at
 from vctl.ops import simulated
 from vctl.ops.simulate import Told
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from vctl.client import forms, inside
+from vctl.client import inside
 from vctl.client.place import Place
 from vctl.core.clusters import PRIMARY
+from vctl.operations import nodes
+from vctl.spec import documents
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 
 Filter = str | tuple[str, str, object]
@@ -29,125 +31,131 @@ class State:
 
     # ---- amounts ----
 
-    def cluster_resources(self) -> forms.Amounts:
+    def cluster_resources(self) -> documents.Amounts:
         """Total of the cluster."""
         from vctl.ops import views
 
         return self._place.ask(views.cluster_resources, self.cluster_id)
 
-    def available_resources(self) -> forms.Amounts:
+    def available_resources(self) -> documents.Amounts:
         """What is free in it."""
         from vctl.ops import views
 
         return self._place.ask(views.available_resources, self.cluster_id)
 
-    def nodes(self) -> list[forms.NodeOfCluster]:
+    def nodes(self) -> list[documents.NodeOfCluster]:
         """Its virtual nodes, in the form of ``ray.nodes()``."""
         from vctl.ops import views
 
-        return cast(list[forms.NodeOfCluster], self._place.ask(views.nodes, self.cluster_id))
+        return cast(list[documents.NodeOfCluster], self._place.ask(views.nodes, self.cluster_id))
 
     # ---- lists ----
 
     def list_clusters(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.ClusterForm]:
+    ) -> list[documents.ClusterForm]:
         """The cluster and those below it, parents first."""
         from vctl.ops import cluster_views, scope
 
-        found = cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters, all_kinds=True))
+        found = cast(
+            list[documents.ClusterForm], self._place.ask(cluster_views.list_clusters, all_kinds=True)
+        )
         below = scope.below(self.cluster_id, found)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_vnodes(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.VNodeForm]:
+    ) -> list[documents.VNodeForm]:
         """The virtual nodes of the cluster and of those below it."""
         from vctl.ops import views
 
         below = self._scope()
-        found = cast(list[forms.VNodeForm], self._place.ask(views.vnodes))
+        found = cast(list[documents.VNodeForm], self._place.ask(views.vnodes))
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
-    def list_nodes(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.NodeForm]:
+    def list_nodes(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[documents.NodeForm]:
         """The physical nodes on which the cluster has a part."""
-        from vctl.ops import nodes
-
-        found = cast(list[forms.NodeForm], self._place.ask(nodes.list_nodes))
+        found = nodes.list_nodes(self._place)
         if self.cluster_id != PRIMARY:
             own = {one["NodeName"] for one in self.nodes()}
             found = [one for one in found if one["node_id"] in own]
         return _chosen(found, filters, limit)
 
-    def list_jobs(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.JobForm]:
+    def list_jobs(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[documents.JobForm]:
         """Jobs that were sent to the cluster, and the one whose cluster it is; newest first."""
         from vctl.ops import jobs
 
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = self._place.ask(jobs.list_jobs, all=True, cluster=within)
-        return _chosen(cast(list[forms.JobForm], found), filters, limit)
+        return _chosen(cast(list[documents.JobForm], found), filters, limit)
 
-    def list_tasks(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> list[forms.TaskForm]:
+    def list_tasks(
+        self, *, filters: Sequence[Filter] = (), limit: int | None = None
+    ) -> list[documents.TaskForm]:
         """Tasks in the cluster and below it, those that are over too, oldest first."""
         from vctl.ops import tasks
 
         below = self._scope()
-        found = cast(list[forms.TaskForm], self._place.ask(tasks.list_tasks, all=True)[0])
+        found = cast(list[documents.TaskForm], self._place.ask(tasks.list_tasks, all=True)[0])
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_objects(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.ObjectForm]:
+    ) -> list[documents.ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
         from vctl.ops import object_views
 
         below = self._scope()
-        found = cast(list[forms.ObjectForm], self._place.ask(object_views.list_objects)[0])
+        found = cast(list[documents.ObjectForm], self._place.ask(object_views.list_objects)[0])
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_leases(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.LeaseForm]:
+    ) -> list[documents.LeaseForm]:
         """What the cluster and those below it borrowed or lent."""
         from vctl.ops import leases
 
         below = self._scope()
-        found = cast(list[forms.LeaseForm], self._place.ask(leases.list_leases))
+        found = cast(list[documents.LeaseForm], self._place.ask(leases.list_leases))
         own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
         return _chosen(own, filters, limit)
 
     def list_events(
         self, *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.EventForm]:
+    ) -> list[documents.EventForm]:
         """The history of the cluster and of those below it, oldest first; with a limit the newest of it."""
         from vctl.ops import views
 
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        found = cast(list[forms.EventForm], self._place.ask(views.events, since=since, cluster=within))
+        found = cast(list[documents.EventForm], self._place.ask(views.events, since=since, cluster=within))
         chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
     def list_demand(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[forms.DemandForm]:
+    ) -> list[documents.DemandForm]:
         """What is asked for in the cluster and below it, and not there."""
         from vctl.ops import leases
 
         below = self._scope()
-        found = cast(list[forms.DemandForm], self._place.ask(leases.demand))
+        found = cast(list[documents.DemandForm], self._place.ask(leases.demand))
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     # ---- summaries ----
 
-    def summarize_tasks(self) -> forms.Summary:
+    def summarize_tasks(self) -> documents.Summary:
         """How many tasks there are in each state."""
         return _summary("tasks", "state", self.list_tasks())
 
-    def summarize_objects(self) -> forms.Summary:
+    def summarize_objects(self) -> documents.Summary:
         """How many objects there are on each node."""
         return _summary("objects", "node_id", self.list_objects())
 
-    def summarize_jobs(self) -> forms.Summary:
+    def summarize_jobs(self) -> documents.Summary:
         """How many jobs there are in each state."""
         return _summary("jobs", "status", self.list_jobs())
 
@@ -160,18 +168,20 @@ class State:
             return scope.below(here, ())
         from vctl.ops import cluster_views
 
-        return scope.below(here, cast(list[forms.ClusterForm], self._place.ask(cluster_views.list_clusters)))
+        return scope.below(
+            here, cast(list[documents.ClusterForm], self._place.ask(cluster_views.list_clusters))
+        )
 
 
 def _chosen(found: list[F], filters: Sequence[Filter], limit: int | None) -> list[F]:
     from vctl.ops.filters import choose
 
     texts = [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
-    kept = cast(list[F], choose(cast(list[dict[str, Any]], found), texts))
+    kept = list(choose(found, texts))
     return kept if limit is None else kept[:limit]
 
 
-def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> forms.Summary:
+def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> documents.Summary:
     counts: dict[str, int] = {}
     for one in found:
         counts[str(one[by])] = counts.get(str(one[by]), 0) + 1

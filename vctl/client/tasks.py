@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import Connection, at
 from vctl.client.jobs import sendable
+from vctl.operations.connection import Connection, at
 
 if TYPE_CHECKING:
     from vctl.spec.task_request import TaskRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import Connection
+from vctl.operations.connection import Connection
 
 if TYPE_CHECKING:
     from vctl.spec.tree_file import TreeCluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vctl.client.connection import Connection
 from vctl.errors import NotPermitted
+from vctl.operations.connection import Connection
 
 Form = dict[str, Any]
 _FIX = "run it there, with VCTL_ADDRESS unset"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vctl.client.connection import Connection, at
 from vctl.errors import NotFound
+from vctl.operations.connection import Connection, at
 
 Form = dict[str, Any]
 

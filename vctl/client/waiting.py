@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import PATIENCE_S, PAUSE_S, Connection, at
 from vctl.errors import NotFound, Unreachable
+from vctl.operations.connection import PATIENCE_S, PAUSE_S, Connection, at
 from vctl.ops.logs import write_out
 
 if TYPE_CHECKING:

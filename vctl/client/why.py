@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.client.connection import Connection, at
 from vctl.client.jobs import document, sendable
+from vctl.operations.connection import Connection, at
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest

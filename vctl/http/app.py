@@ -20,7 +20,6 @@ from vctl.http import (
     jobs,
     management,
     metrics,
-    nodes,
     objects,
     tasks,
     tree_files,
@@ -28,13 +27,18 @@ from vctl.http import (
     why,
 )
 from vctl.http.context import Server, state
+from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import complain_quietly, room
+from vctl.operations import nodes
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
 """Of the job API that clients may expect here."""
+
+DECLARED = (nodes,)
+"""The modules whose verbs have routes."""
 
 
 def create_app(server: Server) -> FastAPI:
@@ -46,8 +50,10 @@ def create_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(Guard, server=server)
     answers.install(app)
-    for part in (management, jobs, why, tasks, objects, clusters, tree_files, nodes, views):
+    for part in (management, jobs, why, tasks, objects, clusters, tree_files, views):
         app.include_router(part.router)
+    for module in DECLARED:
+        app.include_router(router_of(module))
     _add_open_routes(app)
     return app
 

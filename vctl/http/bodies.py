@@ -100,36 +100,6 @@ class ClusterNodes(Body):
     node_ids: Many
 
 
-class NewNodes(Body):
-    """One simulated node, or many equal ones."""
-
-    node_id: Id | None = None
-    count: Annotated[StrictInt, Field(ge=-1, le=10**9)] = 1
-    template: Annotated[StrictStr, Field(max_length=253)] | None = None
-    resources: Document
-    labels: dict[str, str] | None = None
-    source: Literal["simulated", "local"] = "simulated"
-
-
-class NodeChange(Body):
-    """New totals, new labels."""
-
-    resources: Document | None = None
-    labels: dict[str, str] | None = None
-
-
-class Reason(Body):
-    """The reason, shown with the node."""
-
-    reason: Text | None = None
-
-
-class Heartbeat(Body):
-    """With a timeout, the node is dead after this time without a heartbeat."""
-
-    timeout_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-
-
 class Stop(Body):
     """Seconds between SIGTERM and SIGKILL, and the user's words on it: they become the message of the job."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
+
+from vctl.spec import documents as forms
 
 Amounts = dict[str, float]
 
@@ -39,133 +41,18 @@ class Managed(Document):
     data: dict[str, Any]
 
 
-class Job(Document):
-    """A job."""
-
-    job_id: int
-    submission_id: str
-    name: str | None
-    status: str
-    state_reason: str | None
-    message: str | None
-    exit_code: int | None
-    cluster_id: str
-    parent_cluster_id: str
-    priority: int
-    queue_position: int | None
-    entrypoint: str
-    attempt: int
-    user: str
-    submitted_at: str
-    started_at: str | None
-    ended_at: str | None
-    resources: Amounts
-    node_ids: list[str]
-    wait_s: float | None
-    run_s: float | None
-    time_limit_s: float | None
-    log_path: str | None
-    metadata: dict[str, str]
-    array_id: str | None
-    array_index: int | None
+def _model(form: type) -> type[Document]:
+    """The model of a documented JSON form."""
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(form).items()}
+    return create_model(form.__name__.removesuffix("Form"), __base__=Document, __doc__=form.__doc__, **fields)
 
 
-class Watched(Document):
-    """A job, and whether it is over; null once it was deleted."""
-
-    over: bool
-    job: Job | None
-
-
-class Task(Document):
-    """A task."""
-
-    task_id: str
-    name: str | None
-    state: str
-    job_id: int
-    owner_id: str
-    cluster_id: str
-    vnode_id: str | None
-    node_id: str | None
-    resources: Amounts
-    exit_code: int | None
-    attempt: int
-    inputs: list[str]
-    outputs: list[str]
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    state_reason: str | None
-    message: str | None
-    strategy: str
-    detached: bool
-
-
-class Object(Document):
-    """An output of a task for other tasks of its job. ``size`` in bytes; ``node_ids``: every node with a copy."""
-
-    object_id: str
-    name: str
-    job_id: int
-    submission_id: str
-    cluster_id: str
-    task_id: str | None
-    node_id: str
-    node_ids: list[str]
-    size: int
-    created_at: str
-    attempt: int
-    path: str
-
-
-class WatchedTask(Document):
-    """A task, and whether it is over; null once it was forgotten."""
-
-    over: bool
-    task: Task | None
-
-
-class Cluster(Document):
-    """A virtual cluster."""
-
-    cluster_id: str
-    parent_id: str | None
-    kind: str
-    divisible: bool
-    revision: int
-    spec: dict[str, Any]
-    replica_sets: dict[str, int]
-    node_instances: dict[str, dict[str, str]]
-    total_resources: Amounts
-    available_resources: Amounts
-    max_resources: Amounts | None
-    children: list[str]
-    jobs: list[str]
-    state: str
-    message: str | None
-    borrow_limit: Amounts | None
-    lending_limit: Amounts
-    queue: dict[str, Any]
-
-
-class Node(Document):
-    """A physical node."""
-
-    node_id: str
-    hostname: str
-    template_id: str
-    source: str
-    state: str
-    reason: str | None
-    author: str | None
-    state_since: str
-    resources: Amounts
-    available: Amounts | None
-    labels: dict[str, str]
-    last_heartbeat: str | None
-    heartbeat_timeout_s: float | None
-    created_at: str
+MODELS: dict[object, type[Document]] = {
+    form: _model(form)
+    for form in (forms.JobForm, forms.TaskForm, forms.ObjectForm, forms.ClusterForm, forms.NodeForm)
+}
+Job, Task, Object, Cluster, Node = MODELS.values()
+MODELS[forms.ClusterTree] = Cluster
 
 
 class Listing(Document):
@@ -177,34 +64,28 @@ class Listing(Document):
     total: int
 
 
-class JobList(Listing):
-    """Jobs."""
-
-    items: list[Job]  # type: ignore[assignment]  # narrower than any object
-
-
-class TaskList(Listing):
-    """Tasks."""
-
-    items: list[Task]  # type: ignore[assignment]  # narrower than any object
+def _listing(model: type[Document], about: str) -> type[Listing]:
+    fields: dict[str, Any] = {"items": (list[model], ...)}  # type: ignore[valid-type]  # a value
+    return create_model(f"{model.__name__}List", __base__=Listing, __doc__=about, **fields)
 
 
-class ObjectList(Listing):
-    """Objects."""
-
-    items: list[Object]  # type: ignore[assignment]  # narrower than any object
-
-
-class ClusterList(Listing):
-    """Virtual clusters."""
-
-    items: list[Cluster]  # type: ignore[assignment]  # narrower than any object
+JobList = _listing(Job, "Jobs.")
+TaskList = _listing(Task, "Tasks.")
+ObjectList = _listing(Object, "Objects.")
+ClusterList = _listing(Cluster, "Virtual clusters.")
+NodeList = _listing(Node, "Physical nodes.")
 
 
-class NodeList(Listing):
-    """Physical nodes."""
+def _watched(name: str, about: str, **fields: Any) -> type[Document]:
+    return create_model(name, __base__=Document, __doc__=about, over=(bool, ...), **fields)
 
-    items: list[Node]  # type: ignore[assignment]  # narrower than any object
+
+Watched = _watched(
+    "Watched", "A job, and whether it is over; null once it was deleted.", job=(Job | None, ...)
+)
+WatchedTask = _watched(
+    "WatchedTask", "A task, and whether it is over; null once it was forgotten.", task=(Task | None, ...)
+)
 
 
 class Version(Document):

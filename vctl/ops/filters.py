@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from vctl.errors import BadSpec
 
+F = TypeVar("F", bound=Mapping[str, Any])
 Filter = tuple[str, str, str]
 """(key, one of MARKS, value)"""
 MARKS = ("=", "!=", ">=")
@@ -42,10 +43,10 @@ KEYS = {
 """Kind of list -> the fields of its items: a mistyped key is refused also where there is nothing to compare it with."""
 
 
-def choose(items: list[dict[str, Any]], filters: Sequence[str], kind: str = "") -> list[dict[str, Any]]:
+def choose(items: Sequence[F], filters: Sequence[str], kind: str = "") -> list[F]:
     """The items that pass; any field they have is a key. ``kind`` tells the fields also of no items."""
     if not filters:
-        return items
+        return list(items)
     from vctl.ops.forms import matches
 
     keys = KEYS[kind].split() if kind else list(items[0]) if items else [_key(text) for text in filters]

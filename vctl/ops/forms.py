@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import NON_ZERO_EXIT
@@ -15,9 +15,16 @@ from vctl.ops.logs import log_of
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import NodeForm
+
 Form = dict[str, Any]
 
 
+@overload
+def timestamp(ns: int) -> str: ...
+@overload
+def timestamp(ns: None) -> None: ...
 def timestamp(ns: int | None) -> str | None:
     """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
     if ns is None:
@@ -108,7 +115,7 @@ def failure_of(task: Mapping[str, Any]) -> str | None:
     return f"Task {task['task_id']} FAILED: {task['state_reason']}: {task['message']}"
 
 
-def node(row: Row, available: Amounts | None = None) -> Form:
+def node(row: Row, available: Amounts | None = None) -> NodeForm:
     """A physical node as ``vctl node list`` shows it: every one, whoever owns it."""
     return {
         "node_id": row["node_id"],

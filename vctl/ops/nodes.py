@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
@@ -22,6 +23,9 @@ from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, provider, rows, upkeep
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import NodeForm
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000
@@ -123,7 +127,7 @@ def add(
     labels: Mapping[str, str] | None = None,
     source: str = nd.SIMULATED,
     units: frozenset[str] = DEFAULT_UNITS,
-) -> list[forms.Form]:
+) -> list[NodeForm]:
     """Declare one or many equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
     rights.check_service(store, "the nodes")
     if source != nd.SIMULATED:
@@ -180,7 +184,7 @@ def _numbered(store: Store, stem: str, count: int) -> list[str]:
     return found
 
 
-def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[forms.Form]:
+def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
     """Every physical node, whoever owns it, with what is free on it."""
     wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
@@ -209,7 +213,7 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     }
 
 
-def get_node(store: Store, node_id: str) -> forms.Form:
+def get_node(store: Store, node_id: str) -> NodeForm:
     """One physical node."""
     with store.snapshot():
         row = _row(store, node_id)
@@ -230,7 +234,7 @@ def _row(store: Store, node_id: str) -> Row:
     raise NotFound(f"there is no node {node_id!r}", fix="see `vctl node list`")
 
 
-def _move(store: Store, node_id: str, event: str, reason: str | None) -> forms.Form:
+def _move(store: Store, node_id: str, event: str, reason: str | None) -> NodeForm:
     rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
@@ -268,17 +272,17 @@ def is_used(store: Store, node_id: str) -> bool:
     return clusters.node_is_used(store, node_id)
 
 
-def drain(store: Store, node_id: str, *, reason: str | None = None) -> forms.Form:
+def drain(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
     """No new work on a node; what runs there goes on."""
     return _move(store, node_id, "drain", reason)
 
 
-def undrain(store: Store, node_id: str) -> forms.Form:
+def undrain(store: Store, node_id: str) -> NodeForm:
     """Take a drained node back into service."""
     return _move(store, node_id, "undrain", None)
 
 
-def kill(store: Store, node_id: str, *, reason: str | None = None) -> forms.Form:
+def kill(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
     """Declare a node dead: its work has failed."""
     return _move(store, node_id, "die", reason or "declared dead")
 
@@ -290,7 +294,7 @@ def update(
     resources: Amounts | None = None,
     labels: Mapping[str, str] | None = None,
     units: frozenset[str] = DEFAULT_UNITS,
-) -> forms.Form:
+) -> NodeForm:
     """Change a node's totals or labels at run time. Totals named replace the old ones, others stay."""
     rights.check_service(store, f"node {node_id}")
     with store.transaction():
@@ -335,7 +339,7 @@ def _resize_whole(store: Store, node_id: str, total: Holding) -> None:
             settle_leases(store, ledger, cluster_id)
 
 
-def remove(store: Store, node_id: str) -> forms.Form:
+def remove(store: Store, node_id: str) -> NodeForm:
     """Forget a node on which nothing lies."""
     rights.check_service(store, f"node {node_id}")
     form = get_node(store, node_id)
@@ -371,7 +375,7 @@ def release(store: Store, node_id: str, template: str) -> None:
     )
 
 
-def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> forms.Form:
+def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:
     """A sign of life; with a timeout the node opts into the lease and dies when it falls silent that long."""
     rights.check_service(store, f"node {node_id}")
     with store.transaction():

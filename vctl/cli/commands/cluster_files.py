@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
-from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, single
+from vctl.operations.declare import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.tree_file import TreeCluster

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from vctl.cli import queue_options
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
-from vctl.cli.declare import Arg, Given, Opt, Together, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, listing, single
 from vctl.cli.scoping import InCluster, below, place
+from vctl.operations.declare import Arg, Given, Opt, Together
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
 

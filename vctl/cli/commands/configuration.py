@@ -1,13 +1,15 @@
 """``vctl config``: the settings and where they come from."""
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import READS
-from vctl.cli.declare import Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.table import Column, matters
+from vctl.operations.declare import Opt
 
 
 @command("config show", "vctl config show --origin", "vctl config show -o json", common=READS)
@@ -15,7 +17,7 @@ def show(
     call: Call, origin: Annotated[bool, Opt("--origin", help="Also show the origin of each value.")] = False
 ) -> Answer:
     """Show every setting with its value."""
-    items: list[Data] = [
+    items: Sequence[Data] = [
         {
             "name": setting.name,
             "value": sorted(value) if isinstance(value, frozenset) else value,

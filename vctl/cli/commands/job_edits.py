@@ -5,8 +5,9 @@ from typing import Annotated
 from vctl.cli.call import Call
 from vctl.cli.commands.jobs import JobRefs, each
 from vctl.cli.common import CHANGES
-from vctl.cli.declare import Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer
+from vctl.operations.declare import Opt
 
 NO_LIMIT = ("none", "unlimited")
 

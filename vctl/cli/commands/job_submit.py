@@ -1,11 +1,12 @@
 """``vctl job submit``: all that may be said about a job."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, Grace, WithProgress
-from vctl.cli.declare import Arg, Opt, command
-from vctl.cli.output import Answer, done, single
+from vctl.cli.declare import command
+from vctl.cli.output import Answer, Data, done, single
+from vctl.operations.declare import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
@@ -308,7 +309,7 @@ def _dry_run(call: Call, request: "JobRequest") -> Answer:
     return single(data, data["verdict"], lambda screen: draw_dry_run(screen, data))
 
 
-def _follow(call: Call, job: dict[str, Any], *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
+def _follow(call: Call, job: Data, *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
     """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
     from vctl.cli import waiting
     from vctl.ops import jobs

@@ -1,14 +1,15 @@
 """``vctl job``: watch and stop jobs."""
 
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Grace, WithProgress
-from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
+from vctl.operations.declare import Arg, Opt
 
 JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
 JobRefs = Annotated[
@@ -86,7 +87,7 @@ def logs(
     return 0
 
 
-def _why_silent(job: dict[str, Any]) -> str | None:
+def _why_silent(job: Data) -> str | None:
     """Why a job that has not started has no output."""
     if job["status"] != "PENDING":
         return None
@@ -119,7 +120,7 @@ def stop(
     return each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
 
 
-def _now(job: dict[str, Any]) -> str:
+def _now(job: Data) -> str:
     return "stopping" if job["status"] == "RUNNING" else str(job["status"])
 
 
@@ -134,7 +135,7 @@ def delete(
     return each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
-def each(items: list[dict[str, Any]], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
+def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
     """One job: itself. Several: a list."""
     return output.each("JobList", "submission_id", items, sentence, code=code)
 

@@ -3,18 +3,19 @@
 A list shows what is in one cluster and below it: the one that is named or that the command runs in, else everything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS
-from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.scoping import InCluster, below, place
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
+from vctl.operations.declare import Arg, Opt
 
-Items = tuple[list[Data], int]
+Items = tuple[Sequence[Data], int]
 
 
 class Kind:
@@ -64,9 +65,10 @@ def _vnode(call: Call, ref: str) -> Data:
 
 
 def _nodes(call: Call, cluster: str) -> Items:
-    from vctl.ops import nodes, views
+    from vctl.operations import nodes
+    from vctl.ops import views
 
-    items = nodes.list_nodes(call.store, filters=call.filters)
+    items: Sequence[Data] = nodes.list_nodes(call.backend, filters=call.filters)
     if cluster != PRIMARY:  # the machines on which it has a part
         own = {node["NodeName"] for node in views.nodes(call.store, cluster)}
         items = [item for item in items if item["node_id"] in own]
@@ -74,9 +76,9 @@ def _nodes(call: Call, cluster: str) -> Items:
 
 
 def _node(call: Call, ref: str) -> Data:
-    from vctl.ops import nodes
+    from vctl.operations import nodes
 
-    return nodes.get_node(call.store, ref)
+    return nodes.get_node(call.backend, ref)
 
 
 def _jobs(call: Call, cluster: str) -> Items:
@@ -147,7 +149,7 @@ def _events(call: Call, cluster: str) -> Items:
     return views.list_events(call.store, cluster=within, filters=call.filters, limit=call.limit)
 
 
-def _cut(call: Call, items: list[Data]) -> Items:
+def _cut(call: Call, items: Sequence[Data]) -> Items:
     return call.first(items), len(items)
 
 

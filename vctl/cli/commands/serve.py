@@ -4,7 +4,8 @@ from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
-from vctl.cli.declare import Opt, command
+from vctl.cli.declare import command
+from vctl.operations.declare import Opt
 
 
 @command(

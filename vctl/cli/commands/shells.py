@@ -5,7 +5,8 @@ from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES
-from vctl.cli.declare import Arg, command
+from vctl.cli.declare import command
+from vctl.operations.declare import Arg
 
 
 @command(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import COLOR, HOME, NO_HEADER, OUTPUT
-from vctl.cli.declare import Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import API_VERSION, Answer
 from vctl.errors import BadSpec
+from vctl.operations.declare import Opt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, WithProgress
-from vctl.cli.declare import Arg, Opt, command
-from vctl.cli.output import Answer, done, each, listing, single
+from vctl.cli.declare import command
+from vctl.cli.output import Answer, Data, done, each, listing, single
+from vctl.operations.declare import Arg, Opt
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
@@ -226,7 +227,7 @@ def cancel(
     return each("TaskList", "task_id", cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
 
 
-def _now(task: dict[str, Any]) -> str:
+def _now(task: Data) -> str:
     return "being cancelled" if task["state"] == "RUNNING" else str(task["state"])
 
 

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
-from vctl.cli.declare import Arg, Opt, command
-from vctl.cli.output import Answer, done, single
+from vctl.cli.declare import command
+from vctl.cli.output import Answer, Data, done, single
 from vctl.errors import BadSpec, Unreachable
+from vctl.operations.declare import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -70,7 +71,7 @@ def daemon(
     return _status(ops.status(call.home))
 
 
-def _status(found: dict[str, Any]) -> Answer:
+def _status(found: Data) -> Answer:
     sentence = "No scheduler is running. Start one with `vctl daemon`."
     if found["running"]:
         sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {found['since']}"
@@ -79,7 +80,7 @@ def _status(found: dict[str, Any]) -> Answer:
     return answer
 
 
-def _said(data: dict[str, Any], sentence: str) -> Answer:
+def _said(data: Data, sentence: str) -> Answer:
     return done(data, data["pid"] or "", sentence)
 
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS
-from vctl.cli.declare import Arg, Opt, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, amounts, listing, single
+from vctl.operations.declare import Arg, Opt
 
 Cluster = Annotated[
     str | None,

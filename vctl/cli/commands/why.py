@@ -4,8 +4,9 @@ from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import READS
-from vctl.cli.declare import Arg, command
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, single
+from vctl.operations.declare import Arg
 
 
 @command("why", "vctl why last", "vctl why train-1 -o json", "vctl why task-7", common=READS)

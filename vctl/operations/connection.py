@@ -76,6 +76,11 @@ class Connection:
 
     # ---- requests ----
 
+    def ask(self, method: str, path: str, values: Mapping[str, object]) -> Any:
+        """Have a verb carried out: its values are the query where the method reads or removes, else the body."""
+        in_query = method in ("GET", "DELETE")
+        return self._answer(method, path, values if in_query else {}, None if in_query else values)
+
     def get(self, path: str, *, patient: bool = False, **query: object) -> Any:
         """Read something. ``patient``: a server that restarts is waited for."""
         give_up = time.monotonic() + PATIENCE_S

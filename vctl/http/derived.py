@@ -1,0 +1,154 @@
+"""Routes of declared verbs: what a request may have and what is answered follow from the parameters and the reply."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fastapi import APIRouter, Query, Request
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
+
+from vctl.http import documents
+from vctl.http.answers import JSONResponse
+from vctl.http.context import server_of, state
+from vctl.operations.declare import Here, Operation, Param
+from vctl.spec import documents as forms
+
+API = "/api/v1"
+_STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, bool: StrictBool}
+LONGEST_ID = 1024
+
+
+def router_of(module: ModuleType) -> APIRouter:
+    """The routes of the verbs that a module declares."""
+    router = APIRouter(prefix=API, tags=[module.__name__.rpartition(".")[2]], responses=documents.ERRORS)
+    for operation in vars(module).values():
+        if isinstance(operation, Operation):
+            add_route(router, operation)
+    return router
+
+
+def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
+    """Let a server carry out a verb when it is asked."""
+    in_path, others = _divided(operation)
+    in_query = operation.method in ("GET", "DELETE")
+
+    def endpoint(request: Request, **given: Any) -> JSONResponse:
+        body = given.pop("body", None)
+        if body is not None:
+            given.update({name: getattr(body, name) for name in body.model_fields_set})
+        with state(request) as store:
+            found = operation.run(Here(store, server_of(request).config), **_by_name(operation, given))
+        return JSONResponse(operation.document(found))
+
+    parameters = [_parameter("request", Request)]
+    parameters += [_parameter(word, _path_type(param)) for word, param in in_path]
+    if in_query:
+        parameters += [_query(param) for param in others]
+    elif others:
+        wanted = any(param.required for param in others) or operation.method == "PATCH"
+        model = _body(operation, others)
+        parameters.append(
+            _parameter("body", model) if wanted else _parameter("body", model | None, default=None)
+        )
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how FastAPI is told
+    endpoint.__name__ = _function(operation.name)
+    endpoint.__doc__ = operation.run.__doc__
+    router.add_api_route(
+        operation.path, endpoint, methods=[operation.method], responses=documents.good(_reply(operation)),
+        response_model=None,
+    )  # fmt: skip
+
+
+def _function(name: str) -> str:
+    """``node list`` as the name of a function, of which OpenAPI makes the id of the route."""
+    word = name.rpartition(" ")[2].replace("-", "_")
+    return "list_" if word == "list" else word
+
+
+def _divided(operation: Operation[Any, Any]) -> tuple[list[tuple[str, Param]], list[Param]]:
+    """The parameters that fill the braces of the path, each with its word there, and the others."""
+    words = [part[1:-1].partition(":")[0] for part in operation.path.split("/") if part.startswith("{")]
+    params = operation.params
+    return list(zip(words, params, strict=False)), params[len(words) :]
+
+
+def _by_name(operation: Operation[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a request by the names of the parameters."""
+    in_path, others = _divided(operation)
+    names = {word: param.name for word, param in in_path} | {param.wire: param.name for param in others}
+    return {names[word]: value for word, value in given.items()}
+
+
+def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def _path_type(param: Param) -> Any:
+    return Literal[param.info.choices] if param.info.choices else str
+
+
+def _query(param: Param) -> inspect.Parameter:
+    many = param.many
+    given: dict[str, Any] = {"description": param.info.help, **_limits(param)}
+    if many:
+        given["default_factory"] = list
+    kind = _plain(param.annotation.__origin__)
+    default = inspect.Parameter.empty if many or param.required else param.default
+    return _parameter(param.wire, Annotated[kind, Query(**given)], default)
+
+
+def _plain(kind: Any) -> Any:
+    """A type of the standard library as FastAPI takes it in a query."""
+    return list[str] if get_origin(kind) is Sequence else kind
+
+
+def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
+    """The model of a body. No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
+    fields: dict[str, Any] = {
+        param.wire: (
+            Annotated[_field(param), Field(description=param.info.help, **_limits(param))],
+            ... if param.required else param.default,
+        )
+        for param in params
+    }
+    name = "".join(word.capitalize() for word in operation.name.replace("-", " ").split())
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _field(param: Param) -> Any:
+    """The type of a field; no text is taken for a number, and no number for a truth."""
+    if param.info.choices:
+        return Literal[param.info.choices]
+    kind = param.annotation.__origin__
+    parts = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+    strict = [_strict(part) for part in parts]
+    return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
+
+
+def _strict(kind: Any) -> Any:
+    origin = get_origin(kind)
+    if origin is Sequence:
+        return list[Annotated[StrictStr, Field(max_length=LONGEST_ID)]]
+    if origin is Mapping:
+        return dict[get_args(kind)]  # type: ignore[misc]  # made from values
+    return _STRICT.get(kind, kind)
+
+
+def _limits(param: Param) -> dict[str, Any]:
+    info = param.info
+    longest = info.longest
+    if longest is None and param.is_text and not info.choices:
+        longest = LONGEST_ID
+    found = {"ge": info.least, "le": info.most, "gt": info.above, "max_length": longest}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _reply(operation: Operation[Any, Any]) -> Any:
+    """The documented form of an answer."""
+    if operation.items:
+        return getattr(documents, operation.items, documents.Listing)
+    kind = get_type_hints(operation.run, localns=vars(forms))["return"]
+    return documents.MODELS.get(kind, documents.Document)

@@ -1,0 +1,260 @@
+"""How a verb is declared: one function whose parameters carry the option, the help and the limits of each.
+
+The command line, the HTTP routes, the calls of a remote client and the Python API read this declaration. The body
+of the function imports the code that carries it out, so a declaration costs nothing until it is called.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_origin,
+)
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+    from vctl.store.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Opt:
+    """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
+
+    ``off`` names the opposite of a flag, ``bare`` is the value meant when the option stands alone, and
+    ``complete`` says what the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader
+    that turns the text on the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
+
+    A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
+    and texts and lists with more than ``longest`` parts.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        help: str,
+        metavar: str | None = None,
+        choices: Sequence[str] = (),
+        complete: str | None = None,
+        off: str | None = None,
+        bare: str | None = None,
+        reads: str = "",
+        wire: str | None = None,
+        least: float | None = None,
+        most: float | None = None,
+        above: float | None = None,
+        longest: int | None = None,
+    ) -> None:
+        self.names = names
+        self.help = help
+        self.metavar = metavar
+        self.choices = tuple(choices)
+        self.complete = complete
+        self.off = off
+        self.bare = bare
+        self.reads = reads
+        self.wire = wire
+        self.least, self.most, self.above, self.longest = least, most, above, longest
+
+
+class Arg(Opt):
+    """One positional argument; ``Arg("JOB", help="…")``."""
+
+    def __init__(
+        self, metavar: str, *, help: str, choices: Sequence[str] = (), complete: str | None = None
+    ) -> None:
+        super().__init__(help=help, metavar=metavar, choices=choices, complete=complete)
+
+
+class Together:
+    """Options that several commands share; the function gets those that were given, as one map by these names.
+
+    ``queue: Annotated[Given, Together(order=Order, weight=Weight)] = None``
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
+
+
+Given = Mapping[str, Any] | None
+"""What a function gets for options that stand together."""
+
+
+class Param:
+    """An option or argument together with its type and default."""
+
+    def __init__(self, name: str, annotation: Any, *, default: Any, required: bool = False) -> None:
+        self.name = name
+        self.annotation = annotation
+        self.info: Opt = annotation.__metadata__[0]
+        self.default = default
+        self.required = required
+        self.wire = self.info.wire or name
+        self.is_argument = isinstance(self.info, Arg)
+        kind = annotation.__origin__
+        if get_origin(kind) is UnionType:
+            kind = next(part for part in get_args(kind) if part is not type(None))
+        self.many = get_origin(kind) in (list, Sequence)
+        self.is_text = kind is str
+        self.type: type = str if self.info.reads else get_args(kind)[0] if self.many else kind
+        self.is_flag = self.type is bool
+        self.to_kernel = self.info.complete in ("file", "dir", "command") or "--env" in self.info.names
+        """Whether the value is bytes to the kernel (a path, an argument, a variable), not words to people."""
+
+    @property
+    def metavar(self) -> str:
+        """The word that stands for the value in help: the choices, the given word, or the type."""
+        if self.info.metavar:
+            return self.info.metavar
+        return "|".join(self.info.choices) or {int: "N", float: "NUMBER"}.get(self.type, "TEXT")
+
+    @property
+    def spelled(self) -> str:
+        """How messages call it: the longest option name, or the argument's word."""
+        return max(self.info.names, key=len) if self.info.names else self.metavar
+
+
+class Here:
+    """The state directory on which a verb is carried out, and its settings."""
+
+    def __init__(self, store: "Store", config: "Config") -> None:
+        self.store = store
+        self.config = config
+
+    @property
+    def units(self) -> frozenset[str]:
+        """Resources that consist of numbered instances."""
+        found: frozenset[str] = self.config.get("unit_resources")
+        return found
+
+    def amounts(self, document: object, path: str, *, totals: bool = False) -> dict[str, int]:
+        """A resource map as it was given."""
+        from vctl.spec.quantities import parse_resources
+
+        return parse_resources(document, path, self.units, totals=totals)
+
+
+class Backend(Protocol):
+    """Carries verbs out: on a state directory, or at a server."""
+
+    def call(self, operation: "Operation[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry out one verb."""
+
+
+class Operation(Generic[P, R]):
+    """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
+
+    def __init__(self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str) -> None:
+        self.run = run
+        self.name = name
+        """The words of its command."""
+        self.method, _, self.path = route.partition(" ")
+        """How a server is asked; the first parameters fill the braces of the path, the others are query or body."""
+        self.items = items
+        """The kind of the envelope around a list; empty where the answer is one document."""
+        self.help, _, rest = (run.__doc__ or "").strip().partition("\n")
+        self.details = " ".join(rest.split())
+
+    def __call__(self, backend: Backend, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry it out."""
+        return backend.call(self, *args, **kwargs)
+
+    @property
+    def params(self) -> list[Param]:
+        """What it asks for."""
+        return [param for param in params_of(self.run).values() if isinstance(param, Param)]
+
+    def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
+        """The parameters with the values of a call; a default is left out."""
+        params = self.params
+        values = {**dict(zip((param.name for param in params), args, strict=False)), **kwargs}
+        for param in params:
+            if param.required or values.get(param.name, param.default) is not param.default:
+                yield param, values[param.name]
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether it answers with items and how many there are without a limit."""
+        return str(self.run.__annotations__["return"]).startswith("tuple")
+
+    def document(self, reply: Any) -> Any:
+        """A reply as JSON."""
+        if not self.items:
+            return reply
+        found, total = reply if self.is_paged else (reply, len(reply))
+        return {"api_version": "vctl/v1", "kind": self.items, "items": found, "total": total}
+
+    def reply(self, document: Any) -> R:
+        """The reply that JSON stands for."""
+        if self.items:
+            document = (document["items"], document["total"]) if self.is_paged else document["items"]
+        found: R = document
+        return found
+
+
+def operation(
+    name: str, route: str, *, items: str = ""
+) -> Callable[[Callable[Concatenate[Here, P], R]], Operation[P, R]]:
+    """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
+
+    def declare(run: Callable[Concatenate[Here, P], R]) -> Operation[P, R]:
+        return Operation(run, name, route, items)
+
+    return declare
+
+
+class Holder(Protocol):
+    """An object of the Python API: its verbs are carried out by its backend."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend."""
+
+
+class Verb(Generic[P, R]):
+    """A verb as a method: ``drain = Verb(nodes.drain)`` in the class of an object that has a backend."""
+
+    def __init__(self, operation: Operation[P, R]) -> None:
+        self.operation = operation
+        self.__doc__ = operation.run.__doc__
+
+    def __get__(self, holder: Holder, owner: type | None = None) -> Callable[P, R]:
+        def verb(*args: P.args, **kwargs: P.kwargs) -> R:
+            return holder.backend.call(self.operation, *args, **kwargs)
+
+        verb.__name__, verb.__doc__ = self.operation.name.rpartition(" ")[2], self.__doc__
+        return verb
+
+
+def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
+    """The parameters of a function after its first, read without ``inspect``, which costs more than an answer."""
+    code: CodeType = run.__code__
+    defaults = run.__defaults__ or ()
+    values = dict(
+        zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    )
+    values.update(run.__kwdefaults__ or {})
+    found: dict[str, Param | Together] = {}
+    for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
+        annotation = run.__annotations__[name]
+        together = annotation.__metadata__[0]
+        if isinstance(together, Together):
+            found[name] = together
+        else:
+            found[name] = Param(name, annotation, default=values.get(name), required=name not in values)
+    return found
+
+
+Filters = Annotated[
+    Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
+]
+Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of entries.")]

@@ -1,0 +1,136 @@
+"""Physical nodes: the verbs of ``vctl node``."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vctl.operations.declare import Arg, Filters, Here, Opt, operation
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import NodeForm
+
+Node = Annotated[str, Arg("NODE", help="Node id, or a unique prefix of it.", complete="nodes")]
+Reason = Annotated[str | None, Opt("--reason", longest=100_000, help="The reason, shown with the node.")]
+TOTALS = Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.')
+Count = Annotated[int, Opt("--count", least=-1, most=10**9, help="How many equal nodes (1).")]
+Template = Annotated[
+    str | None,
+    Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g)."),
+]
+LABELS = Opt("--labels", metavar="JSON", help="Labels as a JSON map.")
+Labels = Annotated[Mapping[str, str] | None, LABELS]
+NewNode = Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")]
+Timeout = Annotated[
+    float | None,
+    Opt(
+        "--timeout",
+        metavar="TIME",
+        reads="positive duration",
+        above=0,
+        most=1e9,
+        help="From now on, the node is dead after this time without a heartbeat.",
+    ),
+]
+
+
+@operation("node add", "POST /nodes", items="NodeList")
+def add(
+    here: Here,
+    *,
+    resources: Annotated[Mapping[str, Any], TOTALS],
+    node_id: NewNode = None,
+    count: Count = 1,
+    template: Template = None,
+    labels: Labels = None,
+    source: Annotated[str, Opt(choices=("simulated", "local"), help="Its origin.")] = "simulated",
+) -> "list[NodeForm]":
+    """Declare one node, or many equal ones."""
+    from vctl.ops import nodes
+    from vctl.spec.selectors import parse_labels
+
+    return nodes.add(
+        here.store,
+        resources=here.amounts(resources, "resources", totals=True),
+        node_id=node_id,
+        count=count,
+        template=template,
+        labels=None if labels is None else parse_labels(labels, "labels"),
+        source=source,
+        units=here.units,
+    )
+
+
+@operation("node list", "GET /nodes", items="NodeList")
+def list_nodes(here: Here, *, filters: Filters = ()) -> "list[NodeForm]":
+    """List the physical nodes of all clusters."""
+    from vctl.ops import nodes
+
+    return nodes.list_nodes(here.store, filters=filters)
+
+
+@operation("node get", "GET /nodes/{node}")
+def get_node(here: Here, node_id: Node) -> "NodeForm":
+    """Show one node."""
+    from vctl.ops import nodes
+
+    return nodes.get_node(here.store, node_id)
+
+
+@operation("node update", "PATCH /nodes/{node}")
+def update(
+    here: Here,
+    node_id: Node,
+    *,
+    resources: Annotated[Mapping[str, Any] | None, TOTALS] = None,
+    labels: Labels = None,
+) -> "NodeForm":
+    """Change the resources or the labels of a node."""
+    from vctl.ops import nodes
+    from vctl.spec.selectors import parse_labels
+
+    return nodes.update(
+        here.store,
+        node_id,
+        resources=None if resources is None else here.amounts(resources, "resources", totals=True),
+        labels=None if labels is None else parse_labels(labels, "labels"),
+        units=here.units,
+    )
+
+
+@operation("node remove", "DELETE /nodes/{node}")
+def remove(here: Here, node_id: Node) -> "NodeForm":
+    """Remove a node on which nothing runs."""
+    from vctl.ops import nodes
+
+    return nodes.remove(here.store, node_id)
+
+
+@operation("node drain", "POST /nodes/{node}/drain")
+def drain(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
+    """Drain a node: it gets no new work, and running work goes on."""
+    from vctl.ops import nodes
+
+    return nodes.drain(here.store, node_id, reason=reason)
+
+
+@operation("node undrain", "POST /nodes/{node}/undrain")
+def undrain(here: Here, node_id: Node) -> "NodeForm":
+    """Take a drained node back into service."""
+    from vctl.ops import nodes
+
+    return nodes.undrain(here.store, node_id)
+
+
+@operation("node kill", "POST /nodes/{node}/kill")
+def kill(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
+    """Declare a node dead; the work on it fails."""
+    from vctl.ops import nodes
+
+    return nodes.kill(here.store, node_id, reason=reason)
+
+
+@operation("node heartbeat", "POST /nodes/{node}/heartbeat")
+def heartbeat(here: Here, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
+    """Send a heartbeat for a node."""
+    from vctl.ops import nodes
+
+    return nodes.heartbeat(here.store, node_id, timeout_s=timeout_s)
