@@ -19,7 +19,7 @@ EXAMPLES = (
 )
 
 GROUPS = {
-    "job": ("Submit, watch and stop jobs.", "job_submit jobs job_edits"),
+    "job": ("Submit, watch and stop jobs.", "job_submit jobs"),
     "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
     "task": ("Run commands inside a job, watch and cancel them.", "tasks"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),

@@ -172,10 +172,10 @@ def _live(ids: Callable[[Any, "Backend"], list[Offer]], home: str | None) -> lis
         return ids(store, Local(config, lambda: nullcontext(store)))
 
 
-def _jobs(store: "Store", _backend: "Backend") -> list[Offer]:
-    from vctl.ops import jobs
+def _jobs(_store: "Store", backend: "Backend") -> list[Offer]:
+    from vctl.operations import jobs
 
-    found, _ = jobs.list_jobs(store, all=True, limit=MOST)
+    found, _ = jobs.list_jobs(backend, limit=MOST)
     newest = [("last", "The job submitted last.")] if found else []
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
 

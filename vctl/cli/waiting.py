@@ -32,7 +32,7 @@ SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for 
 
 def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interrupt: bool = False) -> int:
     """Show a job's output until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
-    from vctl.ops import jobs
+    from vctl.operations import jobs
 
     name = str(job["submission_id"])
     _warn_of_itself(call, name)
@@ -47,7 +47,7 @@ def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interru
             if not stop_on_interrupt:
                 _detached(call, f"job {name} goes on. Stop it with: vctl job stop {name}")
                 return INTERRUPTED
-            jobs.stop(call.store, name)
+            jobs.stop(call.backend, name)
             watch.until_over()
         form = waiter.form(JOBS, name)
     _tell_end(call, form)

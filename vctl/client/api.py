@@ -13,6 +13,8 @@ from vctl.client.job_verbs import Jobs, Tasks, seconds_of
 from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
+from vctl.operations import upkeep
+from vctl.operations.declare import Verb
 from vctl.spec import documents
 
 
@@ -25,6 +27,7 @@ class Client(State):
 
     def __init__(self, place: Place, cluster: str | None = None) -> None:
         super().__init__(place, cluster)
+        self.backend = place
         self.jobs = Jobs(place, cluster)
         self.tasks = Tasks(place, cluster)
         self.clusters = Clusters(place, cluster)
@@ -109,15 +112,9 @@ class Client(State):
 
     def doctor(self, *, prove: bool = False, repair: bool = False) -> dict[str, Any]:
         """Is the state sound, and what does the machine offer."""
-        from vctl.ops import health
+        return (upkeep.repair if repair else upkeep.doctor)(self.backend, prove=prove)
 
-        return self._place.ask(health.doctor, prove=prove, repair=repair)
-
-    def replay(self, *, dry_run: bool = False) -> dict[str, Any]:
-        """Repair the state from its tables, as at every start of a scheduler."""
-        from vctl.ops import replay
-
-        return self._place.ask(replay.replay, dry_run=dry_run)
+    replay = Verb(upkeep.replay)
 
     def simulate(
         self,
@@ -160,11 +157,9 @@ class Client(State):
         )
         return self._place.ask(simulation.run, wanted)
 
-    def prune(self, older_than: float | str, *, dry_run: bool = False) -> dict[str, Any]:
+    def prune(self, older_than: float | str, *, dry_run: bool = False) -> documents.Pruned:
         """Forget jobs that ended longer ago, with their logs."""
-        from vctl.ops import jobs
-
-        return self._place.ask(jobs.prune, seconds_of(older_than, "older_than"), dry_run=dry_run)
+        return upkeep.prune(self.backend, seconds_of(older_than, "older_than"), dry_run=dry_run)
 
     def backup(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Copy the state to a file while it is in use."""

@@ -11,6 +11,7 @@ from vctl.client.place import LOOK_EVERY_S, Kind, Place
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut
+from vctl.operations import jobs
 from vctl.ops.forms import exit_code
 from vctl.spec import documents
 
@@ -35,9 +36,7 @@ class Job:
 
     def info(self) -> documents.JobForm:
         """All about it, in the documented form."""
-        from vctl.ops import jobs
-
-        return cast(documents.JobForm, self._place.ask(jobs.get_job, self.submission_id))
+        return jobs.get_job(self._place, self.submission_id)
 
     def status(self) -> str:
         """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; why is in ``info()``."""
@@ -49,7 +48,7 @@ class Job:
 
     def logs(self, *, tail: int | None = None) -> str:
         """Its output as it is now; of its lines only the last ones when asked."""
-        content = self._place.log("jobs", self.submission_id, 0)
+        content = b"".join(self._place.log("jobs", self.submission_id))
         return _text(content if tail is None else _last_lines(content, tail))
 
     def follow(self) -> Iterator[str]:
@@ -58,36 +57,26 @@ class Job:
 
     def stop(self, *, grace_s: float | None = None, wait: bool = True) -> documents.JobForm:
         """End it, and by default wait until all its processes are gone."""
-        from vctl.ops import jobs
-
-        self._place.ask(jobs.stop, self.submission_id, grace_s=grace_s)
+        jobs.stop(self._place, self.submission_id, grace_s=grace_s)
         if wait:
             self.wait()
         return self.info()
 
     def rerun(self) -> Job:
         """Submit it once more, as it was, under a new id."""
-        from vctl.ops import rerun
-
-        return Job(self._place, str(self._place.ask(rerun.rerun, self.submission_id)["submission_id"]))
+        return Job(self._place, str(jobs.rerun(self._place, self.submission_id)["submission_id"]))
 
     def hold(self) -> documents.JobForm:
         """Keep it from starting."""
-        from vctl.ops import job_edits
-
-        return cast(documents.JobForm, self._place.ask(job_edits.hold, self.submission_id))
+        return jobs.hold(self._place, self.submission_id)
 
     def release(self) -> documents.JobForm:
         """Let it start again."""
-        from vctl.ops import job_edits
-
-        return cast(documents.JobForm, self._place.ask(job_edits.release, self.submission_id))
+        return jobs.release(self._place, self.submission_id)
 
     def delete(self) -> documents.JobForm:
         """Forget it with its log; it must be over."""
-        from vctl.ops import jobs
-
-        return cast(documents.JobForm, self._place.ask(jobs.delete, self.submission_id)[0])
+        return jobs.delete_one(self._place, self.submission_id)
 
 
 class Task:
@@ -122,7 +111,7 @@ class Task:
 
     def logs(self, *, tail: int | None = None) -> str:
         """Its output as it is now; of its lines only the last ones when asked."""
-        content = self._place.log("tasks", self.task_id, 0)
+        content = b"".join(self._place.log("tasks", self.task_id))
         return _text(content if tail is None else _last_lines(content, tail))
 
     def follow(self) -> Iterator[str]:
@@ -175,7 +164,7 @@ def _follow(place: Place, kind: Kind, ref: str, is_over: Callable[[], bool]) -> 
     with place.waiting(kind, ref) as pause:
         while True:
             over = is_over()  # first the state, then the log: what was written before the end is shown
-            content = place.log(kind, ref, offset)
+            content = b"".join(place.log(kind, ref, offset=offset))
             offset += len(content)
             if text := decoder.decode(content, final=over):
                 yield text

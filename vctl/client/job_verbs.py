@@ -15,6 +15,8 @@ from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec
+from vctl.operations import jobs
+from vctl.operations.declare import Verb
 from vctl.spec import documents
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Jobs:
     """The verbs of ``vctl job``."""
 
     def __init__(self, place: Place, cluster: str | None) -> None:
-        self._place = place
+        self._place = self.backend = place
         self._state = State(place, cluster)
 
     def submit(
@@ -119,9 +121,7 @@ class Jobs:
 
     def get(self, ref: str | int) -> Job:
         """A job by submission id, number, unique prefix or ``last``."""
-        from vctl.ops import jobs
-
-        return Job(self._place, str(self._place.ask(jobs.get_job, str(ref))["submission_id"]))
+        return Job(self._place, str(jobs.get_job(self._place, ref)["submission_id"]))
 
     def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> JobForms:
         """Jobs, newest first, those that are over too."""
@@ -133,9 +133,7 @@ class Jobs:
 
     def delete(self, *refs: str | int) -> JobForms:
         """Forget jobs that are over: all of them or none."""
-        from vctl.ops import jobs
-
-        return cast(JobForms, self._place.ask(jobs.delete, *map(str, refs)))
+        return jobs.delete(self._place, [str(ref) for ref in refs])
 
     def _units(self) -> frozenset[str]:
         found: frozenset[str] = self._place.config.get("unit_resources")
@@ -149,21 +147,6 @@ class Jobs:
         """The output of a job as it is now."""
         return self.get(ref).logs(tail=tail)
 
-    def why(self, ref: str | int) -> dict[str, Any]:
-        """Why a job waits: reason, who is ahead, what each node says, and the smallest changes that would start it."""
-        from vctl.ops import why
-
-        found: dict[str, Any] = self._place.ask(why.why, str(ref))
-        return found
-
-    def hold(self, ref: str | int) -> documents.JobForm:
-        """Keep a pending job from starting."""
-        return self.get(ref).hold()
-
-    def release(self, ref: str | int) -> documents.JobForm:
-        """Let a held job go back to its place in the queue."""
-        return self.get(ref).release()
-
     def edit(
         self,
         ref: str | int,
@@ -173,16 +156,18 @@ class Jobs:
         time_limit: Duration | None = None,
     ) -> documents.JobForm:
         """Change a pending job, or the time limit of a running one (``none``: it has none)."""
-        from vctl.ops import job_edits
-
-        changes: dict[str, object] = {}
+        changes: dict[str, Any] = {}
         if priority is not None:
             changes["priority"] = priority
         if name is not None:
             changes["name"] = name
         if time_limit is not None:
             changes["time_limit_s"] = None if time_limit == "none" else seconds_of(time_limit, "time_limit")
-        return cast(documents.JobForm, self._place.ask(job_edits.edit, str(ref), changes))
+        return jobs.edit(self._place, ref, **changes)
+
+    why = Verb(jobs.why)
+    hold = Verb(jobs.hold)
+    release = Verb(jobs.release)
 
 
 class Tasks:

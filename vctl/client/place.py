@@ -44,9 +44,6 @@ class Place(Backend, Protocol):
     def waiting(self, kind: Kind, ref: str) -> Any:
         """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
 
-    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
-        """The output of a job or task after so many bytes, as it is now."""
-
 
 class Local(backends.Local):
     """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
@@ -97,13 +94,6 @@ class Local(backends.Local):
 
             yield pause
 
-    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
-        """From the file."""
-        from vctl.ops import jobs, logs, tasks
-
-        path = self.ask(jobs.log_path if kind == "jobs" else tasks.log_path, ref)
-        return b"".join(logs.read_log(path, offset=offset))
-
 
 class Remote(backends.Remote):
     """A server, with one connection for each call."""
@@ -150,10 +140,3 @@ class Remote(backends.Remote):
                 time.sleep(max(0.0, min(wait_s, 0.05) - (time.monotonic() - began)))
 
             yield pause
-
-    def log(self, kind: Kind, ref: str, offset: int) -> bytes:
-        """From the server."""
-        from vctl.operations.connection import at, connect
-
-        with closing(connect(self.config)) as server:
-            return b"".join(server.stream(at(kind, ref, "logs"), offset=offset))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from vctl.client import inside
 from vctl.client.place import Place
 from vctl.core.clusters import PRIMARY
-from vctl.operations import nodes
+from vctl.operations import jobs, nodes
 from vctl.spec import documents
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 
@@ -87,11 +87,9 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.JobForm]:
         """Jobs that were sent to the cluster, and the one whose cluster it is; newest first."""
-        from vctl.ops import jobs
-
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        found, _ = self._place.ask(jobs.list_jobs, all=True, cluster=within)
-        return _chosen(cast(list[documents.JobForm], found), filters, limit)
+        found, _ = jobs.list_jobs(self._place, cluster=within)
+        return _chosen(found, filters, limit)
 
     def list_tasks(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None

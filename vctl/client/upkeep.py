@@ -12,22 +12,6 @@ Form = dict[str, Any]
 _FIX = "run it there, with VCTL_ADDRESS unset"
 
 
-def doctor(server: Connection, *, prove: bool = False, repair: bool = False) -> Form:
-    """Is the state sound, and what does the machine offer."""
-    found: Form
-    if repair:
-        found = server.post(f"/doctor/repair?prove={str(prove).lower()}")
-    else:
-        found = server.get("/doctor", prove=prove)
-    return found
-
-
-def replay(server: Connection, *, dry_run: bool = False) -> Form:
-    """Repair the state from its tables."""
-    done: Form = server.post("/replay", {"dry_run": dry_run})
-    return done
-
-
 def backup(server: Connection, path: Path) -> Form:
     """Files are written where the state is."""
     raise NotPermitted(f"{path} cannot be written: the state is at {server.address}", fix=_FIX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from vctl.store.store import Store
 if TYPE_CHECKING:
     from vctl.config import Config
 
-Form = dict[str, Any]
+Form = Mapping[str, Any]
 
 STARTING_S = 0.1
 """How often to look while nobody is at work."""

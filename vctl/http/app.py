@@ -31,13 +31,14 @@ from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import complain_quietly, room
-from vctl.operations import nodes
+from vctl.operations import jobs as job_verbs
+from vctl.operations import nodes, upkeep
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
 """Of the job API that clients may expect here."""
 
-DECLARED = (nodes,)
+DECLARED = (job_verbs, nodes, upkeep)
 """The modules whose verbs have routes."""
 
 

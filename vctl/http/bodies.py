@@ -100,40 +100,6 @@ class ClusterNodes(Body):
     node_ids: Many
 
 
-class Stop(Body):
-    """Seconds between SIGTERM and SIGKILL, and the user's words on it: they become the message of the job."""
-
-    grace_s: Seconds | None = None
-    reason: Annotated[StrictStr, Field(max_length=1000)] | None = None
-
-
-class JobChange(Body):
-    """The fields of a job to change; a time limit of null means no limit."""
-
-    priority: StrictInt | None = None
-    name: Text | None = None
-    time_limit_s: Seconds | None = None
-
-
-class JobNames(Body):
-    """Several jobs, all of them or none."""
-
-    jobs: Many
-
-
-class Replay(Body):
-    """Whether the steps are only shown."""
-
-    dry_run: StrictBool = False
-
-
-class Prune(Body):
-    """The minimum age of the jobs to delete."""
-
-    older_than_s: Seconds
-    dry_run: StrictBool = False
-
-
 class Grace(Body):
     """Seconds between SIGTERM and SIGKILL."""
 

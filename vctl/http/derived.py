@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, create
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
-from vctl.operations.declare import Here, Operation, Param
+from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param
 from vctl.spec import documents as forms
 
 API = "/api/v1"
@@ -33,7 +33,6 @@ def router_of(module: ModuleType) -> APIRouter:
 def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     """Let a server carry out a verb when it is asked."""
     in_path, others = _divided(operation)
-    in_query = operation.method in ("GET", "DELETE")
 
     def endpoint(request: Request, **given: Any) -> JSONResponse:
         body = given.pop("body", None)
@@ -45,7 +44,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
 
     parameters = [_parameter("request", Request)]
     parameters += [_parameter(word, _path_type(param)) for word, param in in_path]
-    if in_query:
+    if operation.in_query:
         parameters += [_query(param) for param in others]
     elif others:
         wanted = any(param.required for param in others) or operation.method == "PATCH"
@@ -109,8 +108,8 @@ def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
     """The model of a body. No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
     fields: dict[str, Any] = {
         param.wire: (
-            Annotated[_field(param), Field(description=param.info.help, **_limits(param))],
-            ... if param.required else param.default,
+            Annotated[_field(param), Field(description=param.info.help, **_limits(param, _longest(param)))],
+            ... if param.required else None if param.default is NOT_GIVEN else param.default,
         )
         for param in params
     }
@@ -137,12 +136,13 @@ def _strict(kind: Any) -> Any:
     return _STRICT.get(kind, kind)
 
 
-def _limits(param: Param) -> dict[str, Any]:
+def _longest(param: Param) -> int | None:
+    return LONGEST_ID if param.is_text and not param.info.choices else None
+
+
+def _limits(param: Param, longest: int | None = None) -> dict[str, Any]:
     info = param.info
-    longest = info.longest
-    if longest is None and param.is_text and not info.choices:
-        longest = LONGEST_ID
-    found = {"ge": info.least, "le": info.most, "gt": info.above, "max_length": longest}
+    found = {"ge": info.least, "le": info.most, "gt": info.above, "max_length": info.longest or longest}
     return {name: value for name, value in found.items() if value is not None}
 
 

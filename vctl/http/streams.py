@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from vctl.ops import forms, scope
 from vctl.store import feed
 from vctl.store.store import Row, Store
 
-Form = dict[str, Any]
+Form = Mapping[str, Any]
 
 LOOK_EVERY_S = 0.1
 """How often a growing log is looked at; what commits is told at once."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from vctl.http import bodies, documents, reading, streams
+from vctl.http import bodies, reading, streams
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
@@ -170,36 +170,6 @@ async def stream(
     )
 
 
-@router.get("/doctor", responses=good(Document), response_model=None)
-def doctor(
-    request: Request,
-    prove: Annotated[bool, Query(description="Compute every rule from the raw tables.")] = False,
-) -> Any:
-    """Health checks of the state and of this machine."""
-    from vctl.ops import health
-
-    with state(request) as store:
-        return health.doctor(store, prove=prove)
-
-
-@router.post("/doctor/repair", responses=good(Document), response_model=None)
-def repair(request: Request, prove: bool = False) -> Any:
-    """Health checks after the repairs that are safe."""
-    from vctl.ops import health
-
-    with state(request) as store:
-        return health.doctor(store, prove=prove, repair=True)
-
-
-@router.post("/replay", responses=good(Document), response_model=None)
-def replay(request: Request, body: bodies.Replay | None = None) -> Any:
-    """Repair the state from its tables, as the scheduler does at every start."""
-    from vctl.ops import replay as ops
-
-    with state(request) as store:
-        return ops.replay(store, dry_run=bool(body and body.dry_run))
-
-
 @router.post("/simulate", responses=good(Listing), response_model=None)
 def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONResponse:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
@@ -211,12 +181,3 @@ def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONRes
     runs = data["items"]
     assert isinstance(runs, list)
     return JSONResponse({**listing("SimulationRunList", runs), **data})
-
-
-@router.post("/prune", responses=good(documents.Document), response_model=None)
-def prune(request: Request, body: bodies.Prune) -> Any:
-    """Delete jobs that ended long ago, with their logs."""
-    from vctl.ops import jobs
-
-    with state(request) as store:
-        return jobs.prune(store, body.older_than_s, dry_run=body.dry_run)

@@ -13,15 +13,6 @@ from vctl.http.documents import ERRORS, Document, good
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
 
 
-@router.get("/{job}/why", responses=good(Document), response_model=None)
-def why(request: Request, job: str) -> Any:
-    """Why a job waits: reason, queue, nodes, and the smallest changes that would start it now. Takes task ids too."""
-    from vctl.ops import why as ops
-
-    with state(request) as store:
-        return ops.why(store, job)
-
-
 @router.post("/dry-run", responses=good(Document), response_model=None)
 def dry_run(request: Request, body: bodies.Job) -> Any:
     """The outcome of a submit with this body; nothing is changed."""

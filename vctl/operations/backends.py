@@ -1,6 +1,6 @@
 """Where verbs are carried out: on the tables of a state directory, or by a server that is asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,14 @@ class Local:
         with self._opened() as store:
             return operation.run(Here(store, self.config), *args, **kwargs)
 
+    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """From the file."""
+        from vctl.ops import jobs, logs, tasks
+
+        with self._opened() as store:
+            path = (jobs.log_path if kind == "jobs" else tasks.log_path)(store, ref)
+        return logs.read_log(path, offset=offset, tail=tail)
+
 
 class Remote:
     """A server; ``connected`` gives the connection for one call."""
@@ -39,4 +47,11 @@ class Remote:
         path = at(*(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:]))
         rest = {param.wire: value for param, value in given}
         with self._connected() as server:
-            return operation.reply(server.ask(operation.method, path, rest))
+            return operation.reply(server.ask(operation.method, path, rest, in_query=operation.in_query))
+
+    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """From the server."""
+        from vctl.operations.connection import at
+
+        with self._connected() as server:
+            yield from server.stream(at(kind, ref, "logs"), offset=offset, tail=tail)

@@ -76,9 +76,8 @@ class Connection:
 
     # ---- requests ----
 
-    def ask(self, method: str, path: str, values: Mapping[str, object]) -> Any:
-        """Have a verb carried out: its values are the query where the method reads or removes, else the body."""
-        in_query = method in ("GET", "DELETE")
+    def ask(self, method: str, path: str, values: Mapping[str, object], *, in_query: bool) -> Any:
+        """Have a verb carried out."""
         return self._answer(method, path, values if in_query else {}, None if in_query else values)
 
     def get(self, path: str, *, patient: bool = False, **query: object) -> Any:

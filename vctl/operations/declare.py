@@ -69,10 +69,8 @@ class Opt:
 class Arg(Opt):
     """One positional argument; ``Arg("JOB", help="…")``."""
 
-    def __init__(
-        self, metavar: str, *, help: str, choices: Sequence[str] = (), complete: str | None = None
-    ) -> None:
-        super().__init__(help=help, metavar=metavar, choices=choices, complete=complete)
+    def __init__(self, metavar: str, **given: Any) -> None:
+        super().__init__(metavar=metavar, **given)
 
 
 class Together:
@@ -123,6 +121,10 @@ class Param:
         return max(self.info.names, key=len) if self.info.names else self.metavar
 
 
+NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
+"""The default of a parameter that is left as it is, where None is a value."""
+
+
 class Here:
     """The state directory on which a verb is carried out, and its settings."""
 
@@ -149,6 +151,9 @@ class Backend(Protocol):
     def call(self, operation: "Operation[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb."""
 
+    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """The output of one of ``jobs`` or ``tasks`` as it is now: after so many bytes, or its last lines."""
+
 
 class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
@@ -157,8 +162,9 @@ class Operation(Generic[P, R]):
         self.run = run
         self.name = name
         """The words of its command."""
-        self.method, _, self.path = route.partition(" ")
-        """How a server is asked; the first parameters fill the braces of the path, the others are query or body."""
+        self.method, _, self.path = route.removesuffix("?").partition(" ")
+        self.in_query = self.method in ("GET", "DELETE") or route.endswith("?")
+        """How a server is asked: the first parameters fill the braces of the path, the others are query or body."""
         self.items = items
         """The kind of the envelope around a list; empty where the answer is one document."""
         self.help, _, rest = (run.__doc__ or "").strip().partition("\n")

@@ -16,6 +16,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vctl.spec.documents import ArrayForm
     from vctl.spec.options import ArrayRange, Dependency
 
 LAST = "last"
@@ -95,7 +96,7 @@ def named(store: Store, ref: str | int) -> Row | None:
     return None
 
 
-def form(store: Store, array: Row, *, submitted: bool = False) -> forms.Form:
+def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
     """An array as one object: the fields of a job for all of them together, and how many are in each state."""
     counts = table.counts(store, array)
     example = next(
@@ -130,7 +131,7 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> forms.Form:
     }  # fmt: skip
 
 
-def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[forms.Form]:  # noqa: A002  # the option's name
+def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[ArrayForm]:  # noqa: A002  # the option's name
     """Arrays, newest first; without ``all`` only those of which a member is not over.
 
     ``within``: an SQL condition on their jobs ``j`` and its values.

@@ -16,7 +16,7 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import NodeForm
+    from vctl.spec.documents import JobForm, NodeForm
 
 Form = dict[str, Any]
 
@@ -60,7 +60,7 @@ def amount_text(name: str, amount: int) -> str:
     return f"{whole if not part else amount / SCALE:g} {name}"
 
 
-def job(store: Store, row: Row, position: int | None, told: tuple[str | None, str | None]) -> Form:
+def job(store: Store, row: Row, position: int | None, told: tuple[str | None, str | None]) -> JobForm:
     """A job; ``told`` are its reason token and the message."""
     submitted, started = row["submitted_at"], row["started_at"]
     until = row["ended_at"] or store.clock()

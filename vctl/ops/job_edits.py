@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import arrays, forms, gates, rights
+from vctl.ops import arrays, gates, rights
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import arrays as arrays_table
 from vctl.store import gating
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import JobForm
+
 
 EDITABLE = {
     jb.PENDING: ("priority", "name", "time_limit_s"),
@@ -21,17 +26,17 @@ EDITABLE = {
 OPTIONS = {"priority": "--priority", "name": "--name", "time_limit_s": "--time-limit"}
 
 
-def hold(store: Store, ref: str | int) -> forms.Form:
+def hold(store: Store, ref: str | int) -> JobForm:
     """Keep a pending job from starting until it is released; of an array all members that wait."""
     return _put_on_hold(store, ref, held=True)
 
 
-def release(store: Store, ref: str | int) -> forms.Form:
+def release(store: Store, ref: str | int) -> JobForm:
     """Let a held job go back to its place in the queue; nothing happens when it is not held."""
     return _put_on_hold(store, ref, held=False)
 
 
-def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> forms.Form:
+def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
     with store.transaction():
         array, found = _rows(store, ref)
         pending = [row for row in found if row["status"] == jb.PENDING]
@@ -53,7 +58,7 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> forms.Form:
     return get_job(store, ref)
 
 
-def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> forms.Form:
+def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm:
     """Change priority, name or time limit of a pending job, the time limit (None: no limit) of a running one."""
     check(changes)
     with store.transaction():

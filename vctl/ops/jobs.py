@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -16,6 +17,10 @@ from vctl.runtime import place, trees
 from vctl.store import feed, job_views, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import JobForm, Pruned
+
 
 UNREAD_NS = 60 * 10**9
 SLICE_S = 0.01
@@ -62,17 +67,17 @@ def _no_job(ref: str) -> NotFound:
     return NotFound(f"there is no job {ref!r}", fix="see `vctl job list -a`", details={"job": ref})
 
 
-def get_job(store: Store, ref: str | int) -> forms.Form:
+def get_job(store: Store, ref: str | int) -> JobForm:
     """One job, or an array of them."""
     return _form(store, ref, submitted=False)
 
 
-def just_submitted(store: Store, submission_id: str) -> forms.Form:
+def just_submitted(store: Store, submission_id: str) -> JobForm:
     """The same for one that no scheduler can have looked at: what it needs and what is free is not counted."""
     return _form(store, submission_id, submitted=True)
 
 
-def _form(store: Store, ref: str | int, *, submitted: bool) -> forms.Form:
+def _form(store: Store, ref: str | int, *, submitted: bool) -> JobForm:
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
             return arrays.form(store, array, submitted=submitted)
@@ -92,7 +97,7 @@ def list_jobs(
     limit: int | None = None,
     cluster: str | None = None,
     members: bool = True,
-) -> tuple[list[forms.Form], int]:
+) -> tuple[list[JobForm], int]:
     """Jobs, newest first, and how many there are in all. Without ``all`` only those not over.
 
     Without ``members`` each array is one entry.
@@ -163,7 +168,7 @@ def log_path(store: Store, ref: str) -> Path:
 
 def stop(
     store: Store, ref: str | int, *, grace_s: float | None = None, message: str | None = None
-) -> forms.Form:
+) -> JobForm:
     """End a job: at once when it is pending; a running one is asked to end, and a scheduler carries it out.
 
     ``message``: the user's words on it; the reason is always StoppedByUser.
@@ -194,7 +199,7 @@ def stop(
     return get_job(store, job_id)
 
 
-def delete(store: Store, *refs: str | int) -> list[forms.Form]:
+def delete(store: Store, *refs: str | int) -> list[JobForm]:
     """Forget jobs that are over, with their logs: all of them or none."""
     with store.transaction():
         deleted = [get_job(store, ref) for ref in refs]
@@ -218,7 +223,7 @@ def delete(store: Store, *refs: str | int) -> list[forms.Form]:
     return deleted
 
 
-def _refuse_while_used(store: Store, form: forms.Form) -> None:
+def _refuse_while_used(store: Store, form: JobForm) -> None:
     """A detached task may outlive its job: its process and what it holds must not be forgotten with that."""
     array = arrays.named(store, form["submission_id"]) if "array" in form else None
     reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
@@ -231,7 +236,7 @@ def _refuse_while_used(store: Store, form: forms.Form) -> None:
         )
 
 
-def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> forms.Form:
+def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned:
     """Forget jobs that ended longer ago, with their logs, history of that age, and files moved aside before it.
 
     In slices, each a transaction of its own with a pause behind it, so that others can write in between. Whatever

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import BadSpec
-from vctl.ops import arrays, forms, jobs, rights, submitting
+from vctl.ops import arrays, jobs, rights, submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_warning_signal
 from vctl.store import jobs as table
 from vctl.store import rows
 from vctl.store.store import Row, Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import JobForm
+
+
 _TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
 
 
-def rerun(store: Store, ref: str | int) -> forms.Form:
+def rerun(store: Store, ref: str | int) -> JobForm:
     """Queue a job, or all of an array, again. One member of an array sees the index that it had."""
     with store.snapshot():
         array = arrays.named(store, ref)

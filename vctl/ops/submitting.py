@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, forms, gates, nodes, rights
+from vctl.ops import arrays, dependencies, gates, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
@@ -19,6 +19,7 @@ from vctl.store import jobs as table
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
+    from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
     from vctl.spec.options import Dependency
 
@@ -59,7 +60,7 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     return Prepared(parent_id, shares_parent, spec, entry, shape, capacity, known)
 
 
-def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> JobForm:
     """Queue a job, durably. ``environment`` is the submitter's (default: this process's).
 
     Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;

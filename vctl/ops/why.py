@@ -108,7 +108,7 @@ def _number(store: Store, ref: str | int) -> int:
     return jobs.resolve(store, ref)
 
 
-def _answer(form: forms.Form) -> forms.Form:
+def _answer(form: Mapping[str, object]) -> forms.Form:
     words = form["message"]
     if form["status"] == jb.RUNNING:
         words = f"it has been running since {form['started_at']}"

@@ -38,6 +38,31 @@ class JobForm(TypedDict):
     array_index: int | None
 
 
+class ArrayCounts(TypedDict):
+    """How far an array is."""
+
+    indices: str
+    count: int
+    at_once: int | None
+    states: dict[str, int]
+    done: int
+
+
+class ArrayForm(JobForm):
+    """An array as one object: the fields of a job for all of them together."""
+
+    array: ArrayCounts
+
+
+class Pruned(TypedDict):
+    """What a prune deleted, or would delete."""
+
+    jobs: list[str]
+    events: int
+    files: list[str]
+    dry_run: bool
+
+
 class TaskForm(TypedDict):
     """A task."""
 

@@ -6,6 +6,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, Grace, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, single
+from vctl.operations import jobs
 from vctl.operations.declare import Arg, Opt
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def submit(
 )
 def rerun(
     call: Call,
-    job: Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")],
+    job: jobs.JobRef,
     no_wait: Annotated[
         bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
     ] = False,
@@ -253,11 +254,9 @@ def rerun(
     The new job has the command, environment, directory, request, cluster, priority and rules of the old one, but no
     hold, begin time or dependencies.
     """
-    from vctl.ops import rerun
-
     if not no_wait:
         call.require_scheduler()
-    again = rerun.rerun(call.store, job)
+    again = jobs.rerun(call.backend, job)
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(again, again["submission_id"], again["submission_id"])
@@ -312,10 +311,9 @@ def _dry_run(call: Call, request: "JobRequest") -> Answer:
 def _follow(call: Call, job: Data, *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
     """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
     from vctl.cli import waiting
-    from vctl.ops import jobs
 
     if call.asked_output in (None, "table"):
         return waiting.follow_job(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
     submission_id = job["submission_id"]
     code = waiting.wait_for(call, waiting.JOBS, [submission_id], timeout_s=None, progress=progress)
-    return single(jobs.get_job(call.store, submission_id), submission_id, code=code)
+    return single(jobs.get_job(call.backend, submission_id), submission_id, code=code)

@@ -2,19 +2,17 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Grace, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
-from vctl.operations.declare import Arg, Opt
+from vctl.operations import jobs
+from vctl.operations.declare import Opt
 
-JobRef = Annotated[str, Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")]
-JobRefs = Annotated[
-    list[str], Arg("JOB", help="Submission ids, numbers, unique prefixes, or last.", complete="jobs")
-]
+NO_LIMIT = ("none", "unlimited")
 
 
 @command(
@@ -37,14 +35,13 @@ def list_(
 ) -> Answer:
     """List jobs, newest first; an array is one line."""
     from vctl.cli.columns import JOBS
-    from vctl.ops import jobs
 
     filtered = bool(call.filters)
     chosen = call.choose(**CHOSEN_BY["jobs"])
     over_too = all_ or filtered or chosen or call.output not in ("table", "name")
     within = call.cluster(cluster)
     items, total = jobs.list_jobs(
-        call.store, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
+        call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
         members=members or bool(call.filters) or call.output != "table",
     )  # fmt: skip
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
@@ -52,18 +49,16 @@ def list_(
 
 
 @command("job status", "vctl job status last", "vctl job status job-5f2c -o json", common=READS)
-def status(call: Call, job: JobRef) -> Answer:
+def status(call: Call, job: jobs.JobRef) -> Answer:
     """Show one job: its state, the reason it waits, the resources it holds."""
-    from vctl.ops import jobs
-
-    data = jobs.get_job(call.store, job)
+    data = jobs.get_job(call.backend, job)
     return single(data, data["submission_id"])
 
 
 @command("job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", common=CHANGES)
 def logs(
     call: Call,
-    job: JobRef,
+    job: jobs.JobRef,
     follow: Annotated[
         bool, Opt("-f", "--follow", help="Follow the output until the job ends, and return its exit code.")
     ] = False,
@@ -71,19 +66,17 @@ def logs(
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a job."""
-    from vctl.ops import jobs
-
     if follow:
         from vctl.cli import waiting
 
-        return waiting.follow_job(call, jobs.get_job(call.store, job), progress=progress)
+        return waiting.follow_job(call, jobs.get_job(call.backend, job), progress=progress)
     written = False
-    for block in jobs.log_blocks(call.store, job, tail=tail):
+    for block in call.backend.log("jobs", job, tail=tail):
         written = written or bool(block)
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
     if not written:
-        call.note(_why_silent(jobs.get_job(call.store, job)))
+        call.note(_why_silent(jobs.get_job(call.backend, job)))
     return 0
 
 
@@ -98,23 +91,21 @@ def _why_silent(job: Data) -> str | None:
 @command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
 def stop(
     call: Call,
-    jobs_: JobRefs,
-    grace: Grace = None,
+    jobs_: jobs.Jobs,
+    grace_s: jobs.Grace = None,
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes have ended.")] = False,
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
-    from vctl.ops import jobs
-    from vctl.spec.quantities import parse_duration
-
-    grace_s = None if grace is None else parse_duration(grace, "--grace")
-    names = [jobs.get_job(call.store, ref)["submission_id"] for ref in jobs_]  # a mistake stops none of them
-    stopped = [jobs.stop(call.store, name, grace_s=grace_s) for name in names]
+    names = [
+        jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_
+    ]  # a mistake stops none of them
+    stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
         from vctl.cli import waiting
 
         waiting.wait_for(call, waiting.JOBS, running, timeout_s=None)
-        stopped = [jobs.get_job(call.store, job["submission_id"]) for job in stopped]
+        stopped = [jobs.get_job(call.backend, job["submission_id"]) for job in stopped]
     elif running:
         call.warn_if_nothing_schedules()
     return each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
@@ -127,12 +118,10 @@ def _now(job: Data) -> str:
 @command("job delete", "vctl job delete train-1", common=CHANGES)
 def delete(
     call: Call,
-    jobs_: JobRefs,
+    jobs_: jobs.Jobs,
 ) -> Answer:
     """Delete finished jobs and their logs."""
-    from vctl.ops import jobs
-
-    return each(jobs.delete(call.store, *jobs_), lambda job: f"job {job['submission_id']} deleted")
+    return each(jobs.delete(call.backend, jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
 def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
@@ -143,7 +132,7 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 
 @command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
 def wait(
     call: Call,
-    jobs_: JobRefs,
+    jobs_: jobs.Jobs,
     timeout: Annotated[
         str | None, Opt("--timeout", metavar="TIME", help="Give up after this time (exit 7).")
     ] = None,
@@ -151,13 +140,65 @@ def wait(
 ) -> Answer | int:
     """Wait until jobs end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
-    from vctl.ops import jobs
     from vctl.spec.quantities import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
-    names = [jobs.get_job(call.store, ref)["submission_id"] for ref in jobs_]
+    names = [jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_]
     code = waiting.wait_for(call, waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
-    over = [jobs.get_job(call.store, ref) for ref in jobs_]
+    over = [jobs.get_job(call.backend, ref) for ref in jobs_]
     return each(over, lambda job: f"{job['submission_id']} {_now(job)}", code=code)
+
+
+@command("job hold", "vctl job hold train-1", common=CHANGES)
+def hold(call: Call, jobs_: jobs.Jobs) -> Answer:
+    """Keep pending jobs from starting until they are released."""
+    held = [jobs.hold(call.backend, ref) for ref in jobs_]
+    return each(held, lambda job: f"job {job['submission_id']} is held")
+
+
+@command("job release", "vctl job release train-1", common=CHANGES)
+def release(call: Call, jobs_: jobs.Jobs) -> Answer:
+    """Release held jobs to their place in the queue."""
+    released = [jobs.release(call.backend, ref) for ref in jobs_]
+    call.warn_if_nothing_schedules()
+    return each(released, lambda job: f"job {job['submission_id']} is released")
+
+
+@command(
+    "job edit",
+    "vctl job edit train-1 --priority 10 --time-limit 2h",
+    "vctl job edit train-1 --time-limit none",
+    common=CHANGES,
+)
+def edit(
+    call: Call,
+    jobs_: jobs.Jobs,
+    priority: jobs.Priority = None,
+    name: jobs.Name = None,
+    time_limit: Annotated[
+        str | None,
+        Opt(
+            "--time-limit", metavar="TIME", help="Counted from the start of the job, such as 1h30m; or none."
+        ),
+    ] = None,
+) -> Answer:
+    """Change pending jobs, or the time limit of running ones.
+
+    Priority and name can be changed while a job is pending; the time limit until the job ends.
+    """
+    from vctl.spec.quantities import parse_duration
+
+    changes: dict[str, Any] = {}
+    if priority is not None:
+        changes["priority"] = priority
+    if name is not None:
+        changes["name"] = name
+    if time_limit is not None:
+        unlimited = time_limit in NO_LIMIT
+        changes["time_limit_s"] = (
+            None if unlimited else parse_duration(time_limit, "--time-limit", positive=True)
+        )
+    edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
+    return each(edited, lambda job: f"job {job['submission_id']} changed")

@@ -82,16 +82,16 @@ def _node(call: Call, ref: str) -> Data:
 
 
 def _jobs(call: Call, cluster: str) -> Items:
-    from vctl.ops import jobs
+    from vctl.operations import jobs
 
     within = None if cluster == PRIMARY else cluster
-    return jobs.list_jobs(call.store, all=True, cluster=within, filters=call.filters, limit=call.limit)
+    return jobs.list_jobs(call.backend, all=True, cluster=within, filters=call.filters, limit=call.limit)
 
 
 def _job(call: Call, ref: str) -> Data:
-    from vctl.ops import jobs
+    from vctl.operations import jobs
 
-    return jobs.get_job(call.store, ref)
+    return jobs.get_job(call.backend, ref)
 
 
 def _tasks(call: Call, cluster: str) -> Items:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
-from vctl.cli.declare import command
+from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
 from vctl.errors import BadSpec, Unreachable
+from vctl.operations import upkeep
 from vctl.operations.declare import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
+    from vctl.spec.documents import Pruned
 
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
 
@@ -84,16 +86,7 @@ def _said(data: Data, sentence: str) -> Answer:
     return done(data, data["pid"] or "", sentence)
 
 
-@command("replay", "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)
-def replay(
-    call: Call,
-    dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False,
-) -> Answer:
-    """Repair the state from its tables, as the scheduler does at every start."""
-    from vctl.ops import replay as ops
-
-    data = ops.replay(call.store, dry_run=dry_run)
-
+def _replay(data: Data) -> Answer:
     def draw(screen: "Screen") -> Iterator[str]:
         for step in data["steps"]:
             yield from screen.text((str(step["step"]), "bold"), f" {step['title']}")
@@ -105,6 +98,9 @@ def replay(
     return single(data, "replay", draw)
 
 
+shows(upkeep.replay, _replay, "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)
+
+
 @command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES)
 def doctor(
     call: Call,
@@ -112,9 +108,7 @@ def doctor(
     repair: Annotated[bool, Opt("--repair", help="Make the repairs that are safe.")] = False,
 ) -> Answer:
     """Check the state and this machine; exit 1 when something is wrong."""
-    from vctl.ops import health
-
-    data = health.doctor(call.store, prove=prove, repair=repair)
+    data = (upkeep.repair if repair else upkeep.doctor)(call.backend, prove=prove)
 
     def draw(screen: "Screen") -> Iterator[str]:
         for action in data["repaired"]:
@@ -148,23 +142,18 @@ def restore(call: Call, file: File) -> Answer:
     return done(data, path, f"{call.home} restored from {path}")
 
 
-@command("prune", "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES)
-def prune(
-    call: Call,
-    older_than: Annotated[
-        str, Opt("--older-than", metavar="TIME", help="Delete jobs that ended longer ago than this.")
-    ],
-    dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
-) -> Answer:
-    """Delete jobs that ended long ago, and files that vctl moved aside."""
+def _pruned(data: "Pruned") -> Answer:
     from vctl.core.wording import counted
-    from vctl.ops import jobs
-    from vctl.spec.quantities import parse_duration
 
-    data = jobs.prune(call.store, parse_duration(older_than, "--older-than"), dry_run=dry_run)
     count = len(data["jobs"])
-    verb = "would be deleted" if dry_run else "deleted"
+    verb = "would be deleted" if data["dry_run"] else "deleted"
     files = f" and {counted(len(data['files']), 'file')} moved aside" if data["files"] else ""
     answer = done(data, "", f"{counted(count, 'job')}{files} {verb}")
     answer.names = data["jobs"]
     return answer
+
+
+shows(
+    upkeep.prune, _pruned,
+    "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES,
+)  # fmt: skip

@@ -1,0 +1,60 @@
+"""Care of the state: the verbs that look for faults, repair them and delete what is old."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vctl.operations.declare import Here, Opt, operation
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import Pruned
+
+
+@operation("prune", "POST /prune")
+def prune(
+    here: Here,
+    older_than_s: Annotated[
+        float,
+        Opt(
+            "--older-than",
+            metavar="TIME",
+            reads="duration",
+            least=0,
+            most=1e10,
+            help="Delete jobs that ended longer ago than this.",
+        ),
+    ],
+    *,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
+) -> "Pruned":
+    """Delete jobs that ended long ago, and files that vctl moved aside."""
+    from vctl.ops import jobs
+
+    return jobs.prune(here.store, older_than_s, dry_run=dry_run)
+
+
+@operation("replay", "POST /replay")
+def replay(
+    here: Here, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
+) -> dict[str, Any]:
+    """Repair the state from its tables, as the scheduler does at every start."""
+    from vctl.ops import replay as ops
+
+    return ops.replay(here.store, dry_run=dry_run)
+
+
+Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")]
+
+
+@operation("doctor", "GET /doctor")
+def doctor(here: Here, *, prove: Prove = False) -> dict[str, Any]:
+    """Check the state and this machine."""
+    from vctl.ops import health
+
+    return health.doctor(here.store, prove=prove)
+
+
+@operation("repair", "POST /doctor/repair?")
+def repair(here: Here, *, prove: Prove = False) -> dict[str, Any]:
+    """Check the state and this machine after the repairs that are safe."""
+    from vctl.ops import health
+
+    return health.doctor(here.store, prove=prove, repair=True)
