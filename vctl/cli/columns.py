@@ -118,6 +118,13 @@ NODES = [
     matters("REASON", "reason"),
     _age("created_at", at=WIDE),
 ]
+VNODES = [
+    key("VNODE", "vnode_id"),
+    cluster("CLUSTER", "cluster_id"),
+    Column("NODE", "node_id", middle=True),
+    state("KIND", lambda vnode: "whole" if vnode["whole"] else vnode["kind"]),
+    *_amounts("resources"),
+]
 NODES_OF_A_CLUSTER = [
     key("NODE ID", "NodeID"),
     Column("ON", lambda node: node.get("ParentNodeID"), middle=True, at=WIDE),
@@ -139,6 +146,14 @@ TASKS = [
     Column("TIME", _running_for, right=True),
     _age("created_at", at=WIDER),
     Column("EXIT", "exit_code", right=True, at=WIDE),
+]
+OBJECTS = [
+    key("OBJECT", "object_id"),
+    Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
+    Column("TASK", "task_id", middle=True),
+    cluster("CLUSTER", "cluster_id"),
+    matters("NODES", lambda one: words.few(one["node_ids"])),
+    _age("created_at"),
 ]
 LEASES = [
     Column("LEASE", "lease_id", right=True),
