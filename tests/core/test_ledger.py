@@ -53,28 +53,31 @@ def empty_store() -> Store:
 
 def write(store: Store, ledger: Ledger) -> None:
     """A ledger as rows, replacing what was there."""
-    for table in TABLES:
-        store.db.execute(f"DELETE FROM {table}")
-    for node in ledger.nodes.values():
-        nodes.insert(store, node)
-    for cluster in ledger.clusters.values():
-        if cluster.cluster_id != PRIMARY:
-            clusters.insert(store, cluster, quiet=True)
-    for vnode in ledger.vnodes.values():
-        if vnode.parent_id is not None:
-            clusters.insert_vnode(store, vnode)
-    for run_id, (vnode_id, holding) in ledger.charges.items():
-        vnode = ledger.vnodes[vnode_id]
-        job_id = int(run_id)
-        columns = {
-            "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": PRIMARY, "priority": 0,
-            "cluster_id": vnode.cluster_id, "status": "RUNNING", "shape": "", "spec": "{}", "entry": "{}",
-            "entrypoint": "", "user": "", "metadata": "{}", "grace_s": 3, "submitted_at": 1,
-        }  # fmt: skip
-        marks = ", ".join("?" * len(columns))
-        store.db.execute(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
-        run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
-        runs.insert(store, run)
+    with store.transaction():
+        for table in TABLES:
+            store.db.execute(f"DELETE FROM {table}")
+        for node in ledger.nodes.values():
+            nodes.insert(store, node)
+        for cluster in ledger.clusters.values():
+            if cluster.cluster_id != PRIMARY:
+                clusters.insert(store, cluster, quiet=True)
+        for vnode in ledger.vnodes.values():
+            if vnode.parent_id is not None:
+                clusters.insert_vnode(store, vnode)
+        for run_id, (vnode_id, holding) in ledger.charges.items():
+            vnode = ledger.vnodes[vnode_id]
+            job_id = int(run_id)
+            columns = {
+                "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": PRIMARY, "priority": 0,
+                "cluster_id": vnode.cluster_id, "status": "RUNNING", "shape": "", "spec": "{}", "entry": "{}",
+                "entrypoint": "", "user": "", "metadata": "{}", "grace_s": 3, "submitted_at": 1,
+            }  # fmt: skip
+            marks = ", ".join("?" * len(columns))
+            store.db.execute(
+                f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
+            )
+            run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
+            runs.insert(store, run)
 
 
 class Tree(RuleBasedStateMachine):
