@@ -10,6 +10,7 @@ import pytest
 
 from tests.scheduler import ground as g
 from tests.scheduler.contest import Contest
+from tests.scheduler.trees import tree
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob, RunningJob
@@ -24,7 +25,8 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
-from vctl.scheduler import preemption
+from vctl.scheduler import preemption, preemption_search
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.preemption import Preempt
 
@@ -63,9 +65,45 @@ def build(seed: int) -> tuple[Contest, Random]:
     return there, rng
 
 
-def check(seed: int) -> int:
+def tree_of(rng: Random) -> Ledger:
+    """A flexible cluster below the primary or another one, with free capacity above; a sibling may lend."""
+    nodes = [rng.choice(NODES) for _ in range(rng.randint(1, 3))]
+    parent = rng.choice(("primary", "org"))
+    most = rng.choice(("", "", "..4c 9g", "..6c 9g"))
+    options = rng.choice(("", "", " borrow=2c"))
+    clusters = (
+        []
+        if parent == "primary"
+        else [f"org < primary [{rng.randint(0, 2)}c{rng.choice(('', '..8c 9g'))}]: n1~2c"]
+    )
+    clusters.append(f"team < {parent} [1c{most}]{options}: n1~1c")
+    if rng.random() < 0.5 and nodes[0] != "2c":
+        clusters.append(f"sib < {parent} [1c] lend={rng.choice(('1c', '2c', '0c'))}: n1~1c")
+    return tree(", ".join(nodes), *clusters)
+
+
+def build_elastic(seed: int) -> tuple[Contest, Random]:
+    """The same in a flexible cluster: victims and growth may be needed together."""
+    rng = Random(seed)
+    policy = QueuePolicy(
+        discipline=rng.choice((BEST_EFFORT, BEST_EFFORT, STRICT, BACKFILL)),
+        preemption=REQUEUE,
+        min_runtime_ns=rng.choice((0, 0, 200 * SECOND)),
+    )
+    there = Contest(tree_of(rng), policy, "team")
+    for number in range(rng.randint(1, 5)):
+        there.now = rng.randint(0, 900)
+        there.submit(f"low{number}", rng.randint(0, 3), SPECS[rng.randrange(len(SPECS) - 1)](rng))
+        there.round(preempts=False)
+    there.now = 1_000
+    for number in range(rng.randint(1, 3)):
+        there.submit(f"high{number}", rng.randint(1, 6), SPECS[rng.randrange(len(SPECS) - 1)](rng))
+    return there, rng
+
+
+def check(seed: int, *, elastic: bool = False) -> int:
     """Let it come to rest, looking at every preemption; how many there were."""
-    there, rng = build(seed)
+    there, rng = build_elastic(seed) if elastic else build(seed)
     preempted: set[tuple[str, str]] = set()
     since: dict[str, int] = {}
     expected: list[PendingJob] = []
@@ -136,6 +174,18 @@ def test_a_random_contest(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.parametrize("seed", range(300))
+def test_a_random_contest_in_a_flexible_cluster(seed: int) -> None:
+    """Victims and growth together (spec 8: what is freed is held for the winner; spec 9: growth)."""
+    check(seed, elastic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_two_thousand_random_contests_in_flexible_clusters(part: int) -> None:
+    assert sum(check(2_000_000 + part * 500 + number, elastic=True) for number in range(500)) > 50
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_ten_thousand_random_contests(part: int) -> None:
@@ -159,7 +209,9 @@ def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int])
 
     def fits(gone: list[int]) -> bool:
         twin = after(there.ledger, there, tuple(gone))
-        return isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed)
+        if isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed):
+            return True
+        return isinstance(place_with_growth(twin, job.parent_id, job.spec, job.entry), tuple)
 
     jobs = there.running.jobs
     levels = sorted({jobs[n].priority for n in losses}, reverse=True)
@@ -195,7 +247,15 @@ def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
     plan = there.round()
     if plan.starts:
         return
-    total = there.ledger.total("kPrimaryClusterID")
+    losses = losses_of(there)
+    wanted = best_by_brute_force(there, job, losses) if losses else None
+    found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
+    assert found == ([wanted] if wanted else [])
+
+
+def losses_of(there: Contest) -> dict[int, int]:
+    """What each running job would lose, by the documented rule."""
+    total = there.ledger.total(there.parent_id)
     losses = {}
     for job_id, begun in there.begun.items():
         held = [vnode.holding.amounts for vnode in begun.start.vnodes]
@@ -205,9 +265,7 @@ def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
         )
         elapsed_ms = there.now * 1_000 - there.running.jobs[job_id].started_at_ns // 10**6
         losses[job_id] = elapsed_ms * share
-    wanted = best_by_brute_force(there, job, losses) if losses else None
-    found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
-    assert found == ([wanted] if wanted else [])
+    return losses
 
 
 # ---- a search that has cost enough (spec 8: lower priority first; spec 18: a round is bounded) ----
@@ -215,7 +273,7 @@ def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(500, 700))
 def test_a_random_contest_with_rough_searches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "MOST_STEPS", 1)
+    monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
     check(seed)
 
 
@@ -234,7 +292,7 @@ def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
         there.queue.drop(job_id)
     there.now = 1_000
     job = there.queue.jobs[there.submit("w", 9, SPECS[rng.randrange(len(SPECS))](rng))]
-    monkeypatch.setattr(preemption, "MOST_STEPS", 1)
+    monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
     plan = there.round()
     if plan.starts:
         return
@@ -247,3 +305,38 @@ def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
         assert max(priority_of[n] for n in found[0]) == max(priority_of[n] for n in wanted)
         twin = after(there.ledger, there, tuple(found[0]))
         assert isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed)
+
+
+# ---- with growth (spec 8 and 9) ----
+
+
+@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("steps", [10_000, 3], ids=["at once", "bit by bit"])
+def test_with_growth_the_victims_are_those_that_brute_force_finds(
+    seed: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It preempts if and only if some victims and growth make room, ends the least, and starts when they are gone."""
+    monkeypatch.setattr(preemption, "MOST_STEPS", steps)
+    rng = Random(seed)
+    there = Contest(tree_of(rng), parent_id="team")
+    for number in range(rng.randint(1, 6)):
+        there.now = rng.randint(0, 900)
+        there.submit(f"low{number}", rng.randint(0, 2), SPECS[rng.randrange(len(SPECS) - 1)](rng))
+        there.round(preempts=False)
+    for job_id in list(there.queue.jobs):
+        there.queue.drop(job_id)
+    there.now = 1_000
+    job = there.queue.jobs[there.submit("w", 9, SPECS[rng.randrange(len(SPECS) - 1)](rng))]
+    plan = there.round()
+    while plan.unsearched:
+        plan = there.round()
+    if plan.starts:
+        return
+    losses = losses_of(there)
+    wanted = best_by_brute_force(there, job, losses) if losses else None
+    found = [sorted(v.job.job_id for v in one.victims) for one in plan.preempts]
+    assert found == ([wanted] if wanted else [])
+    if found:
+        there.victims_leave()
+        there.round()
+        assert there.is_running("w")

@@ -15,6 +15,8 @@ from vctl.core.queue_policy import BACKFILL, FIFO, OFF, SECOND, STRICT
 from vctl.core.tasks import PendingTask
 from vctl.scheduler import preemption
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.task_queue import TaskQueue
 
 pytestmark = spec("8.preemption")
@@ -233,9 +235,12 @@ def test_a_round_looks_at_a_bounded_number_of_nodes_and_the_next_goes_on(
     for number in range(20):
         there.submit(f"w{number}", 5, g.spec(f"PACK: 1c @ray.io/vnode_id=n{number + 1}"))
     counts = []
-    while (plan := there.round()).preempts:
+    unsearched = True
+    while unsearched:
+        plan = there.round()
         counts.append(len(plan.preempts))
-        assert plan.unsearched == (sum(counts) < 20)
+        unsearched = plan.unsearched
+        assert unsearched == (sum(counts) < 20)
     assert sum(counts) == 20
     assert len(counts) > 2
     assert max(counts) < 10
@@ -260,3 +265,20 @@ def test_a_gang_that_waits_is_told_as_before() -> None:
     there.submit("w", 5, g.spec("PACK: 2c"))
     plan = there.round()
     assert [wait.reason for wait in plan.waits] == [jb.INSUFFICIENT]
+
+
+def test_what_is_kept_in_another_cluster_is_no_room_of_this_one() -> None:
+    """A nomination in another queue: its virtual node is none on which this gang could go (spec 5, 8)."""
+    world = g.ledger("4c, 4c, 4c")
+    g.slice_cluster(world, "a", "n1=4c, n3=4c")
+    g.slice_cluster(world, "b", "n2=4c")
+    there = Contest(world, POLICY, "a")
+    there.run("high", 9, g.spec("PACK: 3c"))
+    there.run("low", 0, g.spec("PACK: 2c"))
+    there.now = NOW
+    other = Queue("b")
+    part = ("b-v1", world.rooms["b-v1"].copy().take(g.amounts("1c")))
+    other.set_earmark(99, Earmark(99, "other", 3, "b", (part,), frozenset({77})))
+    there.submit("w", 5, g.spec("STRICT_SPREAD: 3c, 3c"))
+    plan = decide(world, {"a": there.queue, "b": other}, now_ns=NOW * SECOND, running=there.running)
+    assert plan.preempts == ()

@@ -40,6 +40,8 @@ class Ledger:
         """cluster id -> virtual nodes that got more room since somebody last cleared this."""
         self.joined: dict[str, set[str]] = {}
         """cluster id -> physical nodes that joined it, or on which it grew, since somebody last cleared this."""
+        self.promised: dict[str, dict[str, int]] = {}
+        """cluster id -> what it is going to gain (below zero: lend) for nominated jobs: limits count it as held."""
         self.may_gain_nodes = False
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
@@ -61,11 +63,43 @@ class Ledger:
         twin.charges, twin.homes = dict(self.charges), dict(self.homes)
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
+        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
         twin._static = dict(self._static)
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
         return twin
+
+    def part(self, cluster_ids: Iterable[str]) -> Ledger:
+        """An independent copy of these clusters alone, to try placements in: the others, and who runs, are left out."""
+        twin = Ledger()
+        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
+        twin.subclusters, twin.may_gain_nodes = self.subclusters, self.may_gain_nodes
+        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        twin._static = dict(self._static)
+        twin.members = {}
+        for cluster_id in cluster_ids:
+            index = self.index(cluster_id)
+            twin.members[cluster_id] = dict(self.members.get(cluster_id, {}))
+            for vnode_id in twin.members[cluster_id]:
+                twin.rooms[vnode_id] = self.rooms[vnode_id].copy()
+                twin.children[vnode_id] = dict(self.children[vnode_id])
+            twin._kinds[cluster_id] = dict(self._kinds.get(cluster_id, {}))
+            twin._indexes[cluster_id] = index.copy()
+        return twin
+
+    def put_room(self, vnode_id: str, room: Room) -> None:
+        """Look at a virtual node as if this were its room."""
+        self.rooms[vnode_id] = room
+        self._refile(vnode_id)
+
+    def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
+        """A cluster is going to gain this for a nominated job; with ``sign`` -1 it lends it, or the promise is over."""
+        mine = self.promised.setdefault(cluster_id, {})
+        for name, amount in amounts.items():
+            mine[name] = mine.get(name, 0) + sign * amount
+        if not any(mine.values()):
+            del self.promised[cluster_id]
 
     # ---- nodes ----
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vctl.core.wording import amounts_text, cluster_text
 from vctl.ops.forms import amounts, timestamp
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.plan import Plan
@@ -108,7 +109,8 @@ class Preemptions:
         mirror.queues[one.job.parent_id].set_earmark(one.job.job_id, one.earmark)
         names = [victim.job.submission_id for victim in one.victims]
         shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        table.mark_winner(store, one.job.job_id, f"preempts {shown}, by {timestamp(ends_ns)} at the latest")
+        text = f"preempts {shown}, by {timestamp(ends_ns)} at the latest{_growth_text(mirror, one.earmark)}"
+        table.mark_winner(store, one.job.job_id, text)
 
     # ---- on the way ----
 
@@ -164,6 +166,13 @@ def _is_right(mirror: Mirror, one: Preempt) -> bool:
         if mirror.running.jobs.get(job_id) != victim.job or job_id in mirror.running.leaving:
             return False
     return one.earmark.stands(mirror.ledger)
+
+
+def _growth_text(mirror: Mirror, earmark: Earmark) -> str:
+    """By how much the cluster grows when the job starts, if it does."""
+    growth = earmark.growth(mirror.ledger)
+    gained = {} if growth is None else growth.gained.get(earmark.parent_id, {})
+    return f"; then {cluster_text(earmark.parent_id)} grows by {amounts_text(gained)}" if gained else ""
 
 
 def tell_loss(store: Store, job: Row, one: Preemption | None, *, rule: str, exit_code: int | None) -> None:

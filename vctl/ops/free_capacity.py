@@ -33,6 +33,8 @@ class FreeCapacity:
         self._clusters: dict[str, Cluster | None] = {}
         self._parsed: dict[_Held, Holding] = {}
         self.earmarks = preemptions.earmarks(store)
+        self._kept_in: dict[str, set[int]] = {}
+        """Cluster -> jobs for which something of its virtual nodes is kept; complete once its slots were read."""
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         """A cluster's row; None for the primary and for one that is gone."""
@@ -72,8 +74,11 @@ class FreeCapacity:
 
     def kept_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Jobs for which something of a cluster is kept."""
-        reach = {cluster_id, *(one for one in self._upward(cluster_id))}
-        return [one.submission_id for one in self.earmarks if one.parent_id in reach and one.job_id != job_id]
+        found: set[int] = set()
+        for one in (cluster_id, *self._upward(cluster_id)):
+            self.slots(one, job_id)
+            found |= self._kept_in.get(one, set())
+        return [one.submission_id for one in self.earmarks if one.job_id in found and one.job_id != job_id]
 
     def _upward(self, cluster_id: str) -> Iterator[str]:
         cluster = self.cluster(cluster_id)
@@ -112,21 +117,22 @@ class FreeCapacity:
             held.setdefault(row["parent_vnode_id"], []).append((row["amounts"], row["instances"]))
         for row in clusters.run_holdings(self.store, cluster_id):
             held.setdefault(row["vnode_id"], []).append((row["amounts"], row["instances"]))
-        kept: dict[str, list[Holding]] = {}
+        kept: dict[str, list[tuple[int, Holding]]] = {}
         for one in self.earmarks:
             for slot_id, holding in one.pieces if one.job_id != winner else ():
-                kept.setdefault(slot_id, []).append(holding)
+                kept.setdefault(slot_id, []).append((one.job_id, holding))
         rooms: dict[object, Room] = {}
         for row in clusters.schedulable_slots(self.store, cluster_id):
             slot_id = row["slot_id"]
             if slot_id in gone:
                 continue
             here = held.get(slot_id, [])
+            self._kept_in.setdefault(cluster_id, set()).update(job_id for job_id, _ in kept.get(slot_id, ()))
             key = (row["amounts"], row["instances"], tuple(sorted(here)), slot_id if slot_id in kept else "")
             room = rooms.get(key)
             if room is None:
                 room = rooms[key] = self._room((row["amounts"], row["instances"]), here)
-                for holding in kept.get(slot_id, ()):
+                for _, holding in kept.get(slot_id, ()):
                     room.take_most(Holding(holding.amounts, holding.instances))
             whole = row["whole"] or (row["of_node"] and rs.within(loads(row["of_node"]), room.total.amounts))
             template = row["template_id"] if whole else ""

@@ -165,6 +165,7 @@ class Reasons:
         )
 
     def _has_place(self, row: Row) -> bool:
+        from vctl.scheduler.earmarks import Holds
         from vctl.scheduler.elasticity import revert_growth
         from vctl.scheduler.gang_growth import grow_for_gang
         from vctl.scheduler.placement import Placed, place
@@ -173,13 +174,7 @@ class Reasons:
         if self._searches > MOST_SEARCHES:
             return False
         ledger, job = self._ledger, rows.pending(row)
-        kept = [one for one in self.capacity.earmarks if one.job_id != job.job_id]
-        taken = [
-            (ledger.rooms[vnode_id], ledger.rooms[vnode_id].take_most(holding))
-            for one in kept
-            for vnode_id, holding in one.pieces
-            if vnode_id in ledger.rooms
-        ]
+        kept = Holds(ledger, [one for one in self.capacity.earmarks if one.job_id != job.job_id])
         try:
             if job.parent_id not in ledger.clusters:
                 return False
@@ -192,8 +187,7 @@ class Reasons:
                 revert_growth(ledger, step)
             return grown is not None
         finally:
-            for room, holding in reversed(taken):
-                room.give_back(holding)
+            kept.close()
 
     @cached_property
     def _ledger(self) -> Ledger:

@@ -34,11 +34,13 @@ def decide(
     running: Running | None = None,
     usage: Usage | None = None,
     preempts: bool = True,
+    search_steps: int | None = None,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     A shape that does not fit is judged once; all its jobs share the verdict. ``running`` are the jobs that run,
-    ``usage`` what fair shares remember of the past. ``preempts`` False: nobody is ended, whatever the settings say.
+    ``usage`` what fair shares remember of the past. ``preempts`` False: nobody is ended, whatever the settings say;
+    ``search_steps`` are what the search for those may cost in this round.
     """
     running = Running() if running is None else running
     starts: list[Start] = []
@@ -46,7 +48,7 @@ def decide(
     round_ = TaskRound(ledger, MOST_STARTS)
     grown = dict(ledger.grown)
     holds = Holds(ledger, [one for queue in queues.values() for one in queue.earmarks.values()])
-    preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts)
+    preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts, steps=search_steps)
     try:
         if tasks:
             joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}

@@ -2,6 +2,9 @@
 
 In a round what is free of it is out of sight for everybody: tasks, other queues, clusters that grow. It comes back
 into sight only while the job itself is tried, or one of the same queue with a higher priority.
+
+Where the job's cluster can grow, free parts of the clusters above it and of siblings that lend are kept as well. The
+cluster grows over them when the job starts, by the ordinary search; until then its limits count them as held.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding, Room
+from vctl.core.resources import Amounts, Holding, Room, add, total, within
+from vctl.scheduler.elasticity import Grow, apply_growth, growing, lendable, suppliers, within_limits
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.placement_ground import ground_of
 
 Part = tuple[str, Holding]
-"""A virtual node of the parent, and what is kept of it."""
+"""A virtual node of the parent, or of a cluster from which that grows, and what is kept of it."""
 
 
 def parts_of(placed: Placed) -> tuple[Part, ...]:
@@ -40,23 +45,65 @@ class Earmark:
     awaited: frozenset[int] = frozenset()
 
     def stands(self, ledger: Ledger) -> bool:
-        """Whether its pieces are still there, and large enough."""
-        wanted: dict[str, dict[str, int]] = {}
+        """Whether its pieces are still there and large enough, and the parent may still grow over those above it."""
+        wanted: dict[str, list[Amounts]] = {}
         for vnode_id, holding in self.pieces:
-            there = wanted.setdefault(vnode_id, {})
-            for name, amount in holding.amounts.items():
-                there[name] = there.get(name, 0) + amount
+            wanted.setdefault(vnode_id, []).append(holding.amounts)
         for vnode_id, amounts in wanted.items():
             vnode = ledger.vnodes.get(vnode_id)
-            if (
-                vnode is None
-                or vnode.cluster_id != self.parent_id
-                or not ledger.nodes[vnode.node_id].schedulable
-            ):
+            if vnode is None or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            if any(amount > vnode.holding.amounts.get(name, 0) for name, amount in amounts.items()):
+            if not within(total(amounts), vnode.holding.amounts):
                 return False
-        return True
+        growth = self.growth(ledger)
+        return growth is not None and all(
+            within_limits(ledger, ledger.clusters[cluster_id], gained) for cluster_id, gained in growth.gained.items()
+        ) and all(
+            within(lent, lendable(ledger, ledger.clusters[cluster_id])) for cluster_id, lent in growth.lent.items()
+        )  # fmt: skip
+
+    def growth(self, ledger: Ledger) -> Growth | None:
+        """What clusters gain and lend when the job starts; None when a piece lies where the parent cannot grow from."""
+        found = Growth({}, {})
+        chain: list[str] | None = None
+        for vnode_id, holding in self.pieces:
+            cluster_id = ledger.vnodes[vnode_id].cluster_id
+            if cluster_id == self.parent_id:
+                continue
+            if chain is None:
+                chain = growing(ledger, self.parent_id) if self.parent_id in ledger.clusters else []
+            depth = _depth_of(ledger, chain, cluster_id)
+            if not depth:
+                return None
+            for one in chain[:depth]:
+                found.gained[one] = add(found.gained.get(one, {}), holding.amounts)
+            if cluster_id != ledger.clusters[chain[depth - 1]].parent_id:
+                found.lent[cluster_id] = add(found.lent.get(cluster_id, {}), holding.amounts)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What the flexible virtual nodes of clusters are going to gain, and what siblings are going to lend of theirs."""
+
+    gained: dict[str, dict[str, int]]
+    lent: dict[str, dict[str, int]]
+
+    def promise(self, ledger: Ledger, sign: int = 1) -> None:
+        """Let the limits of these clusters count it; with ``sign`` -1 no longer."""
+        for cluster_id, amounts in self.gained.items():
+            ledger.promise(cluster_id, amounts, sign)
+        for cluster_id, amounts in self.lent.items():
+            ledger.promise(cluster_id, amounts, -sign)
+
+
+def _depth_of(ledger: Ledger, chain: list[str], cluster_id: str) -> int:
+    """How many clusters of a chain grow, lowest first, over a piece of this cluster; 0: none can."""
+    above = [ledger.clusters[one].parent_id for one in chain]
+    if cluster_id in above:
+        return above.index(cluster_id) + 1
+    parent_id = ledger.clusters[cluster_id].parent_id
+    return above.index(parent_id) + 1 if parent_id in above else 0
 
 
 class Holds:
@@ -66,6 +113,7 @@ class Holds:
         self.ledger = ledger
         self.earmarks: dict[int, Earmark] = {one.job_id: one for one in earmarks}
         self._names: dict[int, list[str]] = {}
+        self._growth: dict[int, Growth] = {}
         self._charge(self.earmarks)
 
     def reach(self, job: PendingJob) -> frozenset[int]:
@@ -80,12 +128,10 @@ class Holds:
             if one.parent_id == job.parent_id and one.priority < job.priority
         )
 
-    def out_of_reach(self, job: PendingJob) -> list[Part]:
+    def out_of_reach(self, job: PendingJob) -> list[Earmark]:
         """What a job has to leave to others."""
         reach = self.reach(job)
-        return [
-            part for one in self._ordered(self.earmarks) if one.job_id not in reach for part in one.pieces
-        ]
+        return [one for one in self._ordered(self.earmarks) if one.job_id not in reach]
 
     def put(self, earmark: Earmark) -> None:
         """Keep this, too."""
@@ -97,17 +143,38 @@ class Holds:
         if self.earmarks.pop(job_id, None) is not None:
             self._keep_all()
 
-    def seat(self, job: PendingJob) -> Placed | None:
-        """A place in what is kept for a job itself, whatever others have reserved; its earmark is lifted."""
+    def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
+        """A place in what is kept for a job itself, whatever others have reserved; its earmark is lifted.
+
+        The growth that it needs is applied to the ledger.
+        """
         earmark = self.earmarks.get(job.job_id)
         if earmark is None or earmark.awaited or not earmark.stands(self.ledger):
             return None
         kept: dict[str, list[Part]] = {}
         for part in earmark.pieces:
             kept.setdefault(part[0], []).append(part)
+        growth = earmark.growth(self.ledger)
+        if growth is not None and growth.gained:
+            return self._grown_seat(job, kept)
         rooms = {vnode_id: _only(self.ledger.rooms[vnode_id], parts) for vnode_id, parts in kept.items()}
         found = place_on(ground_of(self.ledger, rooms), job.spec, job.entry)
-        return found if isinstance(found, Placed) else None
+        return ([], found) if isinstance(found, Placed) else None
+
+    def _grown_seat(self, job: PendingJob, kept: dict[str, list[Part]]) -> tuple[list[Grow], Placed] | None:
+        vnodes = self.ledger.vnodes
+        nodes = {vnodes[vnode_id].node_id for vnode_id in kept}
+        trial = self.ledger.part(suppliers(self.ledger, job.parent_id))
+        for vnode_id, room in list(trial.rooms.items()):
+            if vnodes[vnode_id].node_id in nodes:
+                trial.put_room(vnode_id, _only(room, kept.get(vnode_id, ())))
+        others = frozenset(self.ledger.nodes) - nodes
+        found = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
+        if not isinstance(found, tuple):
+            return None
+        for step in found[0]:
+            apply_growth(self.ledger, step)
+        return found
 
     @contextmanager
     def lifted(self, reach: Collection[int]) -> Iterator[None]:
@@ -124,7 +191,7 @@ class Holds:
 
     def close(self) -> None:
         """Leave the ledger as it was."""
-        for job_id in list(self._names):
+        for job_id in [*self._names, *self._growth]:
             self._discharge(job_id)
 
     def _keep_all(self) -> None:
@@ -134,6 +201,8 @@ class Holds:
     def _discharge(self, job_id: int) -> None:
         for name in reversed(self._names.pop(job_id, [])):
             self.ledger.discharge(name)
+        if (growth := self._growth.pop(job_id, None)) is not None:
+            growth.promise(self.ledger, -1)
 
     def _ordered(self, job_ids: Iterable[int]) -> list[Earmark]:
         """The higher priority first, then who was given it first: what is free now is theirs."""
@@ -143,8 +212,11 @@ class Holds:
 
     def _charge(self, job_ids: Iterable[int]) -> None:
         for one in self._ordered(job_ids):
-            if not one.stands(self.ledger):
+            if not one.stands(self.ledger) or (growth := one.growth(self.ledger)) is None:
                 continue
+            if growth.gained:
+                growth.promise(self.ledger)
+                self._growth[one.job_id] = growth
             for number, part in enumerate(one.pieces):
                 room = self.ledger.rooms[part[0]]
                 if room.is_overdrawn():

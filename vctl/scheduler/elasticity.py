@@ -151,8 +151,9 @@ def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
-    """What the flexible virtual nodes of a cluster have together."""
-    return total(part.holding.amounts for part in flexible_parts(ledger, cluster_id))
+    """What the flexible virtual nodes of a cluster have together, with the growth that is kept for nominated jobs."""
+    parts = [part.holding.amounts for part in flexible_parts(ledger, cluster_id)]
+    return total([*parts, ledger.promised.get(cluster_id, {})])
 
 
 def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:

@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.wording import amount_text, number_text
 from vctl.scheduler.elasticity import Grow, allowance, growing, lenders_to
-from vctl.scheduler.growth_ground import growth_ground
+from vctl.scheduler.growth_ground import GrowthGround, growth_ground
 from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.growth_supply import UNLIMITED
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
@@ -35,6 +35,21 @@ def place_with_growth(
     When there is a reason instead, the ledger is as it was. ``avoid`` are physical nodes, ``barred`` virtual nodes of
     the parent, or above it, that will not do.
     """
+    found = find_with_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget)
+    return found if isinstance(found, Unplaced) else growth_for(*found, entry)
+
+
+def find_with_growth(
+    ledger: Ledger,
+    parent_id: str,
+    spec: ClusterSpec,
+    entry: Amounts,
+    *,
+    avoid: frozenset[str] = frozenset(),
+    barred: frozenset[str] = frozenset(),
+    budget: int = BUDGET,
+) -> tuple[GrowthGround, Placed] | Unplaced:
+    """The same without growing: the candidates, and the place among them."""
     found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
         if lending and not _has_lenders(ledger, parent_id):
@@ -49,7 +64,7 @@ def place_with_growth(
             break
         answer = place_on(ground, spec, entry, budget=budget)
         if isinstance(answer, Placed):
-            return growth_for(ground, answer, entry)
+            return ground, answer
         found = replace(answer, exhausted=True) if found.exhausted else answer
     return found
 

@@ -1,38 +1,33 @@
 """Preemption by priority: whom to end for a job that does not fit, and what to keep for it until they are gone.
 
 Only base priorities count, never aged ones: a victim has a strictly lower one than the job it is ended for, so it can
-never take its room back, and there are no cycles. Work is done when something has changed, a bounded amount a round.
+never take its room back, and there are no cycles. A round does a bounded amount of work; a search that is not done then
+goes on in the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, Holding, Room, merged, subtract, total, within
-from vctl.scheduler.earmarks import Earmark, Holds, Part, parts_of
-from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import ground_with
-from vctl.scheduler.placement_result import Piece
+from vctl.scheduler.earmarks import Earmark, Holds, parts_of
+from vctl.scheduler.elasticity import growing
+from vctl.scheduler.preemption_search import Choice, Emptied, Kept, Look, Search, is_there
 from vctl.scheduler.queueing import Lane, Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
-from vctl.scheduler.victims import Victim, choose, loss_of
+from vctl.scheduler.victims import Victim
 
-BUDGET = 2_000
-"""Steps of one look for a place."""
-MOST_STEPS = 1_500
-"""Steps of one round to find victims, about 20 ms; the next round goes on. A single search has as many.
-
-A step is a virtual node that is looked at. A search that has cost as much asks only what bisection of the levels asks,
-and spares by the place that was found.
-"""
-QUESTION, PER_PIECE = 10, 5
-"""The steps of a question "does it fit?", and more of them for each piece of the gang."""
+MOST_STEPS = 400
+"""Steps of one round to find victims, about 15 ms; the next round goes on."""
 RETRY_NS = 30 * 10**9
 """After so long it is looked again for what nobody tells: room that comes back from elsewhere."""
+LOOK_NS = 2 * 10**9
+"""So long a look at who runs, and what they would lose, is good for further searches."""
+MOST_RESTARTS = 3
+"""After so many a search is a rough one, which is done before the state changes again."""
 
 NOBODY, NOT_EVEN_ALL, LEAVING_DO = "nobody", "not even all", "leaving do"
 """Why nobody is ended: there is nobody; all would not be enough; those who leave anyway are."""
@@ -53,7 +48,14 @@ class Preemptor:
     """The preemptions of one round. ``begun`` are jobs that started in it: these are nobody's victims."""
 
     def __init__(
-        self, ledger: Ledger, running: Running, holds: Holds, now_ns: int, *, active: bool = True
+        self,
+        ledger: Ledger,
+        running: Running,
+        holds: Holds,
+        now_ns: int,
+        *,
+        active: bool = True,
+        steps: int | None = None,
     ) -> None:
         self.ledger = ledger
         self.running = running
@@ -66,8 +68,7 @@ class Preemptor:
         self.unsearched = False
         """Whether something is left for the next round."""
         self._active = active
-        self._left = MOST_STEPS
-        self._looks: dict[str, _Look] = {}
+        self._most = self._left = MOST_STEPS if steps is None else steps
 
     def count(self, job: PendingJob) -> None:
         """A job starts in this round: nothing is kept for it any more, and it is nobody's victim."""
@@ -93,9 +94,10 @@ class Preemptor:
             self.unsearched = True
             return False
         with self.holds.lifted(list(self.holds.earmarks)):
-            walls = [one for one in reserved() if one.job_id not in self.holds.earmarks]
-            kept = [*self.holds.out_of_reach(job), *(part for one in walls for part in parts_of(one.placed))]
-            found = self._search(queue, job, kept)
+            found = self._search(queue, job, lambda: self._kept(job, reserved()))
+        if found is None:
+            self.unsearched = True
+            return False
         if not isinstance(found, Preempt):
             lane.futile = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
             queue.note_again(lane.futile[-1])
@@ -103,6 +105,10 @@ class Preemptor:
         self.found.append(found)
         self.holds.put(found.earmark)
         return True
+
+    def _kept(self, job: PendingJob, reserved: Sequence[Reservation]) -> Kept:
+        walls = [one for one in reserved if one.job_id not in self.holds.earmarks]
+        return self.holds.out_of_reach(job), [part for one in walls for part in parts_of(one.placed)]
 
     def lapse(self, job: PendingJob) -> None:
         """What is kept for a job ends if nobody is awaited for it: it still does not fit."""
@@ -122,82 +128,97 @@ class Preemptor:
     def _stamp(self, found: str, queue: Queue, job: PendingJob) -> tuple[object, int]:
         """What a verdict depends on, and until when it is believed at most."""
         parent_id, running = queue.parent_id, self.running
-        common = (self.ledger.versions.get(parent_id, 0), queue.earmarkings)
+        limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
+        common = (self.ledger.versions.get(parent_id, 0), queue.earmarkings, limits)
         if found == NOT_EVEN_ALL:  # who ends of lower priority was counted on
             return (*common, running.ends_from(parent_id, job.priority)), self.now_ns + RETRY_NS
         if found == LEAVING_DO:
             return (*common, running.leavings), self.now_ns + RETRY_NS
         return (*common, running.version(parent_id), queue.growths), self.now_ns + RETRY_NS
 
-    def _search(self, queue: Queue, job: PendingJob, kept: Sequence[Part]) -> Preempt | str:
-        """Whom to end for a job, or why nobody."""
-        look = self._look_at(job.parent_id)
+    def _search(self, queue: Queue, job: PendingJob, kept: Callable[[], Kept]) -> Preempt | str | None:
+        """Whom to end for a job, or why nobody; None when there is more to do in the next round."""
+        one, restarts = queue.search, 0
+        if one is not None and one.job != job:
+            one = queue.search = queue.look = None  # what is left of that search is in it
+        while True:
+            if one is None:
+                one = queue.search = self._begin(queue, job, kept(), restarts)
+            is_done, steps = one.go_on(self._left, alone=self._left == self._most)
+            self._left -= steps
+            if not is_done:
+                self._left = 0  # this one goes on first
+                return None
+            queue.search = None
+            is_same = one.look.state == self._state(queue)
+            if one.found is not None and one.found.victims:
+                is_whole = queue.growths == one.look.growths or one.restarts >= MOST_RESTARTS
+                if is_whole and (found := self._preempt(job, one.found, kept())) is not None:
+                    return found
+                if is_same and one.look.maker is self:
+                    return NOT_EVEN_ALL
+            elif is_same:
+                if not one.has_candidates:
+                    return NOBODY
+                return NOT_EVEN_ALL if one.found is None else LEAVING_DO
+            restarts, one, queue.look = one.restarts + 1, None, None  # something has changed since it began
+
+    def _begin(self, queue: Queue, job: PendingJob, kept: Kept, restarts: int) -> Search:
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
-        always = frozenset(n for n in look.parts if n in taken or n in self.running.leaving)
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
-        candidates = [
-            one
-            for one in look.victims
-            if one.job.priority < job.priority
-            and one.job.started_at_ns <= latest_ns
-            and one.job.job_id not in always
-        ]
-        self._left -= 1
-        if not candidates:
-            return NOBODY
-        emptied, before = look.emptied, look.emptied.steps
-        emptied.keep(kept)
+        running, begun = self.running, self.begun
 
-        def has_cost_enough() -> bool:
-            return emptied.steps - before >= MOST_STEPS
+        def leaves(job_id: int) -> bool:
+            return job_id in taken or job_id in running.leaving or job_id not in running.jobs
 
-        chosen = choose(
-            candidates, lambda some: emptied.place(job, some | always) is not None, has_cost_enough
-        )
-        is_rough = has_cost_enough()
-        gone = always | {one.job.job_id for one in chosen or ()}
-        placed = emptied.place(job, gone) if chosen else None
-        if chosen and placed is not None and is_rough:
-            needed = emptied.needed(placed, chosen)
-            fewer = always | {one.job.job_id for one in needed}
-            if (again := emptied.place(job, fewer)) is not None:
-                chosen, gone, placed = needed, fewer, again
-        self._left -= emptied.steps - before
-        if not chosen:
-            return NOT_EVEN_ALL if chosen is None else LEAVING_DO
-        if placed is None:
-            return NOBODY
-        pieces = parts_of(placed)
-        spots = {vnode_id for vnode_id, _ in pieces}
-        earmark = Earmark(
-            job.job_id, job.submission_id, job.priority, job.parent_id, pieces,
-            frozenset(n for n in gone if not spots.isdisjoint(part[0] for part in look.parts[n])),
-        )  # fmt: skip
-        return Preempt(job, tuple(sorted(chosen, key=lambda one: one.job.job_id)), earmark)
+        def may_end(one: Victim) -> bool:
+            return (
+                one.job.priority < job.priority
+                and one.job.started_at_ns <= latest_ns
+                and running.jobs.get(one.job.job_id) == one.job
+                and one.job.job_id not in begun
+            )
 
-    def _look_at(self, parent_id: str) -> _Look:
-        """Who runs in a cluster and what it would return; looked up once, and again after a start."""
-        look = self._looks.get(parent_id)
-        if look is None or look.begun != len(self.begun):
+        look = queue.look
+        if look is None or look.growths != queue.growths or self.now_ns - look.made_ns > LOOK_NS:
             jobs = [
-                one
-                for one in self.running.of_parent.get(parent_id, {}).values()
-                if one.job_id not in self.begun
+                one for one in running.of_parent.get(queue.parent_id, {}).values() if one.job_id not in begun
             ]
-            total = self.ledger.total(parent_id)
-            parts = {one.job_id: returned_by(self.ledger, self.running, one) for one in jobs}
-            victims = [
-                Victim(
-                    one,
-                    loss_of(self.now_ns - one.started_at_ns, (part.amounts for _, part in held), total),
-                    min(vnode_id for vnode_id, _ in held),
-                )
-                for one in jobs
-                if (held := parts[one.job_id])
-            ]
-            look = _Look(len(self.begun), parts, victims, Emptied(self.ledger, parent_id, parts))
-            self._looks[parent_id] = look
-        return look
+            emptied = Emptied(self.ledger, running, queue.parent_id, jobs)
+            look = queue.look = Look(self.now_ns, queue.growths, self._state(queue), self, emptied, [])
+            self._left -= emptied.cost
+        return Search(job, look, may_end, leaves, kept, restarts)
+
+    def _state(self, queue: Queue) -> object:
+        """As long as this is the same, nobody has started or ended there and nothing has come free."""
+        return (
+            queue.growths, self.running.version(queue.parent_id), self.running.leavings, len(self.begun),
+            self.ledger.versions.get(queue.parent_id, 0),
+        )  # fmt: skip
+
+    def _preempt(self, job: PendingJob, choice: Choice, kept: Kept) -> Preempt | None:
+        """What a search has found, if it is still right."""
+        running = self.running
+        taken = {victim.job.job_id for one in self.found for victim in one.victims}
+        for victim in choice.victims:
+            job_id = victim.job.job_id
+            if (
+                running.jobs.get(job_id) != victim.job
+                or job_id in running.leaving
+                or job_id in taken | self.begun
+            ):
+                return None
+        returned = {
+            n: returned_by(self.ledger, running, running.jobs[n]) for n in choice.gone if n in running.jobs
+        }
+        if not is_there(self.ledger, choice, returned, kept):
+            return None
+        spots = {vnode_id for vnode_id, _ in choice.seat.parts}
+        awaited = {n for n, parts in returned.items() if not spots.isdisjoint(part[0] for part in parts)}
+        earmark = Earmark(
+            job.job_id, job.submission_id, job.priority, job.parent_id, choice.seat.parts, frozenset(awaited)
+        )
+        return Preempt(job, choice.victims, earmark) if earmark.stands(self.ledger) else None
 
     def _young_ns(self, queue: Queue, job: PendingJob) -> int | None:
         """When the next job of lower priority will have run long enough."""
@@ -212,121 +233,3 @@ class Preemptor:
             ),
             default=None,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Who runs in a cluster: ``begun`` is how many jobs had started in the round when it was looked up."""
-
-    begun: int
-    parts: Mapping[int, Sequence[Part]]
-    victims: Sequence[Victim]
-    emptied: Emptied
-
-
-class Emptied:
-    """A cluster as if some of its running jobs had gone; what is kept for others stays out of sight."""
-
-    def __init__(self, ledger: Ledger, parent_id: str, parts: Mapping[int, Sequence[Part]]) -> None:
-        self.ledger = ledger
-        self.parts = parts
-        self.kept: dict[str, list[Holding]] = {}
-        self.rooms: dict[str, Room] = {}
-        self.gone: frozenset[int] = frozenset()
-        self.returned: dict[str, dict[int, list[Holding]]] = {}
-        self.index = ledger.index(parent_id).copy()
-        self._last: tuple[int, frozenset[int], Placed | None] | None = None
-        self.steps = 0
-        """What the questions have cost; see ``MOST_STEPS``."""
-
-    def keep(self, kept: Iterable[Part]) -> None:
-        """From now on these, and no others, are out of sight."""
-        before, self.kept, self._last = self.kept, {}, None
-        for vnode_id, holding in kept:
-            if vnode_id in self.ledger.rooms:
-                self.kept.setdefault(vnode_id, []).append(holding)
-        for vnode_id in {**before, **self.kept}:
-            self._refile(vnode_id)
-
-    def place(self, job: PendingJob, gone: frozenset[int]) -> Placed | None:
-        """Where a job would go when those have gone."""
-        if self._last is not None and self._last[:2] == (job.job_id, gone):
-            return self._last[2]
-        self.steps += QUESTION + PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
-        for vnode_id in self._let_go(gone):
-            self._refile(vnode_id)
-        found = place_on(ground_with(self.ledger, self.index, self.rooms), job.spec, job.entry, budget=BUDGET)
-        self._last = (job.job_id, gone, found if isinstance(found, Placed) else None)
-        return self._last[2]
-
-    def needed(self, placed: Placed, chosen: Sequence[Victim]) -> list[Victim]:
-        """Those of them who have to go for this very place; the highest priority is spared first, then most work."""
-        pieces: dict[str, list[Piece]] = {}
-        for piece in placed.pieces:
-            pieces.setdefault(piece.parent_vnode_id, []).append(piece)
-        rooms = {vnode_id: self.rooms.get(vnode_id, self.ledger.rooms[vnode_id]) for vnode_id in pieces}
-        left = {vnode_id: _left_by(rooms[vnode_id], some) for vnode_id, some in pieces.items()}
-        found: list[Victim] = []
-        for one in sorted(chosen, key=lambda one: (-one.job.priority, -one.loss, one.job.job_id)):
-            held: dict[str, Holding] = {}
-            for vnode_id, holding in self.parts[one.job.job_id]:
-                if vnode_id in pieces:
-                    held[vnode_id] = merged(held.get(vnode_id, EMPTY), holding)
-            beside = {
-                vnode_id: room
-                for vnode_id, holding in held.items()
-                if within(holding.amounts, left[vnode_id])
-                and (room := _with(rooms[vnode_id], holding, pieces[vnode_id])) is not None
-            }
-            if len(beside) < len(held):
-                found.append(one)
-                continue
-            for vnode_id, room in beside.items():
-                rooms[vnode_id] = room
-                left[vnode_id] = _left_by(room, pieces[vnode_id])
-        return found
-
-    def _let_go(self, gone: frozenset[int]) -> dict[str, None]:
-        """Take over who has gone; the virtual nodes where that makes a difference."""
-        changed: dict[str, None] = {}
-        for job_id in sorted(self.gone ^ gone):
-            for vnode_id, holding in self.parts[job_id]:
-                there = self.returned.setdefault(vnode_id, {})
-                if job_id in gone:
-                    there.setdefault(job_id, []).append(holding)
-                else:
-                    there.pop(job_id, None)
-                changed[vnode_id] = None
-        self.gone = gone
-        return changed
-
-    def _refile(self, vnode_id: str) -> None:
-        self.steps += 1
-        room = self.ledger.rooms[vnode_id].copy()
-        for holdings in self.returned.get(vnode_id, {}).values():
-            for holding in holdings:
-                room.give_back(holding)
-        if not room.is_overdrawn():
-            for holding in self.kept.get(vnode_id, ()):
-                room.take_most(holding)
-        self.rooms[vnode_id] = room
-        self.ledger.file(self.index, vnode_id, room)
-
-
-def _left_by(room: Room, pieces: Iterable[Piece]) -> dict[str, int]:
-    """What pieces leave free of a room."""
-    return subtract(room.free, total(piece.holding.amounts for piece in pieces))
-
-
-def _with(room: Room, holding: Holding, pieces: Sequence[Piece]) -> Room | None:
-    """The room when somebody holds this in it, if the pieces find place beside that."""
-    if not room.fits_exactly(holding) or any(piece.whole for piece in pieces):
-        return None
-    taken = room.copy()
-    taken.take_exactly(holding)
-    trial = taken.copy()
-    for piece in pieces:
-        if not trial.fits(piece.holding.amounts):
-            return None
-        trial.take(piece.holding.amounts)
-    return taken

@@ -27,6 +27,7 @@ MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
 
 if TYPE_CHECKING:
+    from vctl.scheduler.preemption_search import Look, Search
     from vctl.scheduler.shared_reservations import Shared
 
 LaneKey = tuple[str, int, int]
@@ -122,6 +123,9 @@ class Queue:
         """How often something came free."""
         self.earmarkings = 0
         """How often the earmarks have changed."""
+        self.look: Look | None = None
+        self.search: Search | None = None
+        """Of preemption: who ran at the last look, and the search that goes on in the next round."""
         self.again_ns: int | None = None
         """When a running job may be ended that has not run long enough yet."""
 
@@ -331,6 +335,7 @@ class Queue:
 
     def forget_verdicts(self) -> None:
         """Judge every shape anew."""
+        self.growths += 1
         for shape in self.shapes.values():
             shape.blocked = shape.before = None
             shape.reach = frozenset()

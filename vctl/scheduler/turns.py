@@ -99,8 +99,9 @@ class Turn:
             start, found = self._try_beside(outer, job, shape, binding, reach)
             if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
                 start = self._take(start_of(self.ledger, job, seated))
-            if start is None and (seated := self.preemptor.holds.seat(job)) is not None:
-                start = self._take(start_of(self.ledger, job, seated))
+            if start is None and (nominated := self.preemptor.holds.seat(job)) is not None:
+                growth, placed = nominated
+                start = self._take(start_of(self.ledger, job, placed, growth))
             if start is not None:
                 self._count(start)
         if reach:

@@ -2,12 +2,16 @@
 
 The question "does it fit when these have gone?" is the caller's; more of them gone never hurts it. The caller also
 says when the search has cost enough: from then on only the levels of priority are told apart, by bisection.
+
+A search is a generator: it stops wherever a question does, and says what comes next will cost, so that the caller may
+go on later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from vctl.core import resources as rs
 from vctl.core.jobs import RunningJob
@@ -17,6 +21,8 @@ MOST_EXACT = 12
 """So many candidates of one level are compared in all combinations."""
 MOST_AT_FIRST = 64
 """If so many of the cheapest are not enough, it is asked whether all are."""
+SORTED = 20
+"""So many candidates are put in order in a step."""
 MOST_QUESTIONS = 1_000
 """Questions that one choice may cost; then what is known to do is taken."""
 
@@ -31,7 +37,10 @@ class Victim:
     """The first virtual node on which it holds something."""
 
 
-Fits = Callable[[frozenset[int]], bool]
+Answer = TypeVar("Answer")
+Work = Generator[int, None, Answer]
+"""Work that can be put off at every step: it says how many steps come next. Its answer comes last."""
+Fits = Callable[[frozenset[int]], Work[bool]]
 """Whether it fits when the jobs with these numbers have gone."""
 
 
@@ -46,9 +55,9 @@ class _Asked:
     def is_spent(self) -> bool:
         return len(self._known) >= MOST_QUESTIONS or self._has_cost_enough()
 
-    def __call__(self, gone: frozenset[int]) -> bool:
+    def __call__(self, gone: frozenset[int]) -> Work[bool]:
         if gone not in self._known:
-            self._known[gone] = self._fits(gone)
+            self._known[gone] = yield from self._fits(gone)
         return self._known[gone]
 
 
@@ -62,7 +71,7 @@ def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
 
 def choose(
     candidates: Sequence[Victim], fits: Fits, has_cost_enough: Callable[[], bool] = lambda: False
-) -> list[Victim] | None:
+) -> Work[list[Victim] | None]:
     """Who has to go; None when it would not help even if all went, an empty list when nobody has to.
 
     From the highest level of priority down: least work lost on the level, counting all those below it as gone; equals
@@ -71,8 +80,7 @@ def choose(
     A search that has cost enough asks a question more for each halving of the levels, and takes a level whole.
     """
     asked = _Asked(fits, has_cost_enough)
-    if asked(frozenset()):
-        return []
+    yield len(candidates) // SORTED
     levels: dict[int, list[Victim]] = {}
     for one in candidates:
         levels.setdefault(one.job.priority, []).append(one)
@@ -80,7 +88,9 @@ def choose(
     below = [frozenset[int]()]  # those of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
-    top = _enough(order, asked)
+    if (yield from asked(frozenset())):
+        return []
+    top = yield from _enough(order, asked)
     if top is None:
         return None
     chosen: list[Victim] = []
@@ -89,41 +99,45 @@ def choose(
         low, high = -1, top  # how many of the lowest levels it takes
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if asked(fixed | below[middle]) else (middle, high)
+            does = yield from asked(fixed | below[middle])
+            low, high = (low, middle) if does else (middle, high)
         if high == 0:
             return chosen
         if asked.is_spent():
             return chosen + [one for level in order[:high] for one in level]
-        chosen += _least(order[high - 1], fixed | below[high - 1], asked)
+        chosen += yield from _least(order[high - 1], fixed | below[high - 1], asked)
         if asked.is_spent():
             return chosen + [one for level in order[: high - 1] for one in level]
         top = high - 1
 
 
-def _enough(order: list[list[Victim]], asked: _Asked) -> int | None:
+def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
     """A number of lowest levels that are enough, by asking for few first; None when not even all are."""
     line = [
         (number, one) for number, level in enumerate(order, 1) for one in sorted(level, key=lambda v: v.loss)
     ]
     size = 0
-    while not asked(_numbers([one for _, one in line[:size]])):
+    while not (yield from asked(_numbers([one for _, one in line[:size]]))):
         if size == len(line):
             return None
         size = min(2 * size or 1, len(line)) if size < MOST_AT_FIRST and not asked.is_spent() else len(line)
     return line[size - 1][0] if size else 0
 
 
-def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> list[Victim]:
+def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
     """The cheapest of a level that have to go beside those that are gone; all of them together do."""
     by_loss = sorted(level, key=lambda one: -one.loss)
-    found = [_without_needless(order, gone, asked) for order in (by_loss, _by_place(level))]
-    best = min(found, key=lambda some: _price(level, some))
+    first = yield from _without_needless(by_loss, gone, asked)
+    second = yield from _without_needless(_by_place(level), gone, asked)
+    best = min((first, second), key=lambda some: _price(level, some))
     bound = sum(one.loss for one in best)
     worth = [one for one in level if one.loss <= bound]
-    return best if len(worth) > MOST_EXACT else _exactly(worth, gone, asked) or best
+    if len(worth) > MOST_EXACT:
+        return best
+    return (yield from _exactly(worth, gone, asked)) or best
 
 
-def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> list[Victim]:
+def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
     """Spare one after the other in this order, where it still fits; as many at once as possible."""
     kept: list[Victim] = []
     rest = order
@@ -133,7 +147,7 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
             return kept + rest
         last, low, high = 0, -1, size  # the last ``high`` of the rest are enough, the last ``low`` are not
         while high - low > 1:
-            does = asked(fixed | _numbers(rest[size - last :]))
+            does = yield from asked(fixed | _numbers(rest[size - last :]))
             low, high = (low, last) if does else (last, high)
             last = min(2 * last or 1, (low + high) // 2)  # few are asked for first: that changes little
         if high == 0:
@@ -151,7 +165,7 @@ def _by_place(level: list[Victim]) -> list[Victim]:
     return sorted(level, key=lambda one: (-total[one.place], one.place, -one.loss))
 
 
-def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> list[Victim] | None:
+def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim] | None]:
     """The first combination in the order of price that does; None when the questions are used up.
 
     A combination that does not do is filled up until nothing more can be added: all parts of that fail as well
@@ -168,10 +182,10 @@ def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> list[V
             continue
         if asked.is_spent():
             return None
-        if asked(gone | _numbers(_members(level, mask))):
+        if (yield from asked(gone | _numbers(_members(level, mask)))):
             return _members(level, mask)
         for bit in (1 << n for n in range(len(level)) if not mask >> n & 1):
-            if not asked(gone | _numbers(_members(level, mask | bit))):
+            if not (yield from asked(gone | _numbers(_members(level, mask | bit)))):
                 mask |= bit  # noqa: PLW2901  # it grows to the largest that fails
         failing.append(mask)
     return None

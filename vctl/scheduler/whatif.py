@@ -28,6 +28,8 @@ from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """A scheduler goes on at once after a full round; a job that would start later than this is not counted as started."""
+MOST_SEARCHED = 20_000
+"""Steps of the search for jobs to end, in one trial: it does not go on later."""
 MOST_WORK = 600
 """Work units of one question; a trial costs one, and more where the queue or the cluster is large."""
 
@@ -249,8 +251,9 @@ class Trial:
     def decide(self, *, preempts: bool) -> Plan:
         """One round."""
         return decide(
-            self.ledger, self.queues, self.tasks, now_ns=self.now_ns, running=self.running, preempts=preempts
-        )
+            self.ledger, self.queues, self.tasks,
+            now_ns=self.now_ns, running=self.running, preempts=preempts, search_steps=MOST_SEARCHED,
+        )  # fmt: skip
 
     def begin(self, plan: Plan) -> None:
         """Carry out what a round decided."""
