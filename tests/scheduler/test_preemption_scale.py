@@ -17,7 +17,8 @@ from vctl.core.queue_policy import SECOND
 from vctl.scheduler import preemption
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.preemption import MOST_STEPS
-from vctl.scheduler.preemption_search import PER_PIECE, QUESTION, SEARCH_STEPS, Emptied, Search
+from vctl.scheduler.preemption_search import SEARCH_STEPS, Search
+from vctl.scheduler.preemption_trial import PER_PIECE, QUESTION, Emptied
 from vctl.scheduler.victims import Answer, Work
 
 pytestmark = spec("8.preemption", "18.budgets")

@@ -14,7 +14,8 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.scheduler.earmarks import Earmark, Holds, parts_of
 from vctl.scheduler.elasticity import growing
-from vctl.scheduler.preemption_search import Choice, Emptied, Kept, Look, Search, is_there
+from vctl.scheduler.preemption_search import Choice, Kept, Look, Search, is_there
+from vctl.scheduler.preemption_trial import Emptied
 from vctl.scheduler.queueing import Lane, Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by

@@ -1,0 +1,253 @@
+"""A cluster, and those from which it grows, as if some of its running jobs had gone; on a copy.
+
+All work is done in steps that can be put off; a step is a virtual node that is looked at, about 30 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import EMPTY, Amounts, Holding, Room, merged, subtract, total, within
+from vctl.scheduler.earmarks import Earmark, Part, parts_of
+from vctl.scheduler.elasticity import Grow, growing, revert_growth, suppliers
+from vctl.scheduler.gang_growth import find_with_growth, place_with_growth
+from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.running import Running, returned_by
+from vctl.scheduler.victims import Victim, Work
+
+BUDGET = 2_000
+"""Steps of one look for a place."""
+QUESTION, PER_PIECE = 8, 2
+"""The steps of a question "does it fit?", and more of them for each piece of the gang."""
+COPIED, GROWING, JOBS = 12, 6, 64
+"""So many virtual nodes are copied in a step, and looked at as candidates for growth; so many jobs at a time."""
+PER_JOBS = 16
+"""The steps of so many jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place, and what it takes of the virtual nodes that there are now: also of those above its cluster."""
+
+    placed: Placed
+    parts: tuple[Part, ...]
+
+
+class Emptied:
+    """A cluster, and those from which it grows, as if some of its running jobs had gone; on a copy."""
+
+    def __init__(self, ledger: Ledger, running: Running, parent_id: str, jobs: Iterable[RunningJob]) -> None:
+        self.ledger = ledger.part(suppliers(ledger, parent_id))
+        self.parent_id = parent_id
+        self.grows = len(growing(ledger, parent_id)) > 0
+        self.jobs = {job.job_id: job for job in jobs}
+        self.parts: dict[int, list[Part]] = {
+            n: returned_by(ledger, running, job) if job.cluster_id == parent_id else []
+            for n, job in self.jobs.items()
+        }
+        """What each of them returns; complete after ``collect``."""
+        self.cost = len(self.ledger.rooms) // COPIED + 1
+        """What the copy has cost."""
+        self.is_filled = False
+        self._bare = dict(self.ledger.rooms)
+        self._kept: dict[str, list[Holding]] = {}
+        self._promised: list[Earmark] = []
+        self._gone: frozenset[int] = frozenset()
+        self._returned: dict[str, dict[int, list[Holding]]] = {}
+        self._asked: tuple[int, Headcount] | None = None
+
+    def collect(self) -> Work[None]:
+        """Note what the jobs hold, by the copy."""
+        job_of = {job.cluster_id: n for n, job in self.jobs.items() if job.cluster_id != self.parent_id}
+        seen = 0
+        for slot_id in self.ledger.members[self.parent_id]:
+            for child_id in self.ledger.children[slot_id]:
+                child = self.ledger.vnodes[child_id]
+                if (job_id := job_of.get(child.cluster_id)) is not None:
+                    self.parts[job_id].append((slot_id, child.holding))
+                    seen += 1
+            if seen >= JOBS:
+                seen = 0
+                yield PER_JOBS
+
+    def keep(self, earmarks: Iterable[Earmark], walls: Iterable[Part]) -> Work[None]:
+        """From now on these, and no others, are out of sight."""
+        before, self._kept = self._kept, {}
+        for one in self._promised:
+            self._promise(one, -1)
+        self._promised = []
+        parts = list(walls)
+        for one in earmarks:
+            parts += one.pieces
+            if any(self._is_above(vnode_id) for vnode_id, _ in one.pieces) and one.stands(self.ledger):
+                self._promise(one, 1)
+                self._promised.append(one)
+        for vnode_id, holding in parts:
+            if vnode_id in self._bare:
+                self._kept.setdefault(vnode_id, []).append(holding)
+        for vnode_id in {**before, **self._kept}:
+            yield 1
+            self._refile(vnode_id)
+
+    def fits(self, job: PendingJob, gone: frozenset[int]) -> Work[bool]:
+        """Whether a job has a place when those have gone, growth included."""
+        yield from self._let_go(gone)
+        yield QUESTION
+        if self._asked is None or self._asked[0] != job.job_id:
+            self._asked = (job.job_id, Headcount(job.spec))
+        count, index = self._asked[1], self.ledger.index(self.parent_id)
+        enough = count.is_met(count.within(index.classes.values()))
+        if enough and not count.is_exact(job.entry):
+            yield _price(job)
+            enough = isinstance(
+                place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET), Placed
+            )
+        if enough or not self.grows:
+            return enough
+        yield _price(job) + len(self._bare) // GROWING
+        found = find_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        return isinstance(found, tuple)
+
+    def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
+        """Where a job would go then."""
+        yield from self._let_go(gone)
+        yield QUESTION + _price(job)
+        placed = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        if isinstance(placed, Placed):
+            return Seat(placed, parts_of(placed))
+        if not self.grows:
+            return None
+        yield _price(job) + len(self._bare) // GROWING
+        found = place_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        return Seat(found[1], self._taken(*found)) if isinstance(found, tuple) else None
+
+    def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
+        """What a place and the growth for it take of the virtual nodes that there were; the growth is taken back."""
+        rooms = self.ledger.rooms
+        for piece in placed.pieces:
+            rooms[piece.parent_vnode_id].take_exactly(piece.holding)
+        slots = {piece.parent_vnode_id for piece in placed.pieces}
+        slots |= {
+            vnode_id for step in steps for vnode_id in (step.after.vnode_id, step.after.parent_id or "")
+        }
+        slots -= {step.after.vnode_id for step in steps if step.before is None}
+        after = {vnode_id: rooms[vnode_id].copy() for vnode_id in sorted(slots)}
+        for piece in placed.pieces:
+            rooms[piece.parent_vnode_id].give_back(piece.holding)
+        for step in reversed(steps):
+            revert_growth(self.ledger, step)
+        found = ((vnode_id, _less(rooms[vnode_id], room)) for vnode_id, room in after.items())
+        return tuple((vnode_id, holding) for vnode_id, holding in found if any(holding.amounts.values()))
+
+    def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
+        """Those of them who have to go for this very place; the highest priority is spared first, then most work."""
+        wanted: dict[str, list[Amounts]] = {}
+        for vnode_id, holding in seat.parts:
+            wanted.setdefault(vnode_id, []).append(holding.amounts)
+        whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
+        rooms = {vnode_id: self.ledger.rooms[vnode_id] for vnode_id in wanted}
+        left = {vnode_id: _left_by(rooms[vnode_id], some) for vnode_id, some in wanted.items()}
+        found: list[Victim] = []
+        for one in sorted(chosen, key=lambda one: (-one.job.priority, -one.loss, one.job.job_id)):
+            yield 1
+            held: dict[str, Holding] = {}
+            for vnode_id, holding in self.parts[one.job.job_id]:
+                if vnode_id in wanted:
+                    held[vnode_id] = merged(held.get(vnode_id, EMPTY), holding)
+            beside = {
+                vnode_id: room
+                for vnode_id, holding in held.items()
+                if vnode_id not in whole
+                and within(holding.amounts, left[vnode_id])
+                and (room := _with(rooms[vnode_id], holding, wanted[vnode_id])) is not None
+            }
+            if len(beside) < len(held):
+                found.append(one)
+                continue
+            for vnode_id, room in beside.items():
+                rooms[vnode_id] = room
+                left[vnode_id] = _left_by(room, wanted[vnode_id])
+        return found
+
+    def _promise(self, earmark: Earmark, sign: int) -> None:
+        if (growth := earmark.growth(self.ledger)) is not None:
+            growth.promise(self.ledger, sign)
+
+    def _is_above(self, vnode_id: str) -> bool:
+        return vnode_id in self._bare and self.ledger.vnodes[vnode_id].cluster_id != self.parent_id
+
+    def _let_go(self, gone: frozenset[int]) -> Work[None]:
+        """Take over who has gone."""
+        changed: dict[str, None] = {}
+        before, self._gone = self._gone, gone
+        for number, job_id in enumerate(sorted(before ^ gone)):
+            for vnode_id, holding in self.parts[job_id]:
+                there = self._returned.setdefault(vnode_id, {})
+                if job_id in gone:
+                    there.setdefault(job_id, []).append(holding)
+                else:
+                    there.pop(job_id, None)
+                changed[vnode_id] = None
+            if number % JOBS == 0:
+                yield 1
+        for vnode_id in changed:
+            yield 1
+            self._refile(vnode_id)
+
+    def _refile(self, vnode_id: str) -> None:
+        room = self._bare[vnode_id].copy()
+        for holdings in self._returned.get(vnode_id, {}).values():
+            for holding in holdings:
+                room.give_back(holding)
+        if not room.is_overdrawn():
+            for holding in self._kept.get(vnode_id, ()):
+                room.take_most(holding)
+        self.ledger.put_room(vnode_id, room)
+
+
+def _price(job: PendingJob) -> int:
+    return PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
+
+
+def _less(before: Room, after: Room) -> Holding:
+    """What is free in a room and no longer in the other."""
+    instances: dict[str, dict[int, int]] = {}
+    amounts = {n: a - after.free.get(n, 0) for n, a in before.free.items() if a > after.free.get(n, 0)}
+    for name, shares in before.instances.items():
+        later = after.instances.get(name, {})
+        taken = {
+            index: share - later.get(index, 0)
+            for index, share in shares.items()
+            if share > later.get(index, 0)
+        }
+        amounts[name] = sum(taken.values())
+        instances[name] = taken
+    amounts = {name: amount for name, amount in amounts.items() if amount}
+    return Holding(
+        amounts,
+        {n: shares for n, shares in instances.items() if shares},
+        tuple(sorted(before.cores - after.cores)),
+    )
+
+
+def _left_by(room: Room, wanted: Iterable[Amounts]) -> dict[str, int]:
+    """What is free of a room beside these."""
+    return subtract(room.free, total(wanted))
+
+
+def _with(room: Room, holding: Holding, wanted: Sequence[Amounts]) -> Room | None:
+    """The room when somebody holds this in it, if all that is wanted finds place beside that."""
+    if not room.fits_exactly(holding):
+        return None
+    taken = room.copy()
+    taken.take_exactly(holding)
+    trial = taken.copy()
+    for amounts in wanted:
+        if not trial.fits(amounts):
+            return None
+        trial.take(amounts)
+    return taken
