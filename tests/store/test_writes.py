@@ -48,8 +48,6 @@ clusters.delete clusters change
 clusters.delete leases cascade
 clusters.delete vnodes cascade
 clusters.delete_vnode vnodes change
-clusters.insert clusters change
-clusters.insert_vnode vnodes change
 clusters.set_detached clusters change
 clusters.set_removing clusters change
 clusters.update clusters change
@@ -73,17 +71,12 @@ jobs.delete tasks cascade
 jobs.delete_over {} change
 jobs.insert job_launches cascade
 jobs.insert jobs change
-jobs.mark_ended jobs change
-jobs.mark_requeued jobs change
-jobs.mark_started jobs change
 jobs.request_stop jobs change
-jobs.set_master_port jobs change
-jobs.set_outcome jobs change
 nodes.beat nodes observed
 nodes.delete nodes change
 nodes.insert nodes change
-nodes.remember_devices nodes observed
 nodes.move nodes change
+nodes.remember_devices nodes observed
 nodes.set_total nodes change
 objects.drop objects change
 objects.drop promises cascade
@@ -94,7 +87,6 @@ objects.insert objects change
 objects.insert_copies objects cascade
 objects.lose objects change
 objects.promise promises change
-preemptions.count_preemption jobs change
 preemptions.delete preemptions change
 preemptions.delete_earmark earmarks change
 preemptions.delete_earmark jobs derived
@@ -107,10 +99,6 @@ provider.finish provider_requests change
 provider.insert provider_requests change
 repair.set_aside set_aside change
 repair.set_aside {} change
-runs.end runs change
-runs.insert runs change
-runs.mark_launched runs change
-runs.mark_stopping runs change
 runs.mark_warned runs change
 runs.never_again runs change
 runs.strip runs change

@@ -88,7 +88,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs, as far as deciding about others needs it.
+    """A job that runs: what deciding about others needs of it, and what its end depends on.
 
     ``cluster_id`` is its own cluster or, when it shares the parent, the parent's; ``run_id`` is its first process.
     """
@@ -103,6 +103,29 @@ class RunningJob:
     submission_id: str = ""
     priority: int = 0
     started_at_ns: int = 0
+    attempt: int = 0
+    preemptions: int = 0
+    """How many of its attempts were ended for others."""
+    array_id: str | None = None
+    array_index: int | None = None
+    per_node: bool = False
+    master_port: int | None = None
+    """Where the members of a gang meet in this attempt."""
+    rules: str = "{}"
+    """What is to be done when it ends, as JSON: retries, the warning signal."""
+    grace_s: float = 0.0
+    message: str | None = None
+    """The words of who stopped it."""
+    stop_requested_at: int | None = None
+    stop_reason: str | None = None
+    stop_grace_s: float | None = None
+    outcome: tuple[str, str | None, int | None, str | None] | None = None
+    """How its entrypoint ended, while what it started is still being ended: status, reason, exit code, message."""
+
+    @property
+    def grace_now_s(self) -> float:
+        """What its processes get between the signal and the kill."""
+        return self.grace_s if self.stop_grace_s is None else self.stop_grace_s
 
     @classmethod
     def begun(cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int) -> RunningJob:

@@ -257,6 +257,13 @@ class Ledger:
         """All virtual nodes of a cluster, by id."""
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
 
+    def below(self, cluster_id: str) -> list[str]:
+        """All clusters below one, parents first."""
+        found = sorted(self.subclusters.get(cluster_id, ()))
+        for one in found:  # grows on the way
+            found += sorted(self.subclusters.get(one, ()))
+        return found
+
     def total(self, cluster_id: str) -> dict[str, int]:
         """What a cluster has on nodes that are not dead."""
         return rs.total(self._counted(cluster_id))

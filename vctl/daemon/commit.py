@@ -8,18 +8,19 @@ from collections.abc import Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.jobs import Run, RunningJob
+from vctl.core.jobs import Run
 from vctl.daemon import gangs
 from vctl.daemon.mirror import Mirror
+from vctl.engine.changes import JobStarted, RunStarted
 from vctl.ops.growth import write_growth
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart
-from vctl.store import clusters, jobs, objects, runs, shapes, tasks
-from vctl.store.rows import dumps, loads
-from vctl.store.store import Store
+from vctl.store import jobs, objects, rows, shapes, tasks
+from vctl.store.rows import loads
+from vctl.store.store import Row, Store
 
 
 def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
@@ -28,6 +29,7 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
     all_came = True
     with store.transaction():
         mirror.follow(store)  # inside the write lock: from here on nobody changes anything
+        waiting = jobs.waiting(store, [start.job.job_id for start in plan.starts]) if plan.starts else {}
         for start in plan.starts:
             parent = mirror.parent_of.get(start.job.job_id)
             queue = mirror.queues.get(start.job.parent_id)
@@ -37,10 +39,8 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
             if not is_wanted or not pl.still_fits(mirror.ledger, start):
                 all_came = False  # it was stopped or changed meanwhile, or its room was
                 continue
-            run = _start(store, mirror, start)
-            started.append(run)
-            if start.job.per_node:
-                started += gangs.start_members(store, mirror, run)
+            if (row := waiting.get(start.job.job_id)) is not None:
+                started += _start(store, mirror, start, row)
         for task in plan.task_starts:
             is_wanted = task.task.task_id in mirror.task_cluster
             if not is_wanted or not pt.task_still_fits(mirror.ledger, task):
@@ -66,34 +66,34 @@ def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
     return started
 
 
-def _start(store: Store, mirror: Mirror, start: Start) -> Run:
+def _start(store: Store, mirror: Mirror, start: Start, row: Row) -> Sequence[Run]:
+    """Write one gang; its processes, the main one first."""
     job, cluster = start.job, start.cluster
     if cluster is not None:
-        start = dataclasses.replace(
-            start, cluster=dataclasses.replace(cluster, revision=store.next_revision())
-        )
-        assert start.cluster is not None
-        clusters.insert(store, start.cluster, quiet=True)
-        for vnode in start.vnodes:
-            clusters.insert_vnode(store, vnode)
+        cluster = dataclasses.replace(cluster, revision=store.next_revision())
         held = rs.total(vnode.holding.amounts for vnode in start.vnodes)
         node_ids = sorted({vnode.node_id for vnode in start.vnodes})
     else:
         held, node_ids = dict(start.holding.amounts), [start.node_id]
-    attempt = jobs.next_attempt(store, job.job_id)
+    attempt = row["attempt"] + 1
     run = Run(
         f"{job.job_id}.{attempt}.0.{os.urandom(3).hex()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
         start.node_id, start.holding,
     )  # fmt: skip
     _grow(store, mirror, start.growth, None)
-    pl.take(mirror.ledger, start, run.run_id)
-    runs.insert(store, run)
-    jobs.mark_started(store, job.job_id, job.submission_id, start.cluster_id, attempt, node_ids, dumps(held))
+    runs: tuple[Run, ...] = (run,)
+    port = None
+    if job.per_node:
+        vnodes = start.vnodes or gangs.vnodes_of(mirror.ledger, start.cluster_id)
+        runs, port = gangs.members(vnodes, run), gangs.free_port(jobs.master_ports(store))
+    now = store.clock()
+    begun = dataclasses.replace(
+        rows.running(row), cluster_id=start.cluster_id, run_id=run.run_id, started_at_ns=now, attempt=attempt,
+        ends_at_ns=None if job.time_limit_ns is None else now + job.time_limit_ns, message=None, master_port=port,
+    )  # fmt: skip
+    mirror.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
     mirror.preemptions.unmark(store, mirror, job.job_id, "it has started")
-    mirror.dequeue(job.job_id)
-    mirror.add_run(run)
-    mirror.running.put(RunningJob.begun(job, start.cluster_id, run.run_id, store.clock()))
-    return run
+    return runs
 
 
 def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
@@ -106,14 +106,12 @@ def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
         f"{task.task_id}.{attempt}.{os.urandom(3).hex()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
         start.node_id, start.holding, task_id=task.task_id,
     )  # fmt: skip
-    mirror.ledger.charge(run.run_id, start.vnode_id, start.holding)
-    runs.insert(store, run)
+    mirror.emit(store, RunStarted(store.clock(), run))
     if task.inputs_at:
         names = loads(row["inputs"])
         objects.insert_copies(store, task.job_id, names, node_id=run.node_id, cluster_id=run.cluster_id)
     tasks.mark_started(store, task.task_id, vnode_id=start.vnode_id, node_id=start.node_id, attempt=attempt)
     mirror.drop_task(task.task_id)
-    mirror.add_run(run)
     return run
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.daemon import objects, preempting, retrying
+from vctl.daemon import objects, preempting, retrying, windows
 from vctl.daemon.measuring import Left
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
+from vctl.engine.changes import ClusterRemoved, JobEnded, JobEnding, Process, RunEnded, RunSeen
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
-from vctl.store import clusters, jobs, rows, runs, tasks
+from vctl.store import clusters, jobs, tasks
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -45,22 +46,20 @@ class Outcome:
     message: str | None
 
 
-def observed(
-    store: Store, mirror: Mirror, seen: Sequence[tuple[Run, StartRecord]], ended: Iterable[Ended]
-) -> None:
+def observed(store: Store, mirror: Mirror, seen: Mapping[str, StartRecord], ended: Collection[Ended]) -> None:
     """Record processes that were seen to start and to end, jobs that are over, and what they return."""
     with store.transaction():
         mirror.follow(store)
-        for run, start in seen:
-            runs.mark_launched(
-                store, run.run_id, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
-                started_at=start.started_at,
-            )  # fmt: skip
+        over = {end.run.run_id for end in ended}
+        for run_id, start in seen.items():
+            if run_id not in over and run_id in mirror.runs:
+                mirror.emit(store, RunSeen(run_id, process_of(start)))
         touched: set[str] = set()
         for end in sorted(ended, key=_ended_at):
-            _end(store, mirror, end)
+            _end(store, mirror, end, end.start or seen.get(end.run.run_id))
             touched.add(end.run.node_id)
-        mirror.windows.slide(store, mirror)
+        if mirror.windows.changed:
+            windows.slide(store, mirror)
         for node_id in touched:
             node = mirror.ledger.nodes.get(node_id)
             if node is not None and node.state == DRAINING:
@@ -73,14 +72,18 @@ def _ended_at(end: Ended) -> tuple[int, str]:
     return (0 if end.record is None else end.record.ended_at, end.run.run_id)
 
 
-def _end(store: Store, mirror: Mirror, end: Ended) -> None:
+def process_of(start: StartRecord) -> Process:
+    """How to find a process again that was seen to start."""
+    return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
+
+
+def _end(store: Store, mirror: Mirror, end: Ended, start: StartRecord | None) -> None:
     run = mirror.runs.get(end.run.run_id, end.run)
     outcome = outcome_of(run, end)
     if outcome.reason == jb.NODE_FAILED:
         outcome = dataclasses.replace(outcome, message=f"node {_dead_node(mirror, run)} died")
-    runs.end(store, run.run_id, exit_code=outcome.exit_code, message=outcome.message)
-    mirror.drop_run(run)
-    mirror.run_stops.pop(run.run_id, None)
+    process = process_of(start) if start is not None and run.pid is None else None
+    mirror.emit(store, RunEnded(store.clock(), run.run_id, outcome.exit_code, outcome.message, process))
     if run.task_id is not None:
         _end_task(store, mirror, run, outcome, end.left)
         settle_job(store, mirror, run.job_id, None)
@@ -150,62 +153,83 @@ def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | Non
 
     The cluster goes in the same transaction, unless something detached still lives in it; then it goes with that.
     """
-    job = jobs.get(store, job_id)
+    job = mirror.running.jobs.get(job_id)
     if job is None:
+        row = jobs.get(store, job_id)  # it is over, and was waited for by what it had detached
+        if row is not None:
+            _leave(store, mirror, job_id, row["cluster_id"])
         return
-    if job["status"] == jb.RUNNING:
-        if job["outcome"] is not None:
-            outcome = Outcome(*rows.loads(job["outcome"]))  # what ended it first
-        if outcome is None:
-            return  # the entrypoint goes on
-        if mirror.members_of(job_id):
-            if outcome.status == jb.SUCCEEDED:
-                return  # the other members of the gang go on
-            mirror.stop_members(job)
-        if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
-            cancel_owned(store, mirror, job["submission_id"])
-        if any(is_attached(store, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ())):
-            jobs.set_outcome(store, job_id, rows.dumps(dataclasses.astuple(outcome)))
-            return  # told to end; the last one of them ends the job
-        mirror.stops.discard(job_id)
-        if outcome.reason == jb.STOPPED_BY_USER and job["message"] is not None:
-            outcome = dataclasses.replace(outcome, message=job["message"])  # the words of who stopped it
-        outcome = preempting.judged(mirror, job, outcome)
-        if _goes_on(store, mirror, job, outcome):
-            return
-        mirror.note_end(job)
-        mirror.windows.leave(job)
-        jobs.mark_ended(
-            store, job_id, job["submission_id"], move="end", status=outcome.status, reason=outcome.reason,
-            message=outcome.message, exit_code=outcome.exit_code, cluster_id=job["cluster_id"],
-        )  # fmt: skip
+    if job.outcome is not None:
+        outcome = Outcome(*job.outcome)  # what ended it first
+    if outcome is None:
+        return  # the entrypoint goes on
+    if mirror.members_of(job_id):
+        if outcome.status == jb.SUCCEEDED:
+            return  # the other members of the gang go on
+        mirror.stop_members(job)
+    if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
+        cancel_owned(store, mirror, job.submission_id)
+    if any(is_attached(store, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ())):
+        _wait_for_rest(store, mirror, job, outcome)
+        return  # told to end; the last one of them ends the job
+    mirror.stops.discard(job_id)
+    if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
+        outcome = dataclasses.replace(outcome, message=job.message)  # the words of who stopped it
+    outcome = preempting.judged(mirror, job, outcome)
+    if not _goes_on(store, mirror, job, outcome):
+        _job_over(store, mirror, job, outcome)
+
+
+def _job_over(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+    job_id = job.job_id
+    waits = bool(mirror.waiting_tasks_of.get(job_id))
+    is_empty = not (mirror.runs_of_job.get(job_id) or waits)
+    removed = _removal(store, mirror, job.cluster_id) if is_empty else None
+    mirror.emit(store, JobEnded(
+        store.clock(), job_id, job.submission_id, job.array_id, job.cluster_id, "end", outcome.status, outcome.reason,
+        outcome.message, outcome.exit_code, removed,
+    ))  # fmt: skip
+    if waits:
         objects.job_over(store, mirror, job_id)
-        preempting.ended(store, mirror, job, outcome)
-        mirror.running.drop(job_id)
-    if not (mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id)):
-        _destroy(store, mirror, job["cluster_id"])
+    preempting.ended(store, mirror, job, outcome)
+    if is_empty:
         object_table.drop(store, job_id)
     else:
-        clusters.set_detached(store, job["cluster_id"])
+        _leave(store, mirror, job_id, job.cluster_id)
 
 
-def _goes_on(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> bool:
+def _leave(store: Store, mirror: Mirror, job_id: int, cluster_id: str) -> None:
+    """The cluster of a job that is over goes, unless something detached still lives in it."""
+    if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
+        clusters.set_detached(store, cluster_id)
+        return
+    _destroy(store, mirror, cluster_id)
+    object_table.drop(store, job_id)
+
+
+def _wait_for_rest(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+    mirror.emit(
+        store, JobEnding(job.job_id, (outcome.status, outcome.reason, outcome.exit_code, outcome.message))
+    )
+
+
+def _goes_on(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> bool:
     """Whether the job waits again, or detached work has to end first because what it ran on is needed."""
     again = preempting.requeue if preempting.is_requeued(mirror, job, outcome) else None
     if retrying.is_wanted(job, outcome):
         again = retrying.requeue
     if again is None and outcome.reason != jb.PREEMPTED:
         return False
-    retrying.end_detached(store, mirror, job["job_id"])
-    if mirror.runs_of_job.get(job["job_id"]):
-        jobs.set_outcome(store, job["job_id"], rows.dumps(dataclasses.astuple(outcome)))
+    retrying.end_detached(store, mirror, job.job_id)
+    if mirror.runs_of_job.get(job.job_id):
+        _wait_for_rest(store, mirror, job, outcome)
         return True
     if again is None:
         return False
-    _destroy(store, mirror, job["cluster_id"])
-    object_table.drop(store, job["job_id"])
+    _destroy(store, mirror, job.cluster_id)
+    object_table.drop(store, job.job_id)
     again(store, mirror, job, outcome)
-    mirror.preemptions.over(store, mirror, job["job_id"])
+    mirror.preemptions.over(store, mirror, job.job_id)
     return True
 
 
@@ -215,14 +239,18 @@ def is_attached(store: Store, run: Run) -> bool:
 
 
 def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:
+    if (removed := _removal(store, mirror, cluster_id)) is not None:
+        mirror.emit(store, removed)
+
+
+def _removal(store: Store, mirror: Mirror, cluster_id: str) -> ClusterRemoved | None:
+    """What removes the cluster of a job, when all below it are gone; None where the job shared an indivisible one."""
     cluster = mirror.ledger.clusters.get(cluster_id)
     if cluster is None or cluster.kind != JOB:
-        return  # the job shared an indivisible cluster
-    for below in reversed(clusters.subtree(store, cluster_id)):
-        clusters.delete(store, below)
-        mirror.drop_cluster(below)
-    clusters.delete(store, cluster_id, quiet=True)
-    mirror.drop_cluster(cluster_id)
+        return None
+    for below in reversed(mirror.ledger.below(cluster_id)):
+        mirror.emit(store, mirror.removal_of(below))
+    return mirror.removal_of(cluster_id, silent=True)
 
 
 _WORDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vctl.core.clusters import VNode
@@ -13,43 +13,40 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, SIMULATED
 from vctl.core.resources import EMPTY
-from vctl.daemon.mirror import Mirror
-from vctl.store import jobs, runs
 from vctl.store.store import Store
 
 FOLDER = "gangs"
 HERE = "127.0.0.1"
 
 
-def start_members(store: Store, mirror: Mirror, first: Run) -> list[Run]:
-    """The other members of a gang whose first one was just charged: one in each other virtual node."""
-    members = _vnodes(mirror.ledger, first.cluster_id)
-    port = free_port(jobs.master_ports(store))
-    jobs.set_master_port(store, first.job_id, port)
-    more = []
-    for rank, vnode in enumerate(members):
-        if vnode.vnode_id == first.vnode_id:
-            continue
-        run = dataclasses.replace(
-            first,
-            run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
-            rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
-        )  # fmt: skip
-        mirror.ledger.charge(run.run_id, run.vnode_id, run.holding)
-        runs.insert(store, run)
-        mirror.add_run(run)
-        more.append(run)
-    return more
+def members(vnodes: Sequence[VNode], first: Run) -> tuple[Run, ...]:
+    """All members of a gang, the one that holds for all of them first: one in each virtual node."""
+    return (
+        first,
+        *(
+            dataclasses.replace(
+                first,
+                run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
+                rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
+            )
+            for rank, vnode in enumerate(_by_rank(vnodes))
+            if vnode.vnode_id != first.vnode_id
+        ),
+    )  # fmt: skip
 
 
 def rank_of(ledger: Ledger, cluster_id: str, vnode_id: str) -> int:
     """The place of a virtual node in its gang."""
-    return [vnode.vnode_id for vnode in _vnodes(ledger, cluster_id)].index(vnode_id)
+    return [vnode.vnode_id for vnode in vnodes_of(ledger, cluster_id)].index(vnode_id)
 
 
-def _vnodes(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    found = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ())]
-    return sorted(found, key=lambda vnode: (vnode.rank, vnode.vnode_id))
+def vnodes_of(ledger: Ledger, cluster_id: str) -> list[VNode]:
+    """The virtual nodes of a cluster by rank."""
+    return _by_rank(ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ()))
+
+
+def _by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
+    return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
 
 
 def free_port(taken: set[int]) -> int:
@@ -67,7 +64,7 @@ def free_port(taken: set[int]) -> int:
 
 def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[str, str]:
     """Rank, world and meeting point, by the names that torchrun and others use."""
-    vnodes = _vnodes(ledger, run.cluster_id)
+    vnodes = vnodes_of(ledger, run.cluster_id)
     node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
     rank = rank_of(ledger, run.cluster_id, run.vnode_id)
     beside = [index for index, vnode in enumerate(vnodes) if vnode.node_id == run.node_id]

@@ -6,11 +6,16 @@ from collections.abc import Iterable
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.core.ledger import joined_since
+from vctl.core.ledger import Ledger, joined_since
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE
+from vctl.daemon import windows
 from vctl.daemon.collection import paused
-from vctl.daemon.image import Image
+from vctl.daemon.preemptions import Preemptions
+from vctl.engine.apply import apply
+from vctl.engine.changes import Change
+from vctl.engine.codec import decode
+from vctl.engine.state import SchedulerState
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Shares
 from vctl.store import clusters, feed, jobs, nodes, preemptions, queues, rows, tasks, usage
@@ -22,8 +27,22 @@ class Unreadable(Exception):
     """What others changed cannot be followed: a row cannot be read, or events are missing. The tables are read anew."""
 
 
-class Mirror(Image):
-    """An image of the tables that follows what others write."""
+class Mirror(SchedulerState):
+    """The state of a scheduler: it emits changes, and follows those of others."""
+
+    def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
+        super().__init__(ledger, runs, seen)
+        self.preemptions = Preemptions()
+        """Running jobs that end for waiting ones."""
+        self._own: set[int] = set()
+        """Entries of the journal after ``seen`` that were applied when they were emitted."""
+
+    def emit(self, store: Store, change: Change) -> None:
+        """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
+        apply(self, change)
+        store.emit(change)
+        assert store.head is not None
+        self._own.add(store.head.seq)
 
     @classmethod
     def load(cls, store: Store) -> Mirror:
@@ -45,13 +64,14 @@ class Mirror(Image):
             mirror = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
             mirror.enqueue_all(queues.pending(store))
             for row in jobs.running_rows(store):
-                mirror.note_running(row)
-                if row["stop_requested_at"] is not None:
-                    mirror.stops.add(row["job_id"])
-                if row["outcome"] is not None:
-                    mirror.stop_members(row)  # it was ending already
+                job = rows.running(row)
+                mirror.note_running(job)
+                if job.stop_requested_at is not None:
+                    mirror.stops.add(job.job_id)
+                if job.outcome is not None:
+                    mirror.stop_members(job)  # it was ending already
             mirror.preemptions.load(store, mirror)
-            mirror.windows.load(store)
+            windows.load(mirror.windows, store)
             mirror.usage = usage.load(store)
             if mirror.usage.past:  # what runs was running while nobody looked
                 mirror.usage.rates = Shares(mirror.ledger, mirror.running).held
@@ -80,10 +100,14 @@ class Mirror(Image):
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         try:
-            self._take_over(store, events)
+            for event in events:
+                if event["change"] is not None and event["seq"] not in self._own:
+                    apply(self, decode(event["change"]))
+            self._take_over(store, [event for event in events if event["change"] is None])
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         self.seen = events[-1]["seq"]
+        self._own.clear()
         return True
 
     def _take_over(self, store: Store, events: Iterable[Row]) -> None:
@@ -120,6 +144,7 @@ class Mirror(Image):
         """Our own events of this transaction are not news."""
         assert store.head is not None
         self.seen = store.head.seq
+        self._own.clear()
 
     def reload_job(self, store: Store, job_id: int) -> None:
         """Take over the row of a job: whether it is queued, whether it is to be stopped."""
@@ -133,16 +158,16 @@ class Mirror(Image):
 
     def _take_job(self, store: Store, job_id: int, row: Row | None) -> None:
         if row is not None and row["array_id"] is not None:
-            self.windows.take(store, row)
+            windows.take(self.windows, store, row)
         if row is not None and row["status"] == jb.PENDING and queues.is_queued(row):
-            self.enqueue(row)
+            self.enqueue(rows.pending(row))
             return
         self.dequeue(job_id)
         if row is not None and row["status"] in jb.FINAL:
-            self.note_end(row)
+            self.note_end(row["submission_id"], row["array_id"])
         elif row is not None and row["status"] == jb.RUNNING:
             self.edited.add(job_id)
-            self.note_running(row)
+            self.note_running(rows.running(row))
             if row["stop_requested_at"] is not None:
                 self.stops.add(job_id)
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.core.queue_policy import OFF, REQUEUE
 from vctl.daemon import notices
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.preemptions import Preemption, tell_loss
+from vctl.engine.changes import JobRequeued
 from vctl.scheduler.earmarks import Earmark
-from vctl.store import jobs, preemptions, rows, tasks
+from vctl.store import jobs, rows, tasks
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -115,13 +116,13 @@ class Preempting:
 # ---- how it ends ----
 
 
-def judged(mirror: Mirror, job: Row, outcome: Outcome) -> Outcome:
+def judged(mirror: Mirror, job: RunningJob, outcome: Outcome) -> Outcome:
     """The outcome of a job that was told to make room: one that ended well did, one that was stopped is stopped."""
     one = mirror.preemptions.of(job)
     told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT
     if outcome.reason != jb.PREEMPTED and not told:
         return outcome
-    if job["stop_requested_at"] is not None:
+    if job.stop_requested_at is not None:
         words = "stopped by the user"
         return replace(
             outcome,
@@ -136,40 +137,42 @@ def judged(mirror: Mirror, job: Row, outcome: Outcome) -> Outcome:
     )
 
 
-def rule_of(mirror: Mirror, job: Row) -> str:
+def rule_of(mirror: Mirror, job: RunningJob) -> str:
     """What becomes of a job that had to make room: by what was decided then, else as its cluster says now."""
     one = mirror.preemptions.of(job)
     if one is not None:
         return one.rule
-    parent = mirror.ledger.clusters.get(job["parent_cluster_id"])
+    parent = mirror.ledger.clusters.get(job.parent_id)
     return OFF if parent is None else parent.queue.preemption
 
 
-def is_requeued(mirror: Mirror, job: Row, outcome: Outcome) -> bool:
+def is_requeued(mirror: Mirror, job: RunningJob, outcome: Outcome) -> bool:
     """Whether a job that ended like this waits again."""
     return outcome.reason == jb.PREEMPTED and rule_of(mirror, job) == REQUEUE
 
 
-def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+def requeue(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already. This was no failure of its own."""
-    tell_loss(store, job, mirror.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
-    preemptions.count_preemption(store, job["job_id"])
+    row = jobs.get(store, job.job_id)
+    assert row is not None
+    tell_loss(store, row, mirror.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
     # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
     begin_at = None if mirror.preemptions.of(job) is not None else store.clock() + PAUSE_NS
-    jobs.mark_requeued(
-        store, job, reason=jb.PREEMPTED, message=f"{outcome.message}; it runs again when its resources are free",
-        begin_at=begin_at,
-        data={"attempt": job["attempt"], "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
-    )  # fmt: skip
-    mirror.preemptions.over(store, mirror, job["job_id"])
-    mirror.reload_job(store, job["job_id"])
-    notices.remove(store.home, job["submission_id"])
+    mirror.emit(store, JobRequeued(
+        replace(rows.pending(row), begin_at_ns=begin_at), jb.PREEMPTED,
+        f"{outcome.message}; it runs again when its resources are free", job.preemptions + 1,
+        {"attempt": job.attempt, "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
+    ))  # fmt: skip
+    mirror.preemptions.over(store, mirror, job.job_id)
+    notices.remove(store.home, job.submission_id)
 
 
-def ended(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+def ended(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
     """A job is over for good; who waited for its room waits no longer."""
     if outcome.reason == jb.PREEMPTED:
+        row = jobs.get(store, job.job_id)
+        assert row is not None
         tell_loss(
-            store, job, mirror.preemptions.of(job), rule=rule_of(mirror, job), exit_code=outcome.exit_code
+            store, row, mirror.preemptions.of(job), rule=rule_of(mirror, job), exit_code=outcome.exit_code
         )
-    mirror.preemptions.over(store, mirror, job["job_id"])
+    mirror.preemptions.over(store, mirror, job.job_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vctl.core.jobs import RunningJob
 from vctl.core.wording import amounts_text, cluster_text
 from vctl.ops.forms import amounts, timestamp
 from vctl.scheduler.earmarks import Earmark
@@ -150,10 +151,10 @@ class Preemptions:
                 table.put_earmark(store, left)
                 mirror.queues[earmark.parent_id].set_earmark(earmark.job_id, left)
 
-    def of(self, job: Row) -> Preemption | None:
+    def of(self, job: RunningJob) -> Preemption | None:
         """What ends this attempt of a job, if something does."""
-        one = self.active.get(job["job_id"])
-        return one if one is not None and one.attempt == job["attempt"] else None
+        one = self.active.get(job.job_id)
+        return one if one is not None and one.attempt == job.attempt else None
 
 
 def _is_right(mirror: Mirror, one: Preempt) -> bool:
@@ -175,14 +176,14 @@ def _growth_text(mirror: Mirror, earmark: Earmark) -> str:
     return f"; then {cluster_text(earmark.parent_id)} grows by {amounts_text(gained)}" if gained else ""
 
 
-def tell_loss(store: Store, job: Row, one: Preemption | None, *, rule: str, exit_code: int | None) -> None:
+def tell_loss(store: Store, row: Row, one: Preemption | None, *, rule: str, exit_code: int | None) -> None:
     """The event that records what was lost: the time of the attempt, and that times what the job held."""
-    lost_s = max(0, store.clock() - (job["started_at"] or store.clock())) / 1e9
-    held = amounts(rows.loads(job["resources"] or "{}"))
+    lost_s = max(0, store.clock() - (row["started_at"] or store.clock())) / 1e9
+    held = amounts(rows.loads(row["resources"] or "{}"))
     store.event(
-        "job.preempted", "job", job["submission_id"], cluster_id=job["parent_cluster_id"], job_id=job["job_id"],
+        "job.preempted", "job", row["submission_id"], cluster_id=row["parent_cluster_id"], job_id=row["job_id"],
         data={
-            "winner": None if one is None else one.winner, "rule": rule, "attempt": job["attempt"],
+            "winner": None if one is None else one.winner, "rule": rule, "attempt": row["attempt"],
             "exit_code": exit_code, "lost_s": round(lost_s, 3),
             "lost_resource_seconds": {name: round(amount * lost_s, 3) for name, amount in held.items()},
         },

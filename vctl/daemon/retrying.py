@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.jobs import RunningJob
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
+from vctl.engine.changes import JobRequeued
 from vctl.ops.forms import timestamp
 from vctl.store import jobs, rows, tasks
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.daemon.endings import Outcome
@@ -25,13 +28,13 @@ CAUSES = {
 LONGEST_BACKOFF_S = 24 * 3600.0
 
 
-def is_wanted(job: Row, outcome: Outcome) -> bool:
+def is_wanted(job: RunningJob, outcome: Outcome) -> bool:
     """Whether a running job that ended like this is to be tried again."""
-    if outcome.status != jb.FAILED or job["stop_requested_at"] is not None or job["rules"] == "{}":
+    if outcome.status != jb.FAILED or job.stop_requested_at is not None or job.rules == "{}":
         return False
-    rules = rows.loads(job["rules"])
+    rules = rows.loads(job.rules)
     cause = CAUSES.get(outcome.reason or "")
-    tried = job["attempt"] - job["preemptions"]  # what was ended for others was no failure
+    tried = job.attempt - job.preemptions  # what was ended for others was no failure
     return tried <= rules.get("max_retries", 0) and cause in rules["retry_on"]
 
 
@@ -48,10 +51,10 @@ def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
             )  # fmt: skip
 
 
-def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
+def requeue(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already."""
-    rules = rows.loads(job["rules"])
-    attempt = job["attempt"] - job["preemptions"]
+    rules = rows.loads(job.rules)
+    attempt = job.attempt - job.preemptions
     backoff_s = min(rules["backoff_s"] * 2.0 ** min(attempt - 1, 60), LONGEST_BACKOFF_S)
     begin_at = store.clock() + int(backoff_s * 1e9) if backoff_s > 0 else None
     reason = message = None
@@ -61,10 +64,9 @@ def requeue(store: Store, mirror: Mirror, job: Row, outcome: Outcome) -> None:
             f"attempt {attempt} of {rules['max_retries'] + 1}: {outcome.message};"
             f" next try at {timestamp(begin_at)}"
         )
-    jobs.mark_requeued(
-        store, job, reason=reason, message=message, begin_at=begin_at,
-        data={
-            "attempt": job["attempt"], "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s,
-        },
-    )  # fmt: skip
-    mirror.reload_job(store, job["job_id"])
+    row = jobs.get(store, job.job_id)
+    assert row is not None
+    mirror.emit(store, JobRequeued(
+        replace(rows.pending(row), begin_at_ns=begin_at), reason, message, job.preemptions,
+        {"attempt": job.attempt, "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s},
+    ))  # fmt: skip

@@ -7,7 +7,6 @@ between any two steps is harmless: the next scheduler continues from the tables.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from collections import deque
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon import commit, endings, gangs, identity
+from vctl.daemon import commit, endings, gangs, identity, windows
 from vctl.daemon.beginnings import begin_due
 from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
@@ -31,6 +30,8 @@ from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.daemon.trouble import Trouble
+from vctl.engine.apply import with_process
+from vctl.engine.changes import RunStopping
 from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -40,7 +41,7 @@ from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import jobs, repair, runs, upkeep
+from vctl.store import jobs, repair, upkeep
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -90,7 +91,7 @@ class Scheduler:
         self._postponed: dict[str, Run] = {}
         """Runs that could not be launched for a reason that passes."""
         self.trouble = Trouble(say)
-        self._begun: list[tuple[Run, StartRecord]] = []
+        self._begun: dict[str, StartRecord] = {}
         """Starts that were seen and are not written yet, and since when."""
         self._begun_at = 0.0
         self._last_sweep = 0.0
@@ -278,6 +279,8 @@ class Scheduler:
             run = mirror.runs.get(run_id)
             if run is None:
                 continue
+            if (start := self._begun.get(run_id)) is not None:
+                run = with_process(run, endings.process_of(start))
             try:
                 found = look(self.runtime, run)
             except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
@@ -285,11 +288,11 @@ class Scheduler:
                 continue
             if isinstance(found, Ended):
                 if found.start is not None:
-                    self._note_start(mirror, run, found.start)
+                    self._note_start(run, found.start)
                 if (end := self.objects.measured(found)) is not None:
                     ended.append(end)
             elif isinstance(found, StartRecord):
-                self._note_start(mirror, run, found)
+                self._note_start(run, found)
                 self.limits.note(run, found)
             elif found is RunState.NEVER_STARTED and relaunch:
                 self._launch(mirror, run)
@@ -298,16 +301,12 @@ class Scheduler:
         elif self._begun and time.monotonic() - self._begun_at >= STARTS_S:
             self._record(mirror, [])
 
-    def _note_start(self, mirror: Mirror, run: Run, start: StartRecord) -> None:
+    def _note_start(self, run: Run, start: StartRecord) -> None:
         """A process was seen to run; that is written with the next commit, or soon."""
         if run.pid is None:
             if not self._begun:
                 self._begun_at = time.monotonic()
-            self._begun.append((run, start))
-            mirror.runs[run.run_id] = dataclasses.replace(
-                run, state=jb.LAUNCHED, pid=start.pid, pid_start=start.pid_started, boot_id=start.boot_id,
-                started_at=start.started_at,
-            )  # fmt: skip
+            self._begun[run.run_id] = start
 
     def _follow_up(self, mirror: Mirror, ended: list[Ended]) -> None:
         """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
@@ -331,7 +330,7 @@ class Scheduler:
         if mirror.windows.may_slide:
             with self.store.transaction():
                 mirror.follow(self.store)
-                mirror.windows.slide(self.store, mirror)
+                windows.slide(self.store, mirror)
                 mirror.caught_up(self.store)
 
     def _let_go(self, mirror: Mirror, run: Run) -> None:
@@ -379,10 +378,7 @@ class Scheduler:
         assert mirror is not None
         if run.stop_reason is None:
             with self.store.transaction():
-                runs.mark_stopping(self.store, run.run_id, reason)
-            mirror.runs[run.run_id] = dataclasses.replace(run, stop_reason=reason)
-            if run.task_id is None:
-                mirror.running.leave(run.job_id)
+                mirror.emit(self.store, RunStopping(run.run_id, reason))
         self.runtime.stop(run.run_id, grace_s=grace_s)
 
     def _tell(self, run_id: str, signo: int) -> None:

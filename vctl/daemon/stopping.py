@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vctl.daemon.mirror import Mirror
-from vctl.store import runs, tasks
+from vctl.engine.changes import RunStopping
+from vctl.store import tasks
 from vctl.store.store import Row, Store
 
 
@@ -14,6 +13,4 @@ def stop_task(store: Store, mirror: Mirror, row: Row, reason: str) -> None:
     tasks.request_cancel(store, row["task_id"], None)  # not tried again, should its node die first
     mirror.stop_task(row["task_id"], row["grace_s"], reason)
     for run in [run for run in mirror.runs.values() if run.task_id == row["task_id"]]:
-        first = run.stop_reason or reason
-        runs.mark_stopping(store, run.run_id, first)
-        mirror.runs[run.run_id] = replace(run, stop_reason=first)
+        mirror.emit(store, RunStopping(run.run_id, run.stop_reason or reason))

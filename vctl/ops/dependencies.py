@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.engine.changes import JobEnded
 from vctl.ops import gates
 from vctl.store import dependencies as table
 from vctl.store import jobs
@@ -81,9 +82,8 @@ def _fail(store: Store, job_id: int, condition: str, awaited: str) -> list[str]:
     if job is None or job["status"] != jb.PENDING:
         return []
     wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]
-    jobs.mark_ended(
-        store, job_id, job["submission_id"], move="reject", status=jb.FAILED, reason=jb.DEPENDENCY_FAILED,
-        message=f"it waited for {awaited} {wish}, which can no longer happen", exit_code=None,
-        cluster_id=job["parent_cluster_id"],
-    )  # fmt: skip
+    store.emit(JobEnded(
+        store.clock(), job_id, job["submission_id"], job["array_id"], job["parent_cluster_id"], "reject", jb.FAILED,
+        jb.DEPENDENCY_FAILED, f"it waited for {awaited} {wish}, which can no longer happen", None,
+    ))  # fmt: skip
     return [job["submission_id"], *([job["array_id"]] if job["array_id"] else [])]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.engine.changes import JobEnded
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import Filter, parse_filters
@@ -183,10 +184,10 @@ def stop(
         assert row is not None
         rights.check_job(store, row)
         if row["status"] == jb.PENDING:
-            table.mark_ended(
-                store, job_id, row["submission_id"], move="stop", status=jb.STOPPED, reason=jb.STOPPED_BY_USER,
-                message=message or "stopped before it started", exit_code=None, cluster_id=row["parent_cluster_id"],
-            )  # fmt: skip
+            store.emit(JobEnded(
+                store.clock(), job_id, row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",
+                jb.STOPPED, jb.STOPPED_BY_USER, message or "stopped before it started", None,
+            ))  # fmt: skip
         elif row["status"] == jb.RUNNING:
             table.request_stop(
                 store,

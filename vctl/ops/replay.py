@@ -16,6 +16,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import Lease, PendingTask
+from vctl.engine.changes import JobEnded, RunEnded
 from vctl.errors import Conflict
 from vctl.ops import forms, rights
 from vctl.ops.nodes import ensure_local
@@ -243,7 +244,7 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         job = jobs.get(store, run.job_id)
         detached = run.task_id is not None and tasks.is_detached(store, run.task_id)
         if job is None or (job["status"] != jb.RUNNING and not detached):
-            runs.end(store, run.run_id, exit_code=None, message="its job was over")
+            store.emit(RunEnded(store.clock(), run.run_id, None, "its job was over"))
             actions.append(f"ended run {run.run_id}: its job is over")
             continue
         done.runs[run.run_id] = run
@@ -300,7 +301,7 @@ def end_lost(store: Store, ledger: Ledger, job: Row) -> None:
     ):
         clusters.delete(store, cluster_id, quiet=True)
         ledger.remove_cluster(cluster_id)
-    jobs.mark_ended(
-        store, job["job_id"], job["submission_id"], move="end", status=jb.FAILED, reason=jb.PROCESS_LOST,
-        message="its process is not known any more", exit_code=None, cluster_id=cluster_id,
-    )  # fmt: skip
+    store.emit(JobEnded(
+        store.clock(), job["job_id"], job["submission_id"], job["array_id"], cluster_id, "end", jb.FAILED,
+        jb.PROCESS_LOST, "its process is not known any more", None,
+    ))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, Node
@@ -26,7 +27,7 @@ def load(store: Store) -> Situation:
             row["priority"],
             None if row["shares_parent"] else row["cluster_id"],
             tuple(ids := run_ids.get(row["job_id"], [])),
-            rows.running(row, ids[0]) if ids else None,
+            replace(rows.running(row), run_id=ids[0]) if ids else None,
         )
         for row in running_rows
     ]

@@ -9,19 +9,13 @@ from vctl.core.ledger import Ledger
 from vctl.engine.lifecycle import CLUSTER, REMOVING
 from vctl.store import moves, nodes, rows, settings
 from vctl.store.store import Store
+from vctl.store.write import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 
 
 def insert(store: Store, cluster: Cluster, *, owner: str | None = None, quiet: bool = False) -> None:
     """Add a cluster; ``quiet`` when the event of a job says it already."""
     now = store.clock()
-    store.db.execute(
-        "INSERT INTO clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at,"
-        " updated_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            cluster.cluster_id, cluster.parent_id, cluster.kind, cluster.divisible, cluster.revision,
-            rows.spec_text(cluster.spec), cluster.state, cluster.job, now, now, owner,
-        ),
-    )  # fmt: skip
+    store.db.execute(CLUSTER_COLUMNS, cluster_row(cluster, now, owner))
     if not quiet:
         store.event("cluster.created", "cluster", cluster.cluster_id, cluster_id=cluster.cluster_id)
 
@@ -74,15 +68,7 @@ def update_vnode(store: Store, vnode: VNode) -> None:
 
 def insert_vnode(store: Store, vnode: VNode) -> None:
     """Add a virtual node; the event is its cluster's."""
-    amounts, instances, cores = rows.holding_columns(vnode.holding)
-    store.db.execute(
-        "INSERT INTO vnodes (vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, instances,"
-        " cores, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, vnode.kind, vnode.whole, vnode.rank,
-            amounts, instances, cores, rows.dumps(dict(vnode.labels)),
-        ),
-    )  # fmt: skip
+    store.db.execute(VNODE_COLUMNS, vnode_row(vnode))
 
 
 def delete_vnode(store: Store, vnode_id: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from sqlite3 import Row
 
-from vctl.core import jobs as jb
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves, rows
 from vctl.store.store import Store
@@ -88,57 +87,22 @@ def between(store: Store, first: int, last: int) -> list[Row]:
     return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ?", first, last)
 
 
+def waiting(store: Store, job_ids: Sequence[int]) -> dict[int, Row]:
+    """Rows of ``jobs`` by their numbers."""
+    found = store.rows(
+        "SELECT * FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))", rows.dumps(job_ids)
+    )
+    return {row["job_id"]: row for row in found}
+
+
 def is_running(store: Store, job_id: int) -> bool:
     """Whether a job runs."""
     return store.row("SELECT 1 FROM jobs WHERE job_id = ? AND status = 'RUNNING'", job_id) is not None
 
 
-def next_attempt(store: Store, job_id: int) -> int:
-    """Number of the next try of a job, from 1."""
-    last: int = store.value("SELECT attempt FROM jobs WHERE job_id = ?", job_id)
-    return last + 1
-
-
 def running_rows(store: Store) -> list[Row]:
     """Jobs that run."""
     return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
-
-
-def mark_started(
-    store: Store,
-    job_id: int,
-    submission_id: str,
-    cluster_id: str,
-    attempt: int,
-    node_ids: list[str],
-    resources: str,
-) -> None:
-    """The gang is reserved: the job runs from now on."""
-    moves.update(
-        store.db, JOB, "start", job_id,
-        "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?, node_ids = ?,"
-        " resources = ?",
-        (jb.RUNNING, cluster_id, attempt, store.clock(), rows.dumps(node_ids), resources),
-    )  # fmt: skip
-    store.event(
-        "job.started", "job", submission_id, cluster_id=cluster_id, job_id=job_id,
-        data={"attempt": attempt, "nodes": node_ids},
-    )  # fmt: skip
-
-
-def mark_ended(
-    store: Store, job_id: int, submission_id: str, *, move: str, status: str, reason: str | None, message: str | None,
-    exit_code: int | None, cluster_id: str | None = None,
-) -> None:  # fmt: skip
-    """The final state of a job: ``move`` is ``end``, or ``stop`` or ``reject`` for one that has not started."""
-    moves.update(
-        store.db, JOB, move, job_id, "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
-        (status, reason, message, exit_code, store.clock()),
-    )  # fmt: skip
-    data: dict[str, object] = {"status": status, "exit_code": exit_code}
-    if reason:
-        data["reason"] = reason
-    store.event("job.ended", "job", submission_id, cluster_id=cluster_id, job_id=job_id, data=data)
 
 
 def tell(store: Store, row: Row, kind: str, data: Mapping[str, object] | None = None) -> None:
@@ -153,34 +117,10 @@ def tell(store: Store, row: Row, kind: str, data: Mapping[str, object] | None = 
     )
 
 
-def mark_requeued(
-    store: Store, row: Row, *, reason: str | None, message: str | None, begin_at: int | None,
-    data: Mapping[str, object],
-) -> None:  # fmt: skip
-    """A running job waits again, for another attempt."""
-    moves.update(
-        store.db, JOB, "requeue", row["job_id"],
-        "status = ?, state_reason = ?, message = ?, begin_at = ?, outcome = NULL, started_at = NULL, node_ids = NULL,"
-        " stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL, master_port = NULL",
-        (jb.PENDING, reason, message, begin_at),
-    )  # fmt: skip
-    tell(store, row, "job.requeued", data)
-
-
 def master_ports(store: Store) -> set[int]:
     """The meeting points of gangs that run."""
     found = store.rows("SELECT master_port FROM jobs WHERE status = 'RUNNING' AND master_port IS NOT NULL")
     return {row[0] for row in found}
-
-
-def set_master_port(store: Store, job_id: int, port: int) -> None:
-    """Where the members of a gang meet in this attempt."""
-    store.db.execute("UPDATE jobs SET master_port = ? WHERE job_id = ?", (port, job_id))
-
-
-def set_outcome(store: Store, job_id: int, outcome: str) -> None:
-    """Keep how the entrypoint ended while what it started is still being ended."""
-    moves.update(store.db, JOB, "entry_over", job_id, "outcome = ?", (outcome,))
 
 
 def request_stop(

@@ -113,8 +113,3 @@ def mark_winner(store: Store, job_id: int, message: str) -> None:
         "UPDATE jobs SET state_reason = ?, message = ? WHERE job_id = ? AND status = 'PENDING'",
         (WAITING_FOR_PREEMPTION, message, job_id),
     )
-
-
-def count_preemption(store: Store, job_id: int) -> None:
-    """Another attempt of a job was ended for somebody else: it does not count as a failed one."""
-    store.db.execute("UPDATE jobs SET preemptions = preemptions + 1 WHERE job_id = ?", (job_id,))

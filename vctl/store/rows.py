@@ -146,13 +146,16 @@ def in_ns(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * 1e9)
 
 
-def running(row: Row, run_id: str) -> RunningJob:
-    """A running row of ``jobs`` with its first process; its time counts from its start."""
+def running(row: Row) -> RunningJob:
+    """A running row of ``jobs``, without its first process; its time counts from its start."""
     limit_ns = in_ns(row["time_limit_s"])
     ends_at = None if limit_ns is None or row["started_at"] is None else row["started_at"] + limit_ns
+    outcome = None if row["outcome"] is None else tuple(loads(row["outcome"]))
     return RunningJob(
-        row["job_id"], row["parent_cluster_id"], row["cluster_id"], run_id, row["user"], ends_at, row["submission_id"],
-        row["priority"], row["started_at"] or 0,
+        row["job_id"], row["parent_cluster_id"], row["cluster_id"], "", row["user"], ends_at, row["submission_id"],
+        row["priority"], row["started_at"] or 0, row["attempt"], row["preemptions"], row["array_id"],
+        row["array_index"], bool(row["per_node"]), row["master_port"], row["rules"], row["grace_s"], row["message"],
+        row["stop_requested_at"], row["stop_reason"], row["stop_grace_s"], outcome,
     )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from vctl.core.caller import Caller
+from vctl.engine.changes import Change
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import database
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
-from vctl.store.write import Entry, Event, write
+from vctl.store.write import Emitted, Entry, Event, write
 
 Row = sqlite3.Row
 BEAT = "scheduler.beat"
@@ -247,6 +248,11 @@ class Store:
             head.capacity = head.seq
         text = dumps(data) if data else "{}"
         self._unwritten.append(Event(self.clock(), kind, object_, object_id, cluster_id, job_id, text))
+
+    def emit(self, change: Change) -> None:
+        """Make a change, in the transaction that is open: it is written with its event."""
+        self._head().seq += 1
+        self._unwritten.append(Emitted(self.clock(), change))
 
     def next_revision(self) -> int:
         """A nanosecond stamp greater than every one before it; inside a transaction."""

@@ -1,29 +1,27 @@
-"""What a scheduler knows, in memory: ledger, queues, live runs. It is changed here, and no table is read."""
+"""What a scheduler knows: ledger, queues, live runs, running jobs. Typed values in memory; no table is read here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from vctl.core.jobs import PendingJob, Run
+from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import CANCELLED, Lease, PendingTask
-from vctl.daemon.preemptions import Preemptions
-from vctl.daemon.windows import Windows
+from vctl.engine.array_limits import ArrayLimits
+from vctl.engine.changes import ClusterRemoved
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue, Verdict
-from vctl.store import rows
-from vctl.store.store import Row
 
 GANG_ENDED = "GangEnded"
 """Why a member of a gang is stopped when another one ended badly."""
 
 
-class Image:
-    """Ledger, queues and live runs of a state directory, as of event ``seen``."""
+class SchedulerState:
+    """Ledger, queues, live runs and running jobs of a state directory, as of entry ``seen`` of the journal."""
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         self.ledger = ledger
@@ -42,7 +40,7 @@ class Image:
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
-        self.windows = Windows()
+        self.windows = ArrayLimits()
         """The running limits of arrays."""
         self.ended: set[str] = set()
         """Jobs and arrays of which something ended, by id: somebody may wait for them."""
@@ -63,8 +61,6 @@ class Image:
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
         self.leases: dict[int, Lease] = {}
-        self.preemptions = Preemptions()
-        """Running jobs that end for waiting ones."""
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
 
@@ -84,22 +80,19 @@ class Image:
             siblings.discard(run.run_id)
             if not siblings:
                 del self.runs_of_job[run.job_id]
-                self.running.drop(run.job_id)
         self.ledger.discharge(run.run_id)
 
     def members_of(self, job_id: int) -> list[str]:
         """The main processes of a job that are not over: several for ``--per-node``."""
         return [run_id for run_id in self.runs_of_job.get(job_id, ()) if self.runs[run_id].task_id is None]
 
-    def stop_members(self, job: Row) -> None:
+    def stop_members(self, job: RunningJob) -> None:
         """One of a job's main processes ended badly: the others end with it."""
-        grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
-        for run_id in self.members_of(job["job_id"]):
-            self.run_stops.setdefault(run_id, (GANG_ENDED, grace))
+        for run_id in self.members_of(job.job_id):
+            self.run_stops.setdefault(run_id, (GANG_ENDED, job.grace_now_s))
 
-    def enqueue(self, row: Row) -> None:
+    def enqueue(self, job: PendingJob) -> None:
         """A job waits for its turn."""
-        job = rows.pending(row)
         self._queue(job.parent_id).put(job)
         self.parent_of[job.job_id] = job.parent_id
 
@@ -127,20 +120,19 @@ class Image:
         if parent_id is not None:
             self.queues[parent_id].drop(job_id)
 
-    def note_running(self, row: Row) -> None:
-        """A job of which a process runs: when it will end, whose it is."""
-        if run_ids := self.runs_of_job.get(row["job_id"]):
-            own = [run_id for run_id in run_ids if self.runs[run_id].task_id is None]
-            self.running.put(rows.running(row, min(own or run_ids)))
-            is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
-            if is_ending or row["stop_requested_at"] is not None or row["outcome"] is not None:
-                self.running.leave(row["job_id"])
+    def note_running(self, job: RunningJob) -> None:
+        """A job runs, of which ``run_id`` is not known yet."""
+        own = self.members_of(job.job_id)
+        self.running.put(replace(job, run_id=min(own, default="")))
+        is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
+        if is_ending or job.stop_requested_at is not None or job.outcome is not None:
+            self.running.leave(job.job_id)
 
-    def note_end(self, row: Row) -> None:
-        """A job is over."""
-        self.ended.add(row["submission_id"])
-        if row["array_id"] is not None:
-            self.ended.add(row["array_id"])
+    def note_end(self, submission_id: str, array_id: str | None) -> None:
+        """A job is over: somebody may wait for that."""
+        self.ended.add(submission_id)
+        if array_id is not None:
+            self.ended.add(array_id)
 
     def put_task(self, task: PendingTask) -> None:
         """A task waits for a place."""
@@ -207,6 +199,19 @@ class Image:
             for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
                 self.leases[lease.lease_id] = replace(lease, lender_id=parent_id)
             self.ledger.remove_cluster(cluster_id)
+
+    def removal_of(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
+        """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
+        if not self.leases:
+            return ClusterRemoved(cluster_id, silent=silent)
+        leases = self.leases.values()
+        return ClusterRemoved(
+            cluster_id,
+            tuple(one.lease_id for one in leases if one.borrower_id == cluster_id),
+            tuple(one.lease_id for one in leases if one.lender_id == cluster_id),
+            self.ledger.clusters[cluster_id].parent_id,
+            silent,
+        )
 
     def put_leases(self, borrower_id: str, leases: Iterable[Lease]) -> None:
         """The leases that a cluster has from now on."""

@@ -1,0 +1,103 @@
+"""Changes as JSON and back: fields by name, without those that have their default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from vctl.engine.changes import CHANGES, Change
+
+_PLAIN = (str, int, float, bool, NoneType)
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
+def encode(change: Change) -> str:
+    """A change as text."""
+    return _encode({"type": type(change).__name__, **_plain_fields(change)})
+
+
+def decode(text: str) -> Change:
+    """The change of a text. Raises ValueError, KeyError or TypeError where it is none."""
+    data = json.loads(text)
+    change: Change = _reader(CHANGES[data.pop("type")])(data)
+    return change
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is tuple or kind is list:
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return _plain_fields(value)
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    found = {}
+    kind = type(value)
+    if (known := _known.get(kind)) is None:
+        known = _known[kind] = _defaults(kind)
+    for name, default in known:
+        part = getattr(value, name)
+        if part is not default and part != default:
+            found[name] = _plain(part)
+    return found
+
+
+_known: dict[type, tuple[tuple[str, Any], ...]] = {}
+
+
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a dataclass with their defaults; MISSING where there is none."""
+    made = []
+    for one in fields(kind):
+        factory = one.default_factory
+        made.append((one.name, one.default if factory is MISSING else factory()))
+    return tuple(made)
+
+
+Reader = Callable[[Any], Any]
+_readers: dict[Any, Reader] = {}
+
+
+def _reader(kind: Any) -> Reader:
+    """What makes a value of a type from plain JSON."""
+    if (known := _readers.get(kind)) is None:
+        known = _readers[kind] = _new_reader(kind)
+    return known
+
+
+def _new_reader(kind: Any) -> Reader:
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _dataclass_reader(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        (inner,) = [_reader(part) for part in parts if part is not NoneType]
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        if parts[-1] is Ellipsis:
+            one = _reader(parts[0])
+            return lambda value: tuple([one(part) for part in value])
+        each = [_reader(part) for part in parts]
+        return lambda value: tuple(reader(part) for reader, part in zip(each, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping_reader(*parts)
+    return lambda value: value
+
+
+def _mapping_reader(key: Any, item: Any) -> Reader:
+    read = _reader(item)
+    if key is int:
+        return lambda value: {int(name): read(one) for name, one in value.items()}
+    return lambda value: {name: read(one) for name, one in value.items()}
+
+
+def _dataclass_reader(kind: type) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {one.name: _reader(hints[one.name]) for one in fields(kind)}
+    return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})
