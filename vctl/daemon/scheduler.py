@@ -32,6 +32,7 @@ from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.daemon.trouble import Trouble
 from vctl.engine.apply import with_process
 from vctl.engine.changes import RunStopping
+from vctl.engine.lifecycle import IllegalTransition
 from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -54,6 +55,10 @@ FORGET_S = 0.01
 LEISURE_S = 0.05
 ROUNDS_S = 0.5
 """How long rounds follow each other before stops, time limits and all else have their turn again."""
+
+
+MOST_REPEATS = 10
+"""How often a turn is begun again because of rows that nobody can go on with."""
 
 
 class Scheduler:
@@ -167,12 +172,14 @@ class Scheduler:
         if self.trouble.rest_s():
             return
         try:
-            try:
-                self._turn()
-            except Unreadable as error:
-                say(f"the tables are read again: {error}")
-                self.mirror = None
-                self._turn()
+            for left in reversed(range(MOST_REPEATS)):
+                try:
+                    self._turn()
+                    break
+                except (Unreadable, IllegalTransition) as error:
+                    if not left:
+                        raise
+                    self._read_again(error)
         except BaseException as error:
             self.mirror = None  # a half-applied batch must not be built upon
             if not self.trouble.passes(error):
@@ -180,6 +187,14 @@ class Scheduler:
         else:
             if not self._postponed:
                 self.trouble.is_over()
+
+    def _read_again(self, error: Unreadable | IllegalTransition) -> None:
+        """Drop the state. An object that cannot move as the rules want is set aside, and everything else goes on."""
+        self.mirror = None
+        say(f"the tables are read again: {error}")
+        if isinstance(error, IllegalTransition):
+            with self.store.transaction():
+                repair.set_object_aside(self.store, error.lifecycle, error.key, error.problem)
 
     def _turn(self) -> None:
         if self.mirror is None:

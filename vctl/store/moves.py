@@ -11,7 +11,7 @@ from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
 STORY = 8
 """So many events are told of an object that cannot move."""
-_TABLES = {
+TABLES = {
     "job": ("jobs", "job_id"),
     "run": ("runs", "run_id"),
     "task": ("tasks", "task_id"),
@@ -20,6 +20,7 @@ _TABLES = {
     "lease": ("leases", "lease_id"),
     "preemption": ("preemptions", "victim_id"),
 }
+"""Lifecycle -> its table and the key of that."""
 _PHASES = {
     "job": f"CASE WHEN status = 'RUNNING' AND outcome IS NOT NULL THEN '{lc.ENDING}' ELSE status END",
     "run": "state",
@@ -54,13 +55,13 @@ def condition(lifecycle: Lifecycle, move: str) -> str:
 
 @cache
 def _update(name: str, move: str, columns: str) -> str:
-    table, key = _TABLES[name]
+    table, key = TABLES[name]
     return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(_named(name), move)}"
 
 
 @cache
 def _delete(name: str, move: str) -> str:
-    table, key = _TABLES[name]
+    table, key = TABLES[name]
     return f"DELETE FROM {table} WHERE {key} = ? AND {condition(_named(name), move)}"
 
 
@@ -70,7 +71,7 @@ def _named(name: str) -> Lifecycle:
 
 def refused(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> IllegalTransition:
     """Why an object cannot move: its phase now, and its last events."""
-    table, column = _TABLES[lifecycle.name]
+    table, column = TABLES[lifecycle.name]
     found = db.execute(f"SELECT {_PHASES[lifecycle.name]} FROM {table} WHERE {column} = ?", (key,)).fetchone()
     where = "job_id = ?" if lifecycle.name in ("job", "preemption") else "object_id = ?"
     events = db.execute(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from sqlite3 import DatabaseError, Row
 
-from vctl.store import rows
+from vctl.engine.lifecycle import Lifecycle
+from vctl.store import moves, rows
 from vctl.store.store import Store
 
 KEYS = {
@@ -39,6 +40,15 @@ def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
     )
     store.db.execute(f"DELETE FROM {table} WHERE {_named(keys)}", values)
     store.event("row.set_aside", table, name, data={"problem": problem})
+
+
+def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: str) -> bool:
+    """Set the row of an object aside; False where it has none."""
+    table, column = moves.TABLES[lifecycle.name]
+    row = store.row(f"SELECT * FROM {table} WHERE {column} = ?", key)
+    if row is not None:
+        set_aside(store, table, row, problem)
+    return row is not None
 
 
 def _whole(store: Store, table: str, keys: Sequence[str], values: Sequence[object]) -> dict[str, object]:

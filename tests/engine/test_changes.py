@@ -1,0 +1,93 @@
+"""Changes: as text and back, written only from the phases of their lifecycle, applied twice like once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.conftest import Life
+from tests.specification import spec
+from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.labels import Condition
+from vctl.core.resources import Holding
+from vctl.engine import changes as ch
+from vctl.engine.codec import decode, encode
+from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
+from vctl.store import repair
+
+pytestmark = spec("17.durable", "12.odd-rows")
+
+HOLDING = Holding({"CPU": 15000, "GPU": 10000}, {"GPU": {3: 10000}}, (0, 7))
+NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
+SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
+RUN_OF = Run("1.1.0.aa", 1, 1, 0, "p##j", "p##j/0", "n", HOLDING)
+SAMPLES: list[ch.Change] = [
+    ch.JobStarted(
+        5, RunningJob(1, "p", "p##j", "1.1.0.aa", "me", None, "j", outcome=("FAILED", None, 1, "x")), ("n",),
+        {"CPU": 15000}, (RUN_OF,), Cluster("p##j", "p", "job", SPEC, job="1"),
+        (VNode("p##j/0", "p##j", "n", "n", "flexible", HOLDING, {"zone": "ü"}),),
+    ),
+    ch.RunStarted(6, RUN_OF),
+    ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
+    ch.RunStopping("1.1.0.aa", "TimeLimit"),
+    ch.RunEnded(9, "1.1.0.aa", None, "lost", ch.Process(7, 8, "boot", 9)),
+    ch.JobEnding(1, ("SUCCEEDED", None, 0, None)),
+    ch.ClusterRemoved("p##j##s", (1, 2), (3,), "p##j"),
+    ch.JobEnded(9, 1, "j", "a", "p##j", "end", "SUCCEEDED", None, None, 0, ch.ClusterRemoved("p##j", silent=True)),
+    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", 0, {"cause": "ExitCode"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    there = Life(tmp_path / "state")
+    yield there
+    there.close()
+
+
+def test_every_change_has_a_sample() -> None:
+    assert {type(one) for one in SAMPLES} == set(ch.CHANGES.values())
+
+
+@pytest.mark.parametrize("change", SAMPLES, ids=lambda one: type(one).__name__)
+def test_a_change_is_the_same_after_the_journal(change: ch.Change) -> None:
+    text = encode(change)
+    assert decode(text) == change
+    assert json.loads(text)["type"] == type(change).__name__
+
+
+def test_a_move_that_the_lifecycle_does_not_have_tells_the_story(life: Life) -> None:
+    life.nodes(1, "4c")
+    life.submit("j", argv=("true",))
+    with pytest.raises(IllegalTransition) as refused, life.store.transaction():
+        life.store.emit(ch.JobEnded(1, 1, "j", None, None, "end", "SUCCEEDED", None, None, 0))
+    assert life.job("j")["status"] == "PENDING"
+    assert refused.value.lifecycle is JOB
+    assert "job 1 is PENDING" in refused.value.problem
+    assert "job.submitted" in refused.value.problem
+
+
+def test_an_object_that_cannot_move_is_set_aside_and_the_others_go_on(life: Life) -> None:
+    life.nodes(1, "4c", cpus=4)
+    life.submit("odd", argv=("true",), entry={"CPU": 10000})
+    life.submit("even", argv=("true",), entry={"CPU": 10000})
+    life.start()
+    with life.store.transaction():  # by hand, and nobody is told: the scheduler decides on the row of before
+        life.store.db.execute("UPDATE jobs SET status = 'RUNNING' WHERE submission_id = 'odd'")
+    assert life.scheduler is not None
+    life.until(lambda: life.job("even")["status"] == "SUCCEEDED")
+    (aside,) = repair.set_aside_rows(life.store)
+    assert (aside["source"], aside["row_key"]) == ("jobs", "1")
+    assert "the move 'start' is impossible" in aside["problem"]
+
+
+def test_every_move_leads_from_and_to_phases_that_have_a_way_in() -> None:
+    for one in LIFECYCLES:
+        reached = {*one.begins, *(phase for _, targets in one.moves.values() for phase in targets)}
+        assert {phase for sources, _ in one.moves.values() for phase in sources} <= reached, one.name
+    assert RUN.allows("end", "ASSIGNED")
+    assert not RUN.allows("end", "ENDED")
