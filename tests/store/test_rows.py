@@ -106,6 +106,7 @@ def test_prefixes_are_taken_literally(store: Store) -> None:
 def test_numbers_are_not_given_out_again(store: Store) -> None:
     first = queue(store, "a")
     with store.transaction():
+        store.db.execute("UPDATE jobs SET status = 'STOPPED'")
         jobs.delete(store, first, "a")
     assert queue(store, "a") == first + 1
     assert jobs.launch(store, first) is None
