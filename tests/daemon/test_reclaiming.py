@@ -41,7 +41,7 @@ def start_task(life: Life, job: str, cpus: int) -> str:
     return str(tasks.run(life.store, request, environment={"PATH": "/usr/bin:/bin"})["task_id"])
 
 
-def state(life: Life, task_id: str) -> tuple[str, str | None]:
+def task_state(life: Life, task_id: str) -> tuple[str, str | None]:
     task = tasks.get_task(life.store, task_id)
     return task["state"], task["state_reason"]
 
@@ -63,9 +63,9 @@ def loans(life: Life) -> list[tuple[str, str, float]]:
 def test_an_unused_minimum_is_lent_up_to_the_limit_and_no_further(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     *running, waiting = [start_task(shared, "train", 2) for _ in range(4)]
-    shared.until(lambda: state(shared, waiting)[1] == "InsufficientResources")
-    assert [state(shared, task)[0] for task in running] == ["RUNNING"] * 3
-    assert state(shared, waiting)[0] == "PENDING_NODE_ASSIGNMENT"
+    shared.until(lambda: task_state(shared, waiting)[1] == "InsufficientResources")
+    assert [task_state(shared, task)[0] for task in running] == ["RUNNING"] * 3
+    assert task_state(shared, waiting)[0] == "PENDING_NODE_ASSIGNMENT"
     assert loans(shared) == [("b", "a", 2.0), ("b", "a", 2.0)]
     assert (total(shared, "a"), total(shared, "b")) == (2.0, 6.0)
 
@@ -74,7 +74,7 @@ def test_nothing_below_the_minimum_is_lent_by_default(shared: Life) -> None:
     clusters.update(shared.store, "a", lending_limit={})
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
-    shared.until(lambda: state(shared, task)[1] == "InsufficientResources")
+    shared.until(lambda: task_state(shared, task)[1] == "InsufficientResources")
     assert loans(shared) == []
     assert total(shared, "a") == 6.0
 
@@ -83,12 +83,12 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
     shared.run("train", cluster="b", spec=GANG)
     tasks_ = [start_task(shared, "train", 2), start_task(shared, "train", 1), start_task(shared, "train", 1)]
     for task in tasks_:
-        shared.until(lambda task=task: state(shared, task)[0] == "RUNNING")
+        shared.until(lambda task=task: task_state(shared, task)[0] == "RUNNING")
     assert loans(shared) == [("b", "a", 1.0), ("b", "a", 1.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
-    assert state(shared, tasks_[2]) == ("FAILED", "Preempted")
-    assert [state(shared, task)[0] for task in tasks_[:2]] == ["RUNNING", "RUNNING"]
+    assert task_state(shared, tasks_[2]) == ("FAILED", "Preempted")
+    assert [task_state(shared, task)[0] for task in tasks_[:2]] == ["RUNNING", "RUNNING"]
     assert loans(shared) == [("b", "a", 1.0)]
     assert shared.job("train")["status"] == "RUNNING"
     assert total(shared, "b") >= 2.0
@@ -97,7 +97,7 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
 def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
-    shared.until(lambda: state(shared, task)[0] == "RUNNING")
+    shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
     assert shared.scheduler is not None
     shared.scheduler.reclaims.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
@@ -106,7 +106,7 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     assert notice["lender_id"] == "a"
     assert notice["amounts"] == {"CPU": 10_000}
     shared.turn()
-    assert state(shared, task)[0] == "RUNNING"
+    assert task_state(shared, task)[0] == "RUNNING"
     tasks.cancel(
         shared.store, task
     )  # the job listens and ends its task by itself: nothing waits for the grace
@@ -168,7 +168,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     """Spec 9: the borrower is told first, then has its grace, whatever others do to the lease at that moment."""
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
-    shared.until(lambda: state(shared, task)[0] == "RUNNING")
+    shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
     assert loans(shared) == [("b", "a", 1.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     scheduler = shared.scheduler
@@ -196,7 +196,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     assert 59 < scheduler.reclaims.due_s() + time.monotonic() - began <= 61
     scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
     assert len(shared.events("lease.called_in")) == 1
-    assert state(shared, task)[0] == "RUNNING"
+    assert task_state(shared, task)[0] == "RUNNING"
 
 
 def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_too(shared: Life) -> None:
@@ -206,7 +206,7 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
     shared.run("train", cluster="b", spec=GANG)
     first = start_task(shared, "train", 3)
-    shared.until(lambda: state(shared, first)[0] == "RUNNING")
+    shared.until(lambda: task_state(shared, first)[0] == "RUNNING")
     scheduler.reclaims.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))

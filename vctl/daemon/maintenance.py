@@ -91,11 +91,11 @@ class Maintenance:
         dead = set()
         for node_id in changed:
             node = ledger.nodes.get(node_id)
-            state = None if node is None else node.state
+            now = None if node is None else node.state
             (self._shrunk.add if node is not None and node.shrunk else self._shrunk.discard)(node_id)
-            (self._dead.add if state == DEAD else self._dead.discard)(node_id)
-            (self._draining.add if state == DRAINING else self._draining.discard)(node_id)
-            if state == DEAD:
+            (self._dead.add if now == DEAD else self._dead.discard)(node_id)
+            (self._draining.add if now == DRAINING else self._draining.discard)(node_id)
+            if now == DEAD:
                 dead.add(node_id)
         if dead:
             for run in _lost(mirror, dead):
