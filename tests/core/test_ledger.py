@@ -17,7 +17,7 @@ from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Holding, Room, whole_node
 from vctl.ops.prove import prove
 from vctl.store import clusters, nodes, runs
-from vctl.store.schema import MIGRATIONS
+from vctl.store.database import apply_migrations
 from vctl.store.store import Store
 
 pytestmark = spec("5.conservation")
@@ -46,8 +46,7 @@ class FakeStore(Store):
 def empty_store() -> Store:
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.row_factory = sqlite3.Row
-    for _, script in MIGRATIONS:
-        db.executescript(script)
+    apply_migrations(db)
     return FakeStore(Path("/nowhere"), db)
 
 

@@ -214,13 +214,23 @@ class Call:
             self.note(self._notice())
 
     def _notice(self) -> str | None:
+        """How old the scheduler's last sign of life is; None while it is fresh."""
         if self._store is None:
             return None
-        from vctl.cli.notice import scheduler_notice
-
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
-        return scheduler_notice(self._store)
+        from vctl.cli.words import seconds_between
+        from vctl.ops.views import scheduler
+        from vctl.spec.quantities import format_duration
+
+        state = scheduler(self._store)
+        if state["running"] or state["starting"]:
+            return None
+        age_s = seconds_between(state["last_beat"], None)
+        if age_s is None:
+            return "No scheduler is running. Start one with `vctl daemon`."
+        ended = "just now" if age_s < 1 else f"{format_duration(int(age_s))} ago"
+        return f"No scheduler is running (last seen {ended}). Start one with `vctl daemon`."
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the wanted form; returns the exit code it carries."""

@@ -32,9 +32,7 @@ def surroundings(
 
     variables: dict[str, str] = {}
     if runtime_env is not None:
-        from vctl.cli.runtime_env import read
-
-        variables, directory = read(runtime_env, call.note)
+        variables, directory = _runtime_env(call, runtime_env)
         working_dir = working_dir or directory
     if env_file or env:
         from vctl.spec.options import parse_env, read_env_file
@@ -50,6 +48,25 @@ def surroundings(
 
         raise BadSpec(f"--working-dir: {path} is not a directory", fix="name a directory that exists")
     return variables, path
+
+
+def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]:
+    """``--runtime-env-json``, as Ray users write it: variables and directory; other fields are left alone and named."""
+    from vctl.spec.fields import as_mapping, as_text, child
+    from vctl.spec.source import read_document
+
+    option, known = "--runtime-env-json", ("env_vars", "working_dir")
+    example = '{"env_vars": {"A": "1"}}'
+    fields = as_mapping(read_document(document, "a runtime environment", option), option, "it", example)
+    if others := sorted(set(fields) - set(known)):
+        call.note(f"Warning: {option}: vctl ignores {', '.join(others)}")
+    path = child(option, "env_vars")
+    given = as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
+    variables = {name: as_text(value, child(path, name), "a variable") for name, value in given.items()}
+    directory = fields.get("working_dir")
+    return variables, None if directory is None else as_text(
+        directory, child(option, "working_dir"), "a directory"
+    )
 
 
 def unread_input() -> str | None:

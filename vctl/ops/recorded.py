@@ -9,7 +9,7 @@ from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
-from vctl.store import clusters, history, rows, settings, tasks
+from vctl.store import clusters, job_views, rows, settings, tasks
 from vctl.store.database import database_path
 from vctl.store.store import Store
 
@@ -33,7 +33,7 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
     """Jobs as they were asked for, each with the time that it really ran."""
     arrivals: list[Arrival] = []
     inside = 0
-    for row in history.ended_rows(store, since_ns, until_ns):
+    for row in job_views.ended_rows(store, since_ns, until_ns):
         job = rows.pending(row)
         if "##" in job.parent_id:
             inside += 1
@@ -41,7 +41,7 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
         arrivals.append(Arrival(replace(job, held=False), max(1, row["ended_at"] - row["started_at"])))
     notes = [
         f"{count} jobs are {status} and have not run to an end"
-        for status, count in history.never_ran(store, since_ns, until_ns).items()
+        for status, count in job_views.never_ran(store, since_ns, until_ns).items()
     ]
     if inside:
         notes.append(f"{inside} jobs ran inside the clusters of others, which are simulated as a whole")

@@ -1,10 +1,13 @@
-"""What a placement answers: the pieces of a gang, or why there is no place for it. Values only."""
+"""What a placement answers: the pieces of a gang, or why there is no place for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vctl.core import labels as lb
+from vctl.core.clusters import VNode
+from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
 
 
@@ -60,3 +63,19 @@ class Unplaced:
     def capacity(self) -> str:
         """Why it does not even fit when everything is free."""
         return self.beyond or self.message
+
+
+def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
+    """The virtual nodes that placed pieces become: parent's labels, own labels, system labels."""
+    made = []
+    for piece in pieces:
+        vnode_id = f"{cluster_id}/{piece.rank}"
+        inherited = ledger.vnodes[piece.parent_vnode_id].labels
+        labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+        made.append(
+            VNode(
+                vnode_id, cluster_id, piece.node_id, piece.parent_vnode_id, piece.kind, piece.holding, labels,
+                piece.whole, piece.rank,
+            )
+        )  # fmt: skip
+    return tuple(made)

@@ -11,8 +11,8 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
 from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
-from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed
+from vctl.scheduler.placement_result import vnodes_of
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait, growing
 
 if TYPE_CHECKING:

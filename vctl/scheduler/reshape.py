@@ -12,8 +12,8 @@ from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.joining import grow_more, place_more
 from vctl.scheduler.membership import is_undivided
-from vctl.scheduler.pieces import vnodes_of
 from vctl.scheduler.placement import Placed, Unplaced
+from vctl.scheduler.placement_result import vnodes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
+from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
@@ -18,14 +19,15 @@ from vctl.core.resources import Amounts
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
+from vctl.scheduler.feasibility import ever
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.simulate.borrowing import Loans
-from vctl.simulate.refusal import Refusals
 from vctl.simulate.workload import Arrival
 
+UNKNOWN_CLUSTER = "UnknownCluster"
 TOLD_EVERY = 250
 """Arrivals between two reports of progress."""
 
@@ -230,3 +232,27 @@ class Player:
             return "Held", "held"
         by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
         return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
+
+
+class Refusals:
+    """Jobs that a submit would refuse, because they could never run on this machine: reported, not dropped.
+
+    Judges each shape once: a machine under simulation does not change.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._known: dict[tuple[str, str], tuple[str, str] | None] = {}
+
+    def of(self, job: PendingJob) -> tuple[str, str] | None:
+        """Reason and message, or None for a job that may wait."""
+        key = (job.parent_id, job.shape)
+        if key not in self._known:
+            self._known[key] = self._judge(job)
+        return self._known[key]
+
+    def _judge(self, job: PendingJob) -> tuple[str, str] | None:
+        if job.parent_id not in self.ledger.clusters:
+            return UNKNOWN_CLUSTER, f"there is no cluster {job.parent_id}"
+        never = ever(self.ledger, job.parent_id, job.spec, job.entry)
+        return None if never is None or never.exhausted else (jb.INFEASIBLE, never.message)
