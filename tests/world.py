@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from vctl.core import resources as rs
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.returning import LeaseTerms
 from vctl.daemon.scheduler import Scheduler

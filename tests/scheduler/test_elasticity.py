@@ -13,10 +13,10 @@ from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 from vctl.scheduler.gang_growth import grow, grow_for_gang
 from vctl.scheduler.leasing import above_minimum, free_part, give_back

@@ -13,8 +13,8 @@ from tests.specification import spec
 from tests.world import differences
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.leases import Lease
 from vctl.core.queue_policy import QueuePolicy
-from vctl.core.tasks import Lease
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.provisioning import MOST_NODES, Template, wanted_nodes
 from vctl.scheduler.queueing import Queue

@@ -9,9 +9,10 @@ from dataclasses import replace
 from tests.scheduler import ground as g
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Holding
-from vctl.core.tasks import Lease, PendingTask
+from vctl.core.tasks import PendingTask
 
 SHORT = {"CPU": "c", "GPU": "g", "memory": "m"}
 CLUSTER = re.compile(

@@ -112,11 +112,11 @@ store.begin_reign reigns observed
 store.end_reign reigns observed
 store.remember meta observed
 tasks._move tasks change
-tasks.call_in leases change
-tasks.end_lease leases change
+leases.call_in leases change
+leases.end leases change
 tasks.insert task_launches cascade
 tasks.insert tasks change
-tasks.insert_lease leases change
+leases.insert leases change
 tasks.mark_ended tasks change
 tasks.mark_retry tasks change
 tasks.mark_started tasks change

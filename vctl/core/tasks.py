@@ -39,18 +39,3 @@ class PendingTask:
     attempt: int = 0
     inputs_at: Mapping[str, int] = field(default_factory=dict)
     bound_vnode_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """What a cluster borrowed above its minimum: on which virtual node, from its parent, since and until when (ns)."""
-
-    lease_id: int
-    borrower_id: str
-    lender_id: str
-    vnode_id: str
-    node_id: str
-    amounts: Mapping[str, int]
-    since: int
-    expires_at: int | None = None
-    job_id: int | None = None

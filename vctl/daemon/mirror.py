@@ -18,7 +18,7 @@ from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import clusters, feed, jobs, nodes, preemptions, queues, rows, tasks, usage
+from vctl.store import clusters, feed, jobs, leases, nodes, preemptions, queues, rows, tasks, usage
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -84,7 +84,7 @@ class Mirror(SchedulerState):
             for run in mirror.runs.values():
                 if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
                     mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
-            mirror.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
+            mirror.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         mirror.nodes_changed.update(mirror.ledger.nodes)
         mirror.lost_nodes = {one for one, node in mirror.ledger.nodes.items() if node.state == DEAD}
         mirror.ledger.joined.clear()  # whatever there is was there before
@@ -200,7 +200,7 @@ class Mirror(SchedulerState):
         self.ledger.succeed(before)
         self.ledger.may_gain_nodes = before.may_gain_nodes
         self.ledger.joined = joined_since(before, self.ledger)
-        self.leases = {row["lease_id"]: rows.lease(row) for row in tasks.lease_rows(store)}
+        self.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         self.forget_verdicts()
 
 

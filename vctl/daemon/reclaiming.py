@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.core.tasks import Lease
+from vctl.core.leases import Lease
 from vctl.daemon import notices
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.returning import Returns
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
-from vctl.store import jobs, tasks
+from vctl.store import jobs, leases
 from vctl.store.store import Store
 
 NOTICE_SIGNAL = signal.SIGURG
@@ -71,7 +71,7 @@ class Reclaims:
             mirror.follow(self.store)
             if mirror.leases.get(lease.lease_id) != lease:
                 return  # given back or changed meanwhile: the next turn looks at what there is then
-            ends_at = tasks.call_in(self.store, lease, ends)
+            ends_at = leases.call_in(self.store, lease, ends)
             mirror.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
             mirror.caught_up(self.store)
         self._deadline[lease.lease_id] = time.monotonic() + self.grace_s

@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from vctl.core.leases import Lease
 from vctl.core.queue_policy import FAIR
-from vctl.core.tasks import Lease
 from vctl.daemon.mirror import Mirror
 from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
-from vctl.store import clusters, tasks
+from vctl.store import clusters
+from vctl.store import leases as table
 from vctl.store.store import Store
 
 
@@ -118,7 +119,7 @@ class Returns:
                     clusters.delete_vnode(self.store, done.before.vnode_id)
                 else:
                     clusters.update_vnode(self.store, done.after)
-                tasks.end_lease(self.store, lease, done.left)
+                table.end(self.store, lease, done.left)
                 restored = restore(mirror.ledger, lease, done)
                 if restored is not None:
                     clusters.update_vnode(self.store, restored.after)

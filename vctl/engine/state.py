@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.tasks import CANCELLED, Lease, PendingTask
+from vctl.core.tasks import CANCELLED, PendingTask
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
 from vctl.scheduler.fairness import Usage

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vctl.core import resources as rs
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
-from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.leasing import above_minimum, settle
-from vctl.store import clusters, rows, tasks
+from vctl.store import clusters, leases, rows
 from vctl.store.store import Store
 
 NOTHING: Amounts = {}
@@ -43,7 +43,7 @@ def write_growth(
     loan = {n: min(a, step.lent.get(n, 0)) for n, a in over.items() if step.lent.get(n, 0)}
     rest = {n: a - loan.get(n, 0) for n, a in over.items() if a > loan.get(n, 0)}
     return [
-        tasks.insert_lease(
+        leases.insert(
             store,
             Lease(
                 0, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now, expires_at, job_id
@@ -71,14 +71,14 @@ def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> list[Lease]:
     """Write what a new minimum or other virtual nodes of a cluster mean for its leases; returns those it has now."""
     cluster = ledger.clusters[cluster_id]
     assert cluster.parent_id is not None
-    found = [rows.lease(row) for row in tasks.lease_rows(store) if row["borrower_id"] == cluster_id]
-    settled = settle(ledger, cluster_id, found, tasks.flexible_entry(store, cluster_id))
+    found = [rows.lease(row) for row in leases.all_rows(store) if row["borrower_id"] == cluster_id]
+    settled = settle(ledger, cluster_id, found, leases.flexible_entry(store, cluster_id))
     left = {lease.lease_id: lease for lease in found}
     for lease, amounts in settled.cut:
-        tasks.end_lease(store, lease, amounts)
+        leases.end(store, lease, amounts)
         left[lease.lease_id] = replace(lease, amounts=amounts)
     fresh = [
-        tasks.insert_lease(
+        leases.insert(
             store,
             Lease(
                 0, cluster_id, cluster.parent_id, vnode.vnode_id, vnode.node_id, lent, store.clock(),

@@ -6,7 +6,7 @@ from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.ops import forms
 from vctl.ops.reasons import Reasons
-from vctl.store import job_views, rows
+from vctl.store import job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
 
@@ -30,7 +30,7 @@ def list_leases(store: Store) -> list[forms.Form]:
             "expires_at": forms.timestamp(row["expires_at"]),
             "job_id": row["job_id"],
         }
-        for row in table.lease_rows(store)
+        for row in leases.all_rows(store)
     ]
 
 

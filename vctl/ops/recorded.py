@@ -9,7 +9,7 @@ from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
-from vctl.store import clusters, job_views, rows, settings, tasks
+from vctl.store import clusters, job_views, leases, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
 
@@ -57,8 +57,8 @@ def machine(store: Store) -> Ledger:
     for cluster_id in sorted(own, key=lambda one: one.count("##"), reverse=True):
         ledger.remove_cluster(cluster_id)
     loans = Loans(ledger)
-    leases = [rows.lease(row) for row in tasks.lease_rows(store)]
-    loans.leases = {lease.lease_id: lease for lease in leases if lease.vnode_id in ledger.vnodes}
+    found = [rows.lease(row) for row in leases.all_rows(store)]
+    loans.leases = {lease.lease_id: lease for lease in found if lease.vnode_id in ledger.vnodes}
     loans.settle()
     ledger.grown.clear()
     return ledger

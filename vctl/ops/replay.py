@@ -12,10 +12,11 @@ from typing import TypeVar
 from vctl.core import jobs as jb
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, VNode
 from vctl.core.jobs import PendingJob, Run
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
-from vctl.core.tasks import Lease, PendingTask
+from vctl.core.tasks import PendingTask
 from vctl.engine.changes import JobEnded, RunEnded
 from vctl.errors import Conflict
 from vctl.ops import forms, rights
@@ -25,6 +26,7 @@ from vctl.scheduler.earmarks import Earmark
 from vctl.store import (
     clusters,
     jobs,
+    leases,
     nodes,
     objects,
     preemptions,
@@ -278,7 +280,7 @@ def _others(store: Store, done: Replayed, reader: _Reader) -> None:
     """The same for waiting tasks, leases and what else a scheduler reads."""
     for row in (*tasks.waiting_rows(store), *objects.awaiting(store)):
         reader.read("tasks", row, rows.task, done.steps[5])
-    for row in tasks.lease_rows(store):
+    for row in leases.all_rows(store):
         reader.read("leases", row, rows.lease, done.steps[4])
     for row in preemptions.all_rows(store):
         reader.read("preemptions", row, preemptions.check, done.steps[5])

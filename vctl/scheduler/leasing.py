@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, difference, merged
-from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts, held
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
-from vctl.core.tasks import Lease, PendingTask
+from vctl.core.tasks import PendingTask
 from vctl.scheduler.elasticity import Grow, revert_growth
 from vctl.scheduler.gang_growth import grow_for_gang, make_room
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore

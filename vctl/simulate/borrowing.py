@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.tasks import Lease
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore
 

@@ -10,10 +10,11 @@ from typing import Any
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import NODE_ID, Condition
+from vctl.core.leases import Lease
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Amounts, Holding
-from vctl.core.tasks import Lease, PendingTask
+from vctl.core.tasks import PendingTask
 
 
 def dumps(value: object) -> str:
