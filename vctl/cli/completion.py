@@ -187,10 +187,10 @@ def _tasks(store: "Store", _backend: "Backend") -> list[Offer]:
     return [(task["task_id"], task["state"]) for task in found][-MOST:]
 
 
-def _clusters(store: "Store", _backend: "Backend") -> list[Offer]:
-    from vctl.ops import cluster_views
+def _clusters(_store: "Store", backend: "Backend") -> list[Offer]:
+    from vctl.operations import clusters
 
-    found = cluster_views.list_clusters(store, filters=(), all_kinds=True)[:MOST]
+    found = clusters.list_clusters(backend)[:MOST]
     return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
 
 
@@ -200,12 +200,12 @@ def _nodes(_store: "Store", backend: "Backend") -> list[Offer]:
     return [(node["node_id"], node["state"]) for node in nodes.list_nodes(backend)][:MOST]
 
 
-def _vnodes(store: "Store", _backend: "Backend") -> list[Offer]:
+def _vnodes(_store: "Store", backend: "Backend") -> list[Offer]:
     from vctl.core.clusters import PRIMARY
-    from vctl.ops import views
+    from vctl.operations import views
 
     here = os.environ.get("VCTL_CLUSTER_ID") or PRIMARY
-    return [(str(node["NodeID"]), "") for node in views.nodes(store, here)][:MOST]
+    return [(str(node["NodeID"]), "") for node in views.nodes(backend, here)][:MOST]
 
 
 LIVE: dict[str, Callable[[Any, "Backend"], list[Offer]]] = {

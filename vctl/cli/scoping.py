@@ -24,9 +24,9 @@ def place(call: Call, given: str | None) -> str:
     """The cluster to look at; one that is named must be there."""
     cluster = call.cluster(given)
     if given is not None:
-        from vctl.ops import cluster_views
+        from vctl.operations import clusters
 
-        cluster_views.get_cluster(call.store, cluster)
+        clusters.get_cluster(call.backend, cluster)
     return cluster
 
 
@@ -34,8 +34,8 @@ def below(call: Call, top: str, items: "Sequence[F]", *names: str) -> "list[F]":
     """Items of which a named field is the cluster or one below it."""
     if top == PRIMARY:
         return list(items)
-    from vctl.ops import cluster_views
+    from vctl.operations import clusters
     from vctl.ops.scope import below
 
-    is_in = below(top, cluster_views.list_clusters(call.store, all_kinds=True))
+    is_in = below(top, clusters.list_clusters(call.backend, all_kinds=True))
     return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]

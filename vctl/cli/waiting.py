@@ -96,12 +96,12 @@ def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
 def until_removed(call: Call, cluster_id: str) -> bool:
     """Wait until a cluster is gone; False after an interrupt."""
     from vctl.errors import NotFound
-    from vctl.ops import cluster_views
+    from vctl.operations import clusters
 
     with _waiting(call) as waiter:
         try:
             while True:
-                cluster_views.get_cluster(call.store, cluster_id)
+                clusters.get_cluster(call.backend, cluster_id)
                 waiter.rest("clusters", cluster_id, waiter.longest_s)
         except NotFound:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from vctl.client.cluster_verbs import Clusters, Nodes
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
@@ -13,7 +13,7 @@ from vctl.client.job_verbs import Jobs, Tasks, seconds_of
 from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
-from vctl.operations import upkeep
+from vctl.operations import clusters, upkeep, views
 from vctl.operations.declare import Verb
 from vctl.spec import documents
 
@@ -40,15 +40,9 @@ class Client(State):
 
     def status(self) -> dict[str, Any]:
         """What runs, what waits and what is free, of the whole."""
-        from vctl.ops import overview
+        return views.status(self.backend)
 
-        return self._place.ask(overview.status)
-
-    def scheduler(self) -> dict[str, Any]:
-        """Whether a scheduler is at work, and its last sign of life."""
-        from vctl.ops import views
-
-        return self._place.ask(views.scheduler)
+    scheduler = Verb(views.scheduler)
 
     def leases(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
@@ -73,10 +67,8 @@ class Client(State):
         """History after a number, oldest first; of one job when asked."""
         if job is None:
             return self.list_events(since=since, filters=filters, limit=limit)
-        from vctl.ops import views
-
-        found = self._place.ask(views.events, since=since, limit=limit, job=str(job))
-        return cast(list[documents.EventForm], found)
+        found, _ = views.list_events(self.backend, since=since, limit=limit, job=str(job))
+        return found
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The cluster that this client looks at."""
@@ -86,23 +78,21 @@ class Client(State):
 
     def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
         """What ``apply`` would change."""
-        from vctl.ops import tree_files
-        from vctl.spec.tree_file import parse_tree
-
-        return self._place.ask(tree_files.plan, parse_tree(document, units=self._units()), prune=prune)
+        return clusters.plan(self.backend, self._clusters(document), prune=prune)
 
     def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
         """Make the tree of logical clusters what the document says, in one transaction."""
-        from vctl.ops import tree_files
+        return clusters.apply(self.backend, self._clusters(document), prune=prune)
+
+    export = Verb(clusters.export)
+
+    def _clusters(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """The clusters of a document, which is checked as a whole."""
         from vctl.spec.tree_file import parse_tree
 
-        return self._place.ask(tree_files.apply, parse_tree(document, units=self._units()), prune=prune)
-
-    def export(self, cluster_id: str | None = None) -> dict[str, object]:
-        """The document of the clusters there are."""
-        from vctl.ops import tree_files
-
-        return self._place.ask(tree_files.export, cluster_id)
+        parse_tree(document, units=self._units())
+        found: Sequence[Mapping[str, Any]] = document["clusters"]
+        return found
 
     def _units(self) -> frozenset[str]:
         found: frozenset[str] = self._place.config.get("unit_resources")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from vctl.client import inside
 from vctl.client.place import Place
 from vctl.client.state_api import State
 from vctl.core.clusters import PRIMARY
+from vctl.operations import views
 from vctl.spec import documents
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ class VirtualNodeInfo:
         return f"VirtualNodeInfo({self._node_id!r})"
 
     def _now(self) -> documents.CurrentNode:
-        from vctl.ops import views
-
-        return cast(documents.CurrentNode, self._place.ask(views.current_node, self._node_id))
+        return views.current_node(self._place, self._node_id)
 
     def node_id(self) -> str:
         """Its id."""
@@ -73,9 +72,7 @@ class VirtualClusterInfo:
         return f"VirtualClusterInfo({self._cluster_id!r})"
 
     def _now(self) -> documents.CurrentCluster:
-        from vctl.ops import views
-
-        return cast(documents.CurrentCluster, self._place.ask(views.current_cluster, self._cluster_id))
+        return views.current_cluster(self._place, self._cluster_id)
 
     def spec(self) -> VirtualCluster:
         """What was asked for."""
@@ -133,9 +130,7 @@ class RuntimeContext:
 
     def current_node(self) -> VirtualNodeInfo:
         """The virtual node that this process is on; NotFound outside a job."""
-        from vctl.ops import views
-
-        found = self._place.ask(views.current_node, os.environ.get("VCTL_VNODE_ID"))
+        found = views.current_node(self._place, views.this_node())
         return VirtualNodeInfo(self._place, str(found["node_id"]))
 
     @property

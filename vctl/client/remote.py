@@ -12,20 +12,12 @@ from importlib import import_module
 from types import ModuleType
 
 STANDINS = {
-    "vctl.ops.admission": "clusters",
     "vctl.ops.backup": "upkeep",
-    "vctl.ops.cluster_views": "clusters",
-    "vctl.ops.clusters": "clusters",
-    "vctl.ops.leases": "views",
-    "vctl.ops.membership": "clusters",
     "vctl.ops.object_views": "objects",
     "vctl.ops.objects": "objects",
-    "vctl.ops.overview": "views",
     "vctl.ops.simulation": "simulation",
     "vctl.ops.submitting": "jobs",
     "vctl.ops.tasks": "tasks",
-    "vctl.ops.tree_files": "tree_files",
-    "vctl.ops.views": "views",
     "vctl.ops.why": "why",
     "vctl.daemon.waiting": "waiting",
 }

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from vctl.client import inside
 from vctl.client.place import Place
 from vctl.core.clusters import PRIMARY
-from vctl.operations import jobs, nodes
+from vctl.operations import clusters, jobs, nodes, views
 from vctl.spec import documents
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 
@@ -33,21 +33,15 @@ class State:
 
     def cluster_resources(self) -> documents.Amounts:
         """Total of the cluster."""
-        from vctl.ops import views
-
-        return self._place.ask(views.cluster_resources, self.cluster_id)
+        return views.cluster_resources(self._place, self.cluster_id)
 
     def available_resources(self) -> documents.Amounts:
         """What is free in it."""
-        from vctl.ops import views
-
-        return self._place.ask(views.available_resources, self.cluster_id)
+        return views.available_resources(self._place, self.cluster_id)
 
     def nodes(self) -> list[documents.NodeOfCluster]:
         """Its virtual nodes, in the form of ``ray.nodes()``."""
-        from vctl.ops import views
-
-        return cast(list[documents.NodeOfCluster], self._place.ask(views.nodes, self.cluster_id))
+        return views.nodes(self._place, self.cluster_id)
 
     # ---- lists ----
 
@@ -55,11 +49,9 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.ClusterForm]:
         """The cluster and those below it, parents first."""
-        from vctl.ops import cluster_views, scope
+        from vctl.ops import scope
 
-        found = cast(
-            list[documents.ClusterForm], self._place.ask(cluster_views.list_clusters, all_kinds=True)
-        )
+        found = clusters.list_clusters(self._place)
         below = scope.below(self.cluster_id, found)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
@@ -67,10 +59,8 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.VNodeForm]:
         """The virtual nodes of the cluster and of those below it."""
-        from vctl.ops import views
-
         below = self._scope()
-        found = cast(list[documents.VNodeForm], self._place.ask(views.vnodes))
+        found = views.vnodes(self._place)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_nodes(
@@ -115,10 +105,8 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.LeaseForm]:
         """What the cluster and those below it borrowed or lent."""
-        from vctl.ops import leases
-
         below = self._scope()
-        found = cast(list[documents.LeaseForm], self._place.ask(leases.list_leases))
+        found = views.list_leases(self._place)
         own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
         return _chosen(own, filters, limit)
 
@@ -126,10 +114,8 @@ class State:
         self, *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.EventForm]:
         """The history of the cluster and of those below it, oldest first; with a limit the newest of it."""
-        from vctl.ops import views
-
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        found = cast(list[documents.EventForm], self._place.ask(views.events, since=since, cluster=within))
+        found, _ = views.list_events(self._place, since=since, cluster=within)
         chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
@@ -137,10 +123,8 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.DemandForm]:
         """What is asked for in the cluster and below it, and not there."""
-        from vctl.ops import leases
-
         below = self._scope()
-        found = cast(list[documents.DemandForm], self._place.ask(leases.demand))
+        found = views.demand(self._place)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     # ---- summaries ----
@@ -164,11 +148,7 @@ class State:
         here = self.cluster_id
         if here == PRIMARY or JOB_MARK in here:
             return scope.below(here, ())
-        from vctl.ops import cluster_views
-
-        return scope.below(
-            here, cast(list[documents.ClusterForm], self._place.ask(cluster_views.list_clusters))
-        )
+        return scope.below(here, clusters.list_clusters(self._place))
 
 
 def _chosen(found: list[F], filters: Sequence[Filter], limit: int | None) -> list[F]:

@@ -122,9 +122,8 @@ class VirtualCluster:
 
     def _make(self, place: Place, job: str, parent: str) -> str:
         """The id of the new cluster, as soon as there is room for all that it must have."""
-        from vctl.ops import clusters
+        from vctl.operations import clusters
 
-        spec = self.parsed(place.config.get("unit_resources"))
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
@@ -132,7 +131,7 @@ class VirtualCluster:
             pause = None
             while True:
                 try:
-                    return str(place.ask(clusters.create, name, spec=spec, parent_id=parent)["cluster_id"])
+                    return str(clusters.create(place, name, spec=self, parent=parent)["cluster_id"])
                 except Conflict as error:
                     if "resource" not in error.details:
                         raise
@@ -237,7 +236,7 @@ class _Inside:
     def _remove(self) -> None:
         """Clusters with detached tasks go when those are over."""
         from vctl.client.state_api import State
-        from vctl.ops import clusters
+        from vctl.operations import clusters
 
         for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):
-            self.place.ask(clusters.delete, one["cluster_id"], drain=True)
+            clusters.delete(self.place, one["cluster_id"], drain=True)

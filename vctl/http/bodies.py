@@ -63,55 +63,10 @@ class NodesToRemove(Body):
     nodesToRemove: Many = []  # noqa: N815
 
 
-class NewCluster(Body):
-    """A logical cluster: of whole nodes, or of slices by a spec."""
-
-    cluster_id: Id
-    divisible: StrictBool = False
-    replica_sets: Document | None = None
-    spec: Document | None = None
-    parent_id: Id | None = None
-    borrow_limit: Document | None = None
-    lending_limit: Document | None = None
-    queue: Document | None = None
-
-
-class ClusterChange(Body):
-    """A wanted state; without a revision the latest is taken."""
-
-    divisible: StrictBool | None = None
-    replica_sets: Document | None = None
-    spec: Document | None = None
-    revision: Revision | None = None
-    borrow_limit: Document | None = None
-    lending_limit: Document | None = None
-    queue: Document | None = None
-
-
-class Admission(Body):
-    """The reason why a cluster admits no jobs."""
-
-    message: Text | None = None
-
-
-class ClusterNodes(Body):
-    """Nodes of a cluster."""
-
-    node_ids: Many
-
-
 class Grace(Body):
     """Seconds between SIGTERM and SIGKILL."""
 
     grace_s: Seconds | None = None
-
-
-class Tree(Body):
-    """Logical clusters as a tree file has them."""
-
-    clusters: list[Document]
-    prune: StrictBool = False
-    expect_revision: Text | None = None
 
 
 class Task(Body):

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, create
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
-from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param
+from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param, Written
 from vctl.spec import documents as forms
 
 API = "/api/v1"
@@ -123,14 +123,18 @@ def _field(param: Param) -> Any:
         return Literal[param.info.choices]
     kind = param.annotation.__origin__
     parts = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
-    strict = [_strict(part) for part in parts]
+    strict = [_strict(part, param.info.pattern) for part in parts if part is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 
 
-def _strict(kind: Any) -> Any:
+def _strict(kind: Any, pattern: str | None = None) -> Any:
     origin = get_origin(kind)
-    if origin is Sequence:
+    if origin is Sequence and get_args(kind) == (str,):
         return list[Annotated[StrictStr, Field(max_length=LONGEST_ID)]]
+    if origin is Sequence:
+        return list[_strict(get_args(kind)[0])]  # type: ignore[misc]  # made from values
+    if kind is str and pattern is not None:
+        return Annotated[str, Field(pattern=pattern)]
     if origin is Mapping:
         return dict[get_args(kind)]  # type: ignore[misc]  # made from values
     return _STRICT.get(kind, kind)
@@ -151,4 +155,4 @@ def _reply(operation: Operation[Any, Any]) -> Any:
     if operation.items:
         return getattr(documents, operation.items, documents.Listing)
     kind = get_type_hints(operation.run, localns=vars(forms))["return"]
-    return documents.MODELS.get(kind, documents.Document)
+    return kind if kind == documents.Amounts else documents.MODELS.get(kind, documents.Document)

@@ -52,7 +52,7 @@ MODELS: dict[object, type[Document]] = {
     for form in (forms.JobForm, forms.TaskForm, forms.ObjectForm, forms.ClusterForm, forms.NodeForm)
 }
 Job, Task, Object, Cluster, Node = MODELS.values()
-MODELS[forms.ClusterTree] = Cluster
+MODELS |= {forms.ClusterTree: Cluster, forms.RemovedCluster: Cluster}
 
 
 class Listing(Document):

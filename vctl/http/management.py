@@ -12,6 +12,7 @@ from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResp
 from vctl.http.bodies import NodesToRemove, VirtualCluster
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
+from vctl.spec.documents import ClusterForm
 from vctl.store.store import Store
 
 router = APIRouter(prefix=MANAGEMENT, tags=["management"], responses=MANAGEMENT_ERRORS)
@@ -34,14 +35,14 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
     )
 
 
-def _bring(store: Store, body: VirtualCluster) -> dict[str, Any]:
+def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
     """Update what exists, create what does not; who loses a race against another creation is told like an update."""
     from vctl.ops import clusters
 
     cluster_id, counts = body.virtualClusterId, body.replicaSets
     divisible = body.divisible in (True, "true")
 
-    def update() -> dict[str, Any]:
+    def update() -> ClusterForm:
         return clusters.update(
             store, cluster_id, divisible=divisible, replica_sets=counts, revision=int(body.revision)
         )

@@ -21,13 +21,6 @@ def cluster_spec(
     return parse_cluster_spec(document, units=server.units, camel_case=True, logical=logical)
 
 
-def replica_sets(cluster_id: str, document: bodies.Document | None) -> dict[str, int] | None:
-    """Counts by template as they were sent."""
-    from vctl.spec.cluster_spec import parse_replica_sets
-
-    return None if document is None else parse_replica_sets(document, "replica_sets", cluster_id=cluster_id)
-
-
 def resources(
     server: Server, document: bodies.Document, path: str, *, totals: bool = False
 ) -> dict[str, int]:
@@ -35,11 +28,6 @@ def resources(
     from vctl.spec.quantities import parse_resources
 
     return parse_resources(document, path, server.units, totals=totals)
-
-
-def limit(server: Server, document: bodies.Document | None, path: str) -> dict[str, int] | None:
-    """A limit as it was sent."""
-    return None if document is None else resources(server, document, path)
 
 
 def job_request(server: Server, body: bodies.Job) -> JobRequest:

@@ -213,7 +213,7 @@ def _task(store: Store, task_id: str) -> Form | None:
         return None
 
 
-def _after_sweep(store: Store, cluster_id: str) -> dict[str, Any] | None:
+def _after_sweep(store: Store, cluster_id: str) -> Form | None:
     """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
     from vctl.ops import blockers, cluster_views, clusters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
@@ -10,131 +10,12 @@ from fastapi.responses import StreamingResponse
 from vctl.http import bodies, reading, streams
 from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
-from vctl.http.documents import ERRORS, Amounts, Document, Listing, good, listing
-from vctl.http.jobs import Filters, Limit
+from vctl.http.documents import ERRORS, Listing, good, listing
 
 router = APIRouter(prefix="/api/v1", tags=["views"], responses=ERRORS)
 
 Cluster = Annotated[str | None, Query(description="Cluster (default: the primary).")]
 Since = Annotated[int, Query(ge=0, le=2**62, description="Only events after this number.")]
-
-
-@router.get("/status", responses=good(Document), response_model=None)
-def status(request: Request, cluster: Cluster = None) -> Any:
-    """Show running jobs, waiting jobs and free resources."""
-    from vctl.ops import overview
-
-    with state(request) as store:
-        return overview.status(store, cluster)
-
-
-@router.get("/scheduler", responses=good(Document), response_model=None)
-def scheduler(request: Request) -> Any:
-    """Whether a scheduler is running, and its last heartbeat."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.scheduler(store)
-
-
-@router.get("/cluster-resources", responses=good(Amounts), response_model=None)
-def cluster_resources(request: Request, cluster: Cluster = None) -> Any:
-    """Total of a cluster."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.cluster_resources(store, cluster)
-
-
-@router.get("/available-resources", responses=good(Amounts), response_model=None)
-def available_resources(request: Request, cluster: Cluster = None) -> Any:
-    """Free resources of a cluster."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.available_resources(store, cluster)
-
-
-@router.get("/cluster-nodes", responses=good(Listing), response_model=None)
-def cluster_nodes(request: Request, cluster: Cluster = None) -> JSONResponse:
-    """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return JSONResponse(listing("VNodeList", views.nodes(store, cluster)))
-
-
-@router.get("/current-cluster", responses=good(Document), response_model=None)
-def current_cluster(request: Request, cluster: Cluster = None) -> Any:
-    """A cluster as a job in it sees it."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.current_cluster(store, cluster)
-
-
-@router.get("/vnodes", responses=good(Listing), response_model=None)
-def vnodes(request: Request) -> JSONResponse:
-    """Every virtual node of every cluster but the primary."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return JSONResponse(listing("VNodeList", views.vnodes(store)))
-
-
-@router.get("/vnodes/{vnode:path}", responses=good(Document), response_model=None)
-def vnode(request: Request, vnode: str) -> Any:
-    """One virtual node as a process on it sees it."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.current_node(store, vnode)
-
-
-@router.get("/leases", responses=good(Listing), response_model=None)
-def leases(request: Request) -> JSONResponse:
-    """Resources that clusters borrow above their minimum."""
-    from vctl.ops import leases as ops
-
-    with state(request) as store:
-        return JSONResponse(listing("LeaseList", ops.list_leases(store)))
-
-
-@router.get("/demand", responses=good(Listing), response_model=None)
-def demand(request: Request) -> JSONResponse:
-    """Resource requests that wait."""
-    from vctl.ops import leases as ops
-
-    with state(request) as store:
-        return JSONResponse(listing("DemandList", ops.demand(store)))
-
-
-@router.get("/events", responses=good(Listing), response_model=None)
-def events(
-    request: Request,
-    filters: Filters,
-    since: Since = 0,
-    limit: Limit = None,
-    job: str | None = None,
-    cluster: str | None = None,
-) -> JSONResponse:
-    """History, oldest first: after a number, or the newest ones."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        found, total = views.list_events(
-            store, since=since, limit=limit, job=job, cluster=cluster, filters=filters
-        )
-    return JSONResponse(listing("EventList", found, total))
-
-
-@router.get("/summary/{kind}", responses=good(Document), response_model=None)
-def summary(request: Request, kind: Literal["jobs", "events"]) -> Any:
-    """How many jobs there are in each state, or events of each kind."""
-    from vctl.ops import views
-
-    with state(request) as store:
-        return views.summary(store, kind)
 
 
 @router.get(

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -146,7 +147,7 @@ class Connection:
         wait_s: float | None,
     ) -> http.client.HTTPResponse:
         target = self._prefix + API + path + _query(query)
-        content = None if body is None else json.dumps(body).encode()
+        content = None if body is None else json.dumps(body, default=_plain).encode()
         headers = {"Accept": "*/*", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -216,6 +217,13 @@ class Connection:
         # the class of the other side may be one that we do not know
         error.code, error.exit_code = str(fields.get("code", error.code)), code
         return error
+
+
+def _plain(value: object) -> object:
+    """A value of a document as JSON has it: exact numbers, objects of the Python API, other maps."""
+    if isinstance(value, Decimal):
+        return float(value)
+    return dict(value) if isinstance(value, Mapping) else getattr(value, "as_dict")()  # noqa: B009  # a Written
 
 
 class _UnixConnection(http.client.HTTPConnection):

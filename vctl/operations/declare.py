@@ -53,6 +53,7 @@ class Opt:
         most: float | None = None,
         above: float | None = None,
         longest: int | None = None,
+        pattern: str | None = None,
     ) -> None:
         self.names = names
         self.help = help
@@ -64,6 +65,7 @@ class Opt:
         self.reads = reads
         self.wire = wire
         self.least, self.most, self.above, self.longest = least, most, above, longest
+        self.pattern = pattern
 
 
 class Arg(Opt):
@@ -123,6 +125,13 @@ class Param:
 
 NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
 """The default of a parameter that is left as it is, where None is a value."""
+
+
+class Written(Protocol):
+    """A document as an object of the Python API."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its JSON form."""
 
 
 class Here:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import forms, rights
+from vctl.ops import rights
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
 from vctl.store import rows, settings
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ClusterForm
+
 
 ACTIVE, STOPPED = "ACTIVE", "STOPPED"
 LONGEST_MESSAGE = 1000
 
 
-def stop(store: Store, cluster_id: str, *, message: str | None = None) -> forms.Form:
+def stop(store: Store, cluster_id: str, *, message: str | None = None) -> ClusterForm:
     """Admit no more jobs to a cluster; again, to say another message."""
     from vctl.ops.nodes import author
 
@@ -29,7 +35,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> forms.
     return get_cluster(store, cluster_id)
 
 
-def resume(store: Store, cluster_id: str) -> forms.Form:
+def resume(store: Store, cluster_id: str) -> ClusterForm:
     """Admit jobs again: those that waited are decided at once."""
     with store.transaction():
         cluster = _admitting(store, cluster_id, "resumed")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.nodes import DEAD
@@ -17,6 +18,10 @@ from vctl.ops import forms
 from vctl.store import clusters, nodes
 from vctl.store.rows import loads
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ClusterUse
+
 
 Sums = dict[str, int]
 
@@ -29,11 +34,13 @@ class Capacity:
     reserved: Sums = field(default_factory=dict)
     used: Sums = field(default_factory=dict)
 
-    def form(self) -> dict[str, dict[str, float]]:
+    def form(self) -> ClusterUse:
         """The documented form; every resource that the cluster has is in each of them."""
+        none = dict.fromkeys(self.total, 0)
         return {
-            name: forms.amounts({**dict.fromkeys(self.total, 0), **sums})
-            for name, sums in (("total", self.total), ("reserved", self.reserved), ("used", self.used))
+            "total": forms.amounts({**none, **self.total}),
+            "reserved": forms.amounts({**none, **self.reserved}),
+            "used": forms.amounts({**none, **self.used}),
         }
 
 

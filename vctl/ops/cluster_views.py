@@ -18,6 +18,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
+    from vctl.spec.documents import ClusterAmounts, ClusterForm, ClusterLimits, ClusterTree
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
@@ -77,7 +78,7 @@ def _nearest_id(store: Store, cluster_id: str) -> str:
     return f"did you mean {guess}?" if guess else "see `vctl vc list`"
 
 
-def get_cluster(store: Store, cluster_id: str) -> forms.Form:
+def get_cluster(store: Store, cluster_id: str) -> ClusterForm:
     """One cluster, the primary included."""
     with store.snapshot():
         if resolve(cluster_id) == PRIMARY:
@@ -85,7 +86,7 @@ def get_cluster(store: Store, cluster_id: str) -> forms.Form:
         return cluster_form(store, cluster_row(store, resolve(cluster_id)))
 
 
-def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True) -> list[forms.Form]:
+def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True) -> list[ClusterForm]:
     """Clusters, parents first; with ``all_kinds`` the primary and those of jobs too."""
     wanted = parse_filters(filters, FILTER_KEYS)
     with store.snapshot():
@@ -95,7 +96,7 @@ def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool 
     return [form for form in found if forms.matches(form, wanted)]
 
 
-def tree(store: Store, cluster_id: str | None = None) -> forms.Form:
+def tree(store: Store, cluster_id: str | None = None) -> ClusterTree:
     """A cluster with everything below it, nested under ``tree``."""
     from vctl.ops.capacity import capacities
 
@@ -108,14 +109,14 @@ def tree(store: Store, cluster_id: str | None = None) -> forms.Form:
 
 def _tree(
     store: Store, cluster_id: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
-) -> forms.Form:
+) -> ClusterTree:
     form = get_cluster(store, cluster_id)
     below = [_tree(store, child, sums, jobs) for child in form["children"]]
     counts = {"pending": 0, "running": 0, **jobs.get(cluster_id, {})}
     return {**form, **sums[cluster_id].form(), "job_counts": counts, "tree": below}
 
 
-def _primary_form(store: Store) -> forms.Form:
+def _primary_form(store: Store) -> ClusterForm:
     from vctl.spec.queue_settings import queue_document
 
     instances = {
@@ -142,7 +143,7 @@ def _primary_form(store: Store) -> forms.Form:
     }
 
 
-def cluster_form(store: Store, row: Row) -> forms.Form:
+def cluster_form(store: Store, row: Row) -> ClusterForm:
     """A cluster in its documented form."""
     from vctl.spec.cluster_spec import spec_to_document
     from vctl.spec.queue_settings import queue_document
@@ -171,7 +172,7 @@ def cluster_form(store: Store, row: Row) -> forms.Form:
     }
 
 
-def _settings(given: Mapping[str, Any]) -> forms.Form:
+def _settings(given: Mapping[str, Any]) -> ClusterLimits:
     """The limits, and why the cluster is stopped."""
     borrow = given.get(settings.BORROW)
     return {
@@ -195,7 +196,7 @@ def _jobs_of(store: Store, cluster_id: str) -> list[str]:
     ]
 
 
-def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> forms.Form:
+def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> ClusterAmounts:
     total, available = totals_of(store, cluster_id)
     maximum: dict[str, float] | None = None
     if spec is not None and not (spec.flexible and spec.flexible_max is None):

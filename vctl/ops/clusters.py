@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, ClusterSpec
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms, nodes, rights
+from vctl.ops import nodes, rights
 from vctl.ops.blockers import blockers_of, in_use, unfinished_jobs
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
@@ -25,6 +26,10 @@ from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resol
 from vctl.store import clusters as table
 from vctl.store import settings, tasks
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ClusterForm, RemovedCluster
+
 
 __all__ = [
     "blockers_of",
@@ -49,7 +54,7 @@ def create(
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
     queue: Mapping[str, object] | None = None,
-) -> forms.Form:
+) -> ClusterForm:
     """Make a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) below a divisible one."""
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(queue)
@@ -75,7 +80,7 @@ def update(
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
     queue: Mapping[str, object] | None = None,
-) -> forms.Form:
+) -> ClusterForm:
     """Bring a cluster to a wanted state: all of it or nothing. ``revision`` None takes the latest."""
     settled = _queue_changes(queue)
     given = (divisible, spec, replica_sets, revision, borrow_limit, lending_limit)
@@ -92,7 +97,7 @@ def update(
     return get_cluster(store, cluster_id)
 
 
-def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> forms.Form:
+def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> ClusterForm:
     """Change how a queue is served and nothing else: also the primary's, and without a new revision."""
     cluster_id = resolve(cluster_id)
     rights.check_cluster(store, cluster_id)
@@ -121,7 +126,7 @@ def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> 
         settings.set_queue(store, cluster_id, policy)
 
 
-def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> forms.Form:
+def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> RemovedCluster:
     """Remove an unused cluster.
 
     ``drain``: refuse new jobs, let queued and running ones end, remove it when it is empty; the cluster of a job goes

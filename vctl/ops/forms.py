@@ -16,7 +16,7 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import JobForm, NodeForm
+    from vctl.spec.documents import EventForm, JobForm, NodeForm
 
 Form = dict[str, Any]
 
@@ -135,7 +135,7 @@ def node(row: Row, available: Amounts | None = None) -> NodeForm:
     }
 
 
-def event(row: Row) -> Form:
+def event(row: Row) -> EventForm:
     """One line of history."""
     return {
         "seq": row["seq"],

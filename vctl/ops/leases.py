@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.ops import forms
@@ -10,13 +12,17 @@ from vctl.store import job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import DemandForm, LeaseForm
+
+
 MOST_NAMES = 10
 """How many of those who ask for one shape are named."""
 
 _Key = tuple[str, str, object]
 
 
-def list_leases(store: Store) -> list[forms.Form]:
+def list_leases(store: Store) -> list[LeaseForm]:
     """Every lease, oldest first."""
     return [
         {
@@ -34,9 +40,9 @@ def list_leases(store: Store) -> list[forms.Form]:
     ]
 
 
-def demand(store: Store) -> list[forms.Form]:
+def demand(store: Store) -> list[DemandForm]:
     """Request shapes that wait, with how many of each, by cluster: jobs as a whole gang, tasks one by one."""
-    found: dict[_Key, forms.Form] = {}
+    found: dict[_Key, DemandForm] = {}
     with store.snapshot():
         reasons = Reasons(store)
         for row in reversed(job_views.matching(store, "j.status = 'PENDING'")):
@@ -50,7 +56,7 @@ def demand(store: Store) -> list[forms.Form]:
 
 
 def _count(
-    found: dict[_Key, forms.Form], key: _Key, amounts: dict[str, int], reason: str | None, who: str
+    found: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], reason: str | None, who: str
 ) -> None:
     line = found.get(key)
     if line is None:

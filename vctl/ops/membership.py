@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.nodes import DEAD
@@ -15,6 +15,9 @@ from vctl.store import clusters as table
 from vctl.store import rows
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ClusterForm
 
 
 def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
@@ -39,7 +42,7 @@ def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
     }
 
 
-def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> forms.Form:
+def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> ClusterForm:
     """Give named nodes of a logical cluster back to its parent: all of them or none, when one is busy or not its.
 
     The nodes of a cluster change without its revision: it counts what users asked for.

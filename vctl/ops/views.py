@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -17,6 +18,17 @@ from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
 from vctl.store.rows import loads
 from vctl.store.store import BEAT_EVERY_S, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import (
+        CurrentCluster,
+        CurrentNode,
+        EventForm,
+        NodeOfCluster,
+        Scheduler,
+        VNodeForm,
+    )
+
 
 FRESH_NS = int(3 * BEAT_EVERY_S * 1e9)
 
@@ -40,14 +52,14 @@ def available_resources(store: Store, cluster_id: str | None = None) -> dict[str
         return forms.amounts(totals_of(store, _existing(store, cluster_id))[1])
 
 
-def nodes(store: Store, cluster_id: str | None = None) -> list[forms.Form]:
+def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
     """The virtual nodes of a cluster; those of the primary are the physical nodes it still owns."""
     with store.snapshot():
         wanted = _existing(store, cluster_id)
         return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
 
 
-def _node(slot: Slot, cluster_id: str) -> forms.Form:
+def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
     row, physical = slot.row, cluster_id == PRIMARY
     labels = {**loads(row["labels"]), lb.NODE_ID: row["node_id"]}
     if physical:
@@ -66,7 +78,7 @@ def _node(slot: Slot, cluster_id: str) -> forms.Form:
     }
 
 
-def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
+def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentCluster:
     """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
     from vctl.ops.object_views import used_bytes
 
@@ -86,7 +98,7 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> forms.Form:
         }
 
 
-def current_node(store: Store, vnode_id: str | None) -> forms.Form:
+def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
     """The virtual node this process is on, as the proposal's ``VirtualNodeInfo``."""
     if not vnode_id:
         raise NotFound(
@@ -111,7 +123,7 @@ def current_node(store: Store, vnode_id: str | None) -> forms.Form:
     }
 
 
-def vnodes(store: Store) -> list[forms.Form]:
+def vnodes(store: Store) -> list[VNodeForm]:
     """Every virtual node of every cluster but the primary; ``load`` is the demand of tasks that wait for it alone."""
     from vctl.store import tasks
 
@@ -137,18 +149,6 @@ def vnodes(store: Store) -> list[forms.Form]:
     ]
 
 
-def events(
-    store: Store,
-    *,
-    since: int = 0,
-    limit: int | None = None,
-    job: str | None = None,
-    cluster: str | None = None,
-) -> list[forms.Form]:
-    """The history that ``list_events`` finds."""
-    return list_events(store, since=since, limit=limit, job=job, cluster=cluster)[0]
-
-
 def list_events(
     store: Store,
     *,
@@ -157,7 +157,7 @@ def list_events(
     job: str | None = None,
     cluster: str | None = None,
     filters: Sequence[str] = (),
-) -> tuple[list[forms.Form], int]:
+) -> tuple[list[EventForm], int]:
     """History, oldest first, and how much there is: with a limit the newest, or after ``since`` the next ones."""
     where: list[str] = ["seq > ?"]
     values: list[object] = [since]
@@ -200,7 +200,7 @@ def summary(store: Store, kind: str) -> dict[str, int]:
     return job_views.counts_by_status(store) if kind == "jobs" else feed.counts(store)
 
 
-def scheduler(store: Store) -> forms.Form:
+def scheduler(store: Store) -> Scheduler:
     """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
     beat = store.read_beat()
     starting = locks.scheduler_is_starting(store.home)

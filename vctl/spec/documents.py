@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 Amounts = dict[str, float]
@@ -125,12 +126,46 @@ class ClusterForm(TypedDict):
     message: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
-    queue: dict[str, Any]
+    queue: Mapping[str, Any]
+
+
+class ClusterAmounts(TypedDict):
+    """The resources of a virtual cluster."""
+
+    total_resources: Amounts
+    available_resources: Amounts
+    max_resources: Amounts | None
+
+
+class ClusterLimits(TypedDict):
+    """The limits of a virtual cluster, and why it is stopped."""
+
+    message: str | None
+    borrow_limit: Amounts | None
+    lending_limit: Amounts
+
+
+class RemovedCluster(ClusterForm):
+    """A virtual cluster that was removed, or that is removed when nothing uses it any more."""
+
+    blockers: list[str]
+
+
+class ClusterUse(TypedDict):
+    """The resources of a cluster: all of them, those that clusters below it hold, and those that jobs use."""
+
+    total: Amounts
+    reserved: Amounts
+    used: Amounts
 
 
 class ClusterTree(ClusterForm):
     """A virtual cluster with everything below it."""
 
+    total: Amounts
+    reserved: Amounts
+    used: Amounts
+    job_counts: dict[str, int]
     tree: list[ClusterTree]
 
 
@@ -230,6 +265,18 @@ class Summary(TypedDict):
     by: str
     counts: dict[str, int]
     total: int
+
+
+class Scheduler(TypedDict):
+    """Whether a scheduler is running, its last heartbeat, and the cost of its last round."""
+
+    running: bool
+    starting: bool
+    last_beat: str | None
+    last_round_ms: float | None
+    rounds: int
+    pid: int | None
+    kind: str | None
 
 
 class CurrentCluster(TypedDict):

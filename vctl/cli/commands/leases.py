@@ -11,10 +11,10 @@ from vctl.cli.scoping import InCluster, below, place
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List the resources that clusters borrow above their minimum, oldest first."""
     from vctl.cli.columns import LEASES
-    from vctl.ops import leases
+    from vctl.operations import views
     from vctl.ops.filters import choose
 
-    items = choose(leases.list_leases(call.store), call.filters, "leases")
+    items = choose(views.list_leases(call.backend), call.filters, "leases")
     items = below(call, place(call, cluster), items, "borrower_id", "lender_id")
     return listing(
         "LeaseList", call.first(items), len(items), "lease_id", LEASES, "nothing has been borrowed"
@@ -25,9 +25,9 @@ def list_(call: Call, cluster: InCluster = None) -> Answer:
 def demand(call: Call, cluster: InCluster = None) -> Answer:
     """Show the resource requests that wait, equal ones of jobs and tasks together."""
     from vctl.cli.columns import DEMAND
-    from vctl.ops import leases
+    from vctl.operations import views
     from vctl.ops.filters import choose
 
-    items = choose(leases.demand(call.store), call.filters, "demand")
+    items = choose(views.demand(call.backend), call.filters, "demand")
     items = below(call, place(call, cluster), items, "cluster_id")
     return listing("DemandList", call.first(items), len(items), "cluster_id", DEMAND, "nothing waits")

@@ -37,40 +37,39 @@ class Kind:
 
 
 def _clusters(call: Call, cluster: str) -> Items:
-    from vctl.ops import cluster_views
+    from vctl.operations import clusters
 
-    items = cluster_views.list_clusters(call.store, filters=call.filters, all_kinds=True)
+    items = clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _cluster(call: Call, ref: str) -> Data:
-    from vctl.ops import cluster_views
+    from vctl.operations import clusters
 
-    return cluster_views.get_cluster(call.store, ref)
+    return clusters.get_cluster(call.backend, ref)
 
 
 def _vnodes(call: Call, cluster: str) -> Items:
-    from vctl.ops import views
+    from vctl.operations import views
     from vctl.ops.filters import choose
 
     return _cut(
-        call, choose(below(call, cluster, views.vnodes(call.store), "cluster_id"), call.filters, "vnodes")
+        call, choose(below(call, cluster, views.vnodes(call.backend), "cluster_id"), call.filters, "vnodes")
     )
 
 
 def _vnode(call: Call, ref: str) -> Data:
-    from vctl.ops import views
+    from vctl.operations import views
 
-    return views.current_node(call.store, ref)
+    return views.current_node(call.backend, ref)
 
 
 def _nodes(call: Call, cluster: str) -> Items:
-    from vctl.operations import nodes
-    from vctl.ops import views
+    from vctl.operations import nodes, views
 
     items: Sequence[Data] = nodes.list_nodes(call.backend, filters=call.filters)
     if cluster != PRIMARY:  # the machines on which it has a part
-        own = {node["NodeName"] for node in views.nodes(call.store, cluster)}
+        own = {node["NodeName"] for node in views.nodes(call.backend, cluster)}
         items = [item for item in items if item["node_id"] in own]
     return _cut(call, items)
 
@@ -125,28 +124,28 @@ def _object(call: Call, ref: str) -> Data:
 
 
 def _leases(call: Call, cluster: str) -> Items:
-    from vctl.ops import leases
+    from vctl.operations import views
     from vctl.ops.filters import choose
 
-    items = below(call, cluster, leases.list_leases(call.store), "borrower_id", "lender_id")
+    items = below(call, cluster, views.list_leases(call.backend), "borrower_id", "lender_id")
     return _cut(call, choose(items, call.filters, "leases"))
 
 
 def _lease(call: Call, ref: str) -> Data:
     from vctl.errors import NotFound
-    from vctl.ops import leases
+    from vctl.operations import views
 
-    for lease in leases.list_leases(call.store):
+    for lease in views.list_leases(call.backend):
         if str(lease["lease_id"]) == ref:
             return lease
     raise NotFound(f"there is no lease {ref!r}", fix="see `vctl lease list`")
 
 
 def _events(call: Call, cluster: str) -> Items:
-    from vctl.ops import views
+    from vctl.operations import views
 
     within = None if cluster == PRIMARY else cluster
-    return views.list_events(call.store, cluster=within, filters=call.filters, limit=call.limit)
+    return views.list_events(call.backend, cluster=within, filters=call.filters, limit=call.limit)
 
 
 def _cut(call: Call, items: Sequence[Data]) -> Items:
@@ -236,9 +235,9 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     call.unlimited()
     here = place(call, cluster)
     if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
-        from vctl.ops import views
+        from vctl.operations import views
 
-        counts = views.summary(call.store, res)
+        counts = views.summary(call.backend, res)
     else:
         for item in kind.many(call, here)[0]:
             word = str(item[kind.counted])

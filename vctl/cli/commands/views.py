@@ -1,12 +1,12 @@
 """What a cluster has, has left and does: the introspection commands and ``vctl status``."""
 
-import os
 from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, amounts, listing, single
+from vctl.operations import views
 from vctl.operations.declare import Arg, Opt
 
 Cluster = Annotated[
@@ -36,9 +36,8 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
     Inside a job only its cluster is shown; -c primary shows everything.
     """
     from vctl.cli.status_view import draw
-    from vctl.ops import overview
 
-    data = overview.status(call.store, call.cluster(cluster))
+    data = views.status(call.backend, call.cluster(cluster))
     answer = single(data, "status", lambda screen: draw(screen, data))
     answer.names = [cluster["cluster_id"] for cluster in data["clusters"]]
     return answer
@@ -52,9 +51,7 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
 )
 def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
     """Show the total resources of a virtual cluster."""
-    from vctl.ops import views
-
-    return amounts(views.cluster_resources(call.store, call.cluster(cluster)))
+    return amounts(views.cluster_resources(call.backend, call.cluster(cluster)))
 
 
 @command(
@@ -65,9 +62,7 @@ def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
 )
 def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     """Show the free resources of a virtual cluster."""
-    from vctl.ops import views
-
-    return amounts(views.available_resources(call.store, call.cluster(cluster)))
+    return amounts(views.available_resources(call.backend, call.cluster(cluster)))
 
 
 @command(
@@ -79,9 +74,8 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """List the virtual nodes of a virtual cluster."""
     from vctl.cli.columns import NODES_OF_A_CLUSTER
-    from vctl.ops import views
 
-    items = views.nodes(call.store, call.cluster(cluster))
+    items = views.nodes(call.backend, call.cluster(cluster))
     return listing(
         "VNodeList", call.first(items), len(items), "NodeID", NODES_OF_A_CLUSTER, "this cluster has no nodes"
     )
@@ -95,9 +89,7 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
 )
 def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     """Show the virtual cluster that this command runs in."""
-    from vctl.ops import views
-
-    data = views.current_cluster(call.store, call.cluster(cluster))
+    data = views.current_cluster(call.backend, call.cluster(cluster))
     return single(data, data["cluster_id"])
 
 
@@ -112,9 +104,7 @@ def current_node(
     vnode: Annotated[str | None, Arg("VNODE", help="Id of a virtual node (default: VCTL_VNODE_ID).")] = None,
 ) -> Answer:
     """Show the virtual node that this command runs on."""
-    from vctl.ops import views
-
-    data = views.current_node(call.store, vnode or os.environ.get("VCTL_VNODE_ID"))
+    data = views.current_node(call.backend, views.this_node(vnode))
     return single(data, data["node_id"])
 
 
@@ -127,19 +117,13 @@ def current_node(
 )
 def events(
     call: Call,
-    since: Annotated[int, Opt("--since", metavar="SEQ", help="Only events after this number.")] = 0,
-    job: Annotated[
-        str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only events of this job.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only events of this cluster."),
-    ] = None,
+    since: views.Since = 0,
+    job: views.EventsOf = None,
+    cluster: views.EventsIn = None,
 ) -> Answer:
     """Show the history of changes."""
     from vctl.cli.columns import EVENTS
-    from vctl.ops import views
 
     within = call.cluster(cluster)
-    items, total = views.list_events(call.store, since=since, job=job, cluster=within, limit=call.limit)
+    items, total = views.list_events(call.backend, since=since, job=job, cluster=within, limit=call.limit)
     return listing("EventList", items, total, "seq", EVENTS, "no events yet")

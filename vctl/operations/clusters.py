@@ -1,0 +1,260 @@
+"""Virtual clusters: the verbs of ``vctl vc``, one by one and as a tree in a file."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vctl.operations.declare import Arg, Filters, Here, Opt, Written, operation
+
+if TYPE_CHECKING:
+    from vctl.core.clusters import ClusterSpec
+    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster
+    from vctl.spec.tree_file import TreeCluster
+
+Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
+NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
+REPLICAS = Opt(
+    "--replica-sets", metavar="JSON|@FILE|-", help='Whole nodes by template, final counts: {"8c16g": 2}.'
+)
+SPEC = Opt(
+    "--spec",
+    metavar="JSON|@FILE|-",
+    help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
+)
+BORROW = Opt("--borrow-limit", metavar="JSON", help="Limit of borrowing above its minimum; {} for no limit.")
+LEND = Opt("--lending-limit", metavar="JSON", help="Limit of lending from its unused minimum; {} for none.")
+DIVISIBLE = Opt(
+    "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
+)
+SAME = Opt("--divisible", off="--indivisible", help="Must equal the current value.")
+REVISION = Opt(
+    "--revision",
+    pattern=r"^[0-9]{1,30}$",
+    help="Refuse unless this is the current revision (default: latest).",
+)
+Document = Mapping[str, Any] | None
+Message = Annotated[
+    str | None,
+    Opt("--message", metavar="TEXT", longest=100_000, help="The reason, shown with the jobs that wait."),
+]
+Queue = Annotated[Document, Opt(help="How its queue is served.")]
+Spec = Annotated[Mapping[str, Any] | Written | None, SPEC]
+Replicas = Annotated[Mapping[str, Any] | None, REPLICAS]
+Borrow = Annotated[Document, BORROW]
+Lend = Annotated[Document, LEND]
+
+
+@operation("vc create", "POST /clusters")
+def create(
+    here: Here,
+    cluster_id: NewId,
+    *,
+    divisible: Annotated[bool, DIVISIBLE] = False,
+    replica_sets: Replicas = None,
+    spec: Spec = None,
+    parent: Annotated[
+        str | None, Opt(wire="parent_id", help="Parent cluster (default: the primary).")
+    ] = None,
+    borrow_limit: Borrow = None,
+    lending_limit: Lend = None,
+    queue: Queue = None,
+) -> "ClusterForm":
+    """Create a virtual cluster."""
+    from vctl.ops import clusters
+
+    return clusters.create(
+        here.store,
+        cluster_id,
+        divisible=divisible,
+        spec=_spec(here, spec),
+        replica_sets=_counts(cluster_id, replica_sets),
+        parent_id=parent,
+        borrow_limit=_limit(here, borrow_limit, "borrow_limit"),
+        lending_limit=_limit(here, lending_limit, "lending_limit"),
+        queue=queue,
+    )
+
+
+@operation("vc list", "GET /clusters", items="ClusterList")
+def list_clusters(
+    here: Here,
+    *,
+    filters: Filters = (),
+    all_kinds: Annotated[bool, Opt(help="Also the primary and the clusters of jobs.")] = True,
+) -> "list[ClusterForm]":
+    """Virtual clusters, parents first."""
+    from vctl.ops import cluster_views
+
+    return cluster_views.list_clusters(here.store, filters=filters, all_kinds=all_kinds)
+
+
+@operation("vc tree", "GET /clusters/{cluster:path}/tree")
+def tree(here: Here, cluster_id: Id) -> "ClusterTree":
+    """A virtual cluster with everything below it, nested under ``tree``."""
+    from vctl.ops import cluster_views
+
+    return cluster_views.tree(here.store, cluster_id)
+
+
+@operation("vc get", "GET /clusters/{cluster:path}")
+def get_cluster(here: Here, cluster_id: Id) -> "ClusterForm":
+    """Show one virtual cluster."""
+    from vctl.ops import cluster_views
+
+    return cluster_views.get_cluster(here.store, cluster_id)
+
+
+@operation("vc update", "PATCH /clusters/{cluster:path}")
+def update(
+    here: Here,
+    cluster_id: Id,
+    *,
+    divisible: Annotated[bool | None, SAME] = None,
+    replica_sets: Replicas = None,
+    spec: Spec = None,
+    revision: Annotated[int | str | None, REVISION] = None,
+    borrow_limit: Borrow = None,
+    lending_limit: Lend = None,
+    queue: Queue = None,
+) -> "ClusterForm":
+    """Change the resources of a virtual cluster: the whole change or none of it."""
+    from vctl.ops import clusters
+
+    return clusters.update(
+        here.store,
+        cluster_id,
+        divisible=divisible,
+        spec=_spec(here, spec),
+        replica_sets=_counts(cluster_id, replica_sets),
+        revision=None if revision is None else int(revision),
+        borrow_limit=_limit(here, borrow_limit, "borrow_limit"),
+        lending_limit=_limit(here, lending_limit, "lending_limit"),
+        queue=queue,
+    )
+
+
+@operation("vc delete", "DELETE /clusters/{cluster:path}")
+def delete(
+    here: Here,
+    cluster_id: Id,
+    *,
+    drain: Annotated[bool, Opt("--drain", help="Refuse new jobs, let queued and running ones end.")] = False,
+    force: Annotated[bool, Opt("--force", help="Stop its jobs and tasks first.")] = False,
+) -> "RemovedCluster":
+    """Delete a virtual cluster; its nodes go back to its parent."""
+    from vctl.ops import clusters
+
+    return clusters.delete(here.store, cluster_id, drain=drain, force=force)
+
+
+@operation("vc remove-nodes", "POST /clusters/{cluster:path}/remove-nodes")
+def remove_nodes(
+    here: Here,
+    cluster_id: Id,
+    node_ids: Annotated[
+        Sequence[str],
+        Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes"),
+    ],
+) -> "ClusterForm":
+    """Give idle nodes of a virtual cluster back to its parent, all or none."""
+    from vctl.ops import membership
+
+    return membership.remove_nodes(here.store, cluster_id, node_ids)
+
+
+@operation("vc stop", "POST /clusters/{cluster:path}/stop")
+def stop(here: Here, cluster_id: Id, *, message: Message = None) -> "ClusterForm":
+    """Stop admitting jobs to a virtual cluster; running jobs go on.
+
+    Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
+    """
+    from vctl.ops import admission
+
+    return admission.stop(here.store, cluster_id, message=message)
+
+
+@operation("vc resume", "POST /clusters/{cluster:path}/resume")
+def resume(here: Here, cluster_id: Id) -> "ClusterForm":
+    """Admit jobs to a virtual cluster again."""
+    from vctl.ops import admission
+
+    return admission.resume(here.store, cluster_id)
+
+
+def _spec(here: Here, given: Mapping[str, Any] | Written | None) -> "ClusterSpec | None":
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    if given is None:
+        return None
+    document = given if isinstance(given, Mapping) else given.as_dict()
+    return parse_cluster_spec(document, units=here.units, camel_case=True, logical=True)
+
+
+def _counts(cluster_id: str, given: Mapping[str, Any] | None) -> dict[str, int] | None:
+    from vctl.spec.cluster_spec import parse_replica_sets
+
+    return None if given is None else parse_replica_sets(given, "replica_sets", cluster_id=cluster_id)
+
+
+def _limit(here: Here, given: Mapping[str, Any] | None, path: str) -> dict[str, int] | None:
+    return None if given is None else here.amounts(given, path)
+
+
+# ---- trees in files ----
+
+Clusters = Annotated[Sequence[Mapping[str, Any]], Opt(help="The wanted clusters, as a tree file has them.")]
+Prune = Annotated[bool, Opt("--prune", help="Delete clusters that the file does not name.")]
+Expected = Annotated[
+    str | None,
+    Opt(
+        "--expect-revision",
+        metavar="REVISION",
+        longest=100_000,
+        help="Refuse when clusters changed since that plan.",
+    ),
+]
+
+
+@operation("vc export", "GET /tree-file")
+def export(
+    here: Here,
+    cluster: Annotated[
+        str | None, Arg("ID", help="Only this cluster and the clusters inside it.", complete="clusters")
+    ] = None,
+) -> dict[str, object]:
+    """Write the logical clusters as a file for plan and apply, in YAML."""
+    from vctl.ops import tree_files
+
+    return tree_files.export(here.store, cluster)
+
+
+@operation("vc plan", "POST /tree-file/plan")
+def plan(
+    here: Here,
+    clusters: Clusters,
+    *,
+    prune: Prune = False,
+    expect_revision: Expected = None,  # noqa: ARG001  # one body for plan and apply
+) -> dict[str, Any]:
+    """Show the changes that applying a file would make, and their blockers.
+
+    Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
+    """
+    from vctl.ops import tree_files
+
+    return tree_files.plan(here.store, _tree(here, clusters), prune=prune)
+
+
+@operation("vc apply", "POST /tree-file/apply")
+def apply(
+    here: Here, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
+) -> dict[str, Any]:
+    """Change the clusters to match a file: all changes or none."""
+    from vctl.ops import tree_files
+
+    return tree_files.apply(here.store, _tree(here, clusters), prune=prune, expect_revision=expect_revision)
+
+
+def _tree(here: Here, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":
+    from vctl.spec.tree_file import parse_tree
+
+    return parse_tree({"clusters": clusters}, units=here.units)

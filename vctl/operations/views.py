@@ -1,0 +1,148 @@
+"""What a cluster has and does, the history, leases and demand: verbs that only read."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vctl.errors import NotFound
+from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, operation
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import (
+        CurrentCluster,
+        CurrentNode,
+        DemandForm,
+        EventForm,
+        LeaseForm,
+        NodeOfCluster,
+        Scheduler,
+        VNodeForm,
+    )
+
+Cluster = Annotated[str | None, Opt(help="Cluster (default: the primary).")]
+Since = Annotated[
+    int, Opt("--since", metavar="SEQ", least=0, most=2**62, help="Only events after this number.")
+]
+EventsOf = Annotated[
+    str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only events of this job.")
+]
+EventsIn = Annotated[
+    str | None,
+    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only events of this cluster."),
+]
+
+
+@operation("status", "GET /status")
+def status(here: Here, cluster: Cluster = None) -> dict[str, Any]:
+    """Show running jobs, waiting jobs and free resources."""
+    from vctl.ops import overview
+
+    return overview.status(here.store, cluster)
+
+
+@operation("scheduler", "GET /scheduler")
+def scheduler(here: Here) -> "Scheduler":
+    """Whether a scheduler is running, and its last heartbeat."""
+    from vctl.ops import views
+
+    return views.scheduler(here.store)
+
+
+@operation("cluster-resources", "GET /cluster-resources")
+def cluster_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
+    """Total of a cluster."""
+    from vctl.ops import views
+
+    return views.cluster_resources(here.store, cluster)
+
+
+@operation("available-resources", "GET /available-resources")
+def available_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
+    """Free resources of a cluster."""
+    from vctl.ops import views
+
+    return views.available_resources(here.store, cluster)
+
+
+@operation("cluster-nodes", "GET /cluster-nodes", items="VNodeList")
+def nodes(here: Here, cluster: Cluster = None) -> "list[NodeOfCluster]":
+    """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
+    from vctl.ops import views
+
+    return views.nodes(here.store, cluster)
+
+
+@operation("current-cluster", "GET /current-cluster")
+def current_cluster(here: Here, cluster: Cluster = None) -> "CurrentCluster":
+    """A cluster as a job in it sees it."""
+    from vctl.ops import views
+
+    return views.current_cluster(here.store, cluster)
+
+
+@operation("vnodes", "GET /vnodes", items="VNodeList")
+def vnodes(here: Here) -> "list[VNodeForm]":
+    """Every virtual node of every cluster but the primary."""
+    from vctl.ops import views
+
+    return views.vnodes(here.store)
+
+
+@operation("vnode", "GET /vnodes/{vnode:path}")
+def current_node(
+    here: Here, vnode_id: Annotated[str, Arg("VNODE", help="Id of a virtual node.")]
+) -> "CurrentNode":
+    """One virtual node as a process on it sees it."""
+    from vctl.ops import views
+
+    return views.current_node(here.store, vnode_id)
+
+
+def this_node(given: str | None = None) -> str:
+    """The virtual node that was named, else the one that this process is on."""
+    if not (found := given or os.environ.get("VCTL_VNODE_ID")):
+        raise NotFound(
+            "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
+        )
+    return found
+
+
+@operation("leases", "GET /leases", items="LeaseList")
+def list_leases(here: Here) -> "list[LeaseForm]":
+    """Resources that clusters borrow above their minimum."""
+    from vctl.ops import leases
+
+    return leases.list_leases(here.store)
+
+
+@operation("demand", "GET /demand", items="DemandList")
+def demand(here: Here) -> "list[DemandForm]":
+    """Resource requests that wait."""
+    from vctl.ops import leases
+
+    return leases.demand(here.store)
+
+
+@operation("events", "GET /events", items="EventList")
+def list_events(
+    here: Here,
+    *,
+    filters: Filters = (),
+    since: Since = 0,
+    limit: Limit = None,
+    job: EventsOf = None,
+    cluster: EventsIn = None,
+) -> "tuple[list[EventForm], int]":
+    """History, oldest first: after a number, or the newest ones."""
+    from vctl.ops import views
+
+    return views.list_events(here.store, since=since, limit=limit, job=job, cluster=cluster, filters=filters)
+
+
+@operation("summary", "GET /summary/{kind}")
+def summary(
+    here: Here, kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")]
+) -> dict[str, int]:
+    """How many jobs there are in each state, or events of each kind."""
+    from vctl.ops import views
+
+    return views.summary(here.store, kind)
