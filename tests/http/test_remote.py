@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import re
 import signal
@@ -11,13 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.http.conftest import ROOT, TOKEN, Running
+from tests.http.conftest import TOKEN, Running
 from tests.specification import spec
-from vctl.client.remote import STANDINS
 
 pytestmark = spec("14.remote")
 
@@ -247,51 +243,6 @@ def test_following_survives_a_server_that_restarts_or_says_what_to_do(remote: Ru
     finally:
         again.terminate()
         again.wait(10)
-
-
-def _functions(module: Any) -> dict[str, Any]:
-    """Its own functions, and the methods of its classes."""
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
-    }
-    found = {name: value for name, value in own.items() if inspect.isfunction(value)}
-    for kind, value in own.items():
-        if inspect.isclass(value):
-            methods = inspect.getmembers(value, inspect.isfunction)
-            found |= {f"{kind}.{name}": method for name, method in methods if not name.startswith("_")}
-    return found
-
-
-@pytest.mark.parametrize("name", STANDINS)
-def test_the_functions_of_the_client_take_what_those_of_ops_take(name: str):
-    there = _functions(importlib.import_module(name))
-    here = _functions(importlib.import_module(f"vctl.client.{STANDINS[name]}"))
-    both = set(there) & set(here)
-    assert both, name
-    for word in both:
-        if STANDINS[name] == "clusters" and word in ("stop", "resume") and name != "vctl.ops.admission":
-            continue
-        ours, theirs = inspect.signature(here[word]), inspect.signature(there[word])
-        assert [(p.name, p.kind, p.default) for p in list(ours.parameters.values())[1:]] == [
-            (p.name, p.kind, p.default) for p in list(theirs.parameters.values())[1:]
-        ], f"{name}.{word}"
-
-
-def test_what_commands_call_is_there():
-    """Every ``module.function(call.store`` of a command has its stand-in, or is known to be local."""
-    words = {name.rpartition(".")[2]: STANDINS[name] for name in STANDINS}
-    missing = []
-    for path in (ROOT / "vctl/cli/commands").glob("*.py"):
-        for word, function in re.findall(r"\b([a-z_]+)\.([a-z_]+)\(\s*call\.store", path.read_text()):
-            if word == "ops" and path.stem == "upkeep":
-                continue  # replay and backup, imported under one name
-            module = path.stem if word == "ops" else word
-            standin = words.get(module)
-            if standin is None or not hasattr(importlib.import_module(f"vctl.client.{standin}"), function):
-                missing.append(f"{path.name}: {module}.{function}")
-    assert missing == []
 
 
 def test_times(remote: Running):

@@ -3,20 +3,22 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli.declare import Command
 from vctl.config import Config, load
 from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, NotPermitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
+    from vctl.cli.waiting import Waiter
+    from vctl.operations.connection import Connection
     from vctl.operations.declare import Backend
     from vctl.ops.background import Background
     from vctl.store.store import Store
@@ -49,17 +51,13 @@ class Call:
         self._backend: Backend | None = None
         self._live: LiveView | None = None
         self._background: Background | None = None
-        self._give_back: Callable[[], None] | None = None
+        self._connection: Connection | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
             raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
         if self._limit is not None and self._limit < 0:
             raise BadSpec(f"--limit: {self._limit} is negative", fix="write 0 or more")
 
     def __enter__(self) -> "Call":
-        if self.config.get("address") and self.command.path not in _LOCAL:
-            from vctl.client.remote import take_over
-
-            self._give_back = take_over()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,8 +65,13 @@ class Call:
             self._live.close()
         if self._store is not None:
             self._store.close()
-        if self._give_back is not None:
-            self._give_back()
+        if self._connection is not None:
+            self._connection.close()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the state is that of a server."""
+        return bool(self.config.get("address")) and self.command.path not in _LOCAL
 
     @property
     def home(self) -> Path:
@@ -78,10 +81,11 @@ class Call:
     @property
     def store(self) -> "Store":
         """The state, opened on first use."""
-        if self._store is None and self._give_back is not None:
-            from vctl.operations.connection import connect
-
-            self._store = cast("Store", connect(self.config))  # its functions are those that take it
+        if self.is_remote:
+            raise NotPermitted(
+                "this works only on the machine itself, not through a server",
+                fix="run it there, with VCTL_ADDRESS unset",
+            )
         if self._store is None:
             from vctl.store.store import Store
 
@@ -100,11 +104,30 @@ class Call:
 
             from vctl.operations.backends import Local, Remote
 
-            if self._give_back is not None:
-                self._backend = Remote(lambda: nullcontext(cast("Any", self.store)))
+            if self.is_remote:
+                self._backend = Remote(lambda: nullcontext(self.connection))
             else:
                 self._backend = Local(self.config, lambda: nullcontext(self.store))
         return self._backend
+
+    @property
+    def connection(self) -> "Connection":
+        """The server, on first use."""
+        if self._connection is None:
+            from vctl.operations.connection import connect
+
+            self._connection = connect(self.config)
+        return self._connection
+
+    def waiter(self) -> "Waiter":
+        """What waits for jobs, tasks and clusters."""
+        if self.is_remote:
+            from vctl.operations import waiting as there
+
+            return there.Waiter(self.connection, self.config)
+        from vctl.daemon import waiting as here
+
+        return here.Waiter(self.store, self.config)
 
     def require_scheduler(self) -> None:
         """Refuse what is waited for where nobody schedules nor is to be started. A server sees to that itself."""
@@ -195,7 +218,7 @@ class Call:
 
     def _job_is_known(self) -> bool:
         """Whether the job of this environment is one of this state directory; a server is taken to be the right one."""
-        if self._give_back is not None or not os.environ.get("VCTL_SUBMISSION_ID"):
+        if self.is_remote or not os.environ.get("VCTL_SUBMISSION_ID"):
             return True
         from vctl.ops.rights import calling_job
 
@@ -215,15 +238,15 @@ class Call:
 
     def _notice(self) -> str | None:
         """How old the scheduler's last sign of life is; None while it is fresh."""
-        if self._store is None:
+        if self._store is None and self._connection is None:
             return None
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
         from vctl.cli.words import seconds_between
-        from vctl.ops.views import scheduler
+        from vctl.operations.views import scheduler
         from vctl.spec.quantities import format_duration
 
-        state = scheduler(self._store)
+        state = scheduler(self.backend)
         if state["running"] or state["starting"]:
             return None
         age_s = seconds_between(state["last_beat"], None)

@@ -8,7 +8,7 @@ the first N belong to the user's own command.
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vctl.cli import catalog
 from vctl.cli.common import HOISTED
@@ -17,7 +17,6 @@ from vctl.operations.declare import Param
 
 if TYPE_CHECKING:
     from vctl.operations.declare import Backend
-    from vctl.store.store import Store
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
 MOST = 500
@@ -145,9 +144,9 @@ def _values(param: Param, line: _Line) -> Iterable[Offer]:
     return _live(LIVE[kind], line.home) if kind in LIVE else []
 
 
-def _live(ids: Callable[[Any, "Backend"], list[Offer]], home: str | None) -> list[Offer]:
+def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Offer]:
     """The ids that exist now, in this state directory or on the server."""
-    from contextlib import nullcontext
+    from contextlib import closing
 
     from vctl.config import load
     from vctl.operations.backends import Local, Remote
@@ -155,24 +154,17 @@ def _live(ids: Callable[[Any, "Backend"], list[Offer]], home: str | None) -> lis
 
     config = load(flags={"home": home})
     if config.get("address"):
-        from vctl.client.remote import take_over
         from vctl.operations.connection import connect
 
-        give_back = take_over()
-        server = connect(config)
-        try:
-            return ids(server, Remote(lambda: nullcontext(server)))
-        finally:
-            give_back()
+        return ids(Remote(lambda: closing(connect(config))))
     if not database_path(config.home()).exists():
         return []
     from vctl.store.store import Store
 
-    with Store.open(config.home(), create=False) as store:
-        return ids(store, Local(config, lambda: nullcontext(store)))
+    return ids(Local(config, lambda: Store.open(config.home(), create=False)))
 
 
-def _jobs(_store: "Store", backend: "Backend") -> list[Offer]:
+def _jobs(backend: "Backend") -> list[Offer]:
     from vctl.operations import jobs
 
     found, _ = jobs.list_jobs(backend, limit=MOST)
@@ -180,27 +172,27 @@ def _jobs(_store: "Store", backend: "Backend") -> list[Offer]:
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
 
 
-def _tasks(store: "Store", _backend: "Backend") -> list[Offer]:
-    from vctl.ops import tasks
+def _tasks(backend: "Backend") -> list[Offer]:
+    from vctl.operations import tasks
 
-    found, _ = tasks.list_tasks(store, all=True)
+    found, _ = tasks.list_tasks(backend)
     return [(task["task_id"], task["state"]) for task in found][-MOST:]
 
 
-def _clusters(_store: "Store", backend: "Backend") -> list[Offer]:
+def _clusters(backend: "Backend") -> list[Offer]:
     from vctl.operations import clusters
 
     found = clusters.list_clusters(backend)[:MOST]
     return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
 
 
-def _nodes(_store: "Store", backend: "Backend") -> list[Offer]:
+def _nodes(backend: "Backend") -> list[Offer]:
     from vctl.operations import nodes
 
     return [(node["node_id"], node["state"]) for node in nodes.list_nodes(backend)][:MOST]
 
 
-def _vnodes(_store: "Store", backend: "Backend") -> list[Offer]:
+def _vnodes(backend: "Backend") -> list[Offer]:
     from vctl.core.clusters import PRIMARY
     from vctl.operations import views
 
@@ -208,7 +200,7 @@ def _vnodes(_store: "Store", backend: "Backend") -> list[Offer]:
     return [(str(node["NodeID"]), "") for node in views.nodes(backend, here)][:MOST]
 
 
-LIVE: dict[str, Callable[[Any, "Backend"], list[Offer]]] = {
+LIVE: dict[str, Callable[["Backend"], list[Offer]]] = {
     "jobs": _jobs,
     "tasks": _tasks,
     "clusters": _clusters,

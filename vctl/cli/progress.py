@@ -19,7 +19,7 @@ from vctl.core.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vctl.daemon.waiting import Output
+    from vctl.cli.waiting import Output
 
 Form = Mapping[str, Any]
 

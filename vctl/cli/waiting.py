@@ -1,6 +1,6 @@
 """Commands that wait: for a job or a task, its output, its end. The same code for a state directory and a server.
 
-What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.client.waiting`` asks.
+What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.operations.waiting`` asks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from vctl.ops.forms import exit_code
 
 if TYPE_CHECKING:
     from vctl.cli.call import Call
-    from vctl.daemon.waiting import Output, Waiter
+    from vctl.daemon import waiting as here
+    from vctl.operations import waiting as there
+
+    Waiter = here.Waiter | there.Waiter
+    Output = here.Output | there.Output
 
 Form = Mapping[str, Any]
 
@@ -113,9 +117,8 @@ def _warn_of_itself(call: Call, name: str) -> None:
     """Inside a job: say so when what is waited for needs what this job holds."""
     if not os.environ.get("VCTL_SUBMISSION_ID"):
         return
-    from vctl.ops import why
-
-    call.note(why.waits_for_itself(call.store, name))
+    with call.waiter() as waiter:
+        call.note(waiter.waits_for_itself(name))
 
 
 class _Watch:
@@ -162,11 +165,9 @@ class _Watch:
 @contextmanager
 def _waiting(call: Call) -> Iterator[Waiter]:
     """SIGTERM is to us what Ctrl-C is; both end the waiting and nothing else."""
-    from vctl.daemon.waiting import Waiter
-
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Waiter(call.store, call.config) as waiter:
+        with call.waiter() as waiter:
             yield waiter
     finally:
         signal.signal(signal.SIGTERM, before)

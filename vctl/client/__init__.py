@@ -1,1 +1,1 @@
-"""Two ways in from outside: the command line against a server (``remote``), and the Python API (``api``)."""
+"""The Python API: a client for every verb, and what a program in a job can ask and hold."""

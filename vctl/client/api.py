@@ -13,6 +13,7 @@ from vctl.client.job_verbs import Jobs, Tasks, seconds_of
 from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
+from vctl.errors import NotPermitted
 from vctl.operations import clusters, upkeep, views
 from vctl.operations.declare import Verb
 from vctl.spec import documents
@@ -125,7 +126,8 @@ class Client(State):
         ``trace`` is a file, ``model`` such as ``{"jobs": 500, "seed": 1, "load": 0.9}``; else the recorded history
         between two moments, in seconds since the epoch, is played.
         """
-        from vctl.ops import simulate, simulated, simulation
+        from vctl.operations import simulation
+        from vctl.ops import simulate, simulated
         from vctl.spec.quantities import parse_resources
 
         each = None
@@ -145,7 +147,7 @@ class Client(State):
             node_resources=each,
             limit_factor=limit_factor,
         )
-        return self._place.ask(simulation.run, wanted)
+        return simulation.run(self.backend, wanted)
 
     def prune(self, older_than: float | str, *, dry_run: bool = False) -> documents.Pruned:
         """Forget jobs that ended longer ago, with their logs."""
@@ -155,7 +157,13 @@ class Client(State):
         """Copy the state to a file while it is in use."""
         from vctl.ops import backup
 
-        return self._place.ask(backup.backup, Path(path))
+        if not isinstance(self.backend, Local):
+            raise NotPermitted(
+                f"{path} cannot be written: the state is at {self.backend!r}",
+                fix="run it there, with VCTL_ADDRESS unset",
+            )
+        with self.backend.opened() as store:
+            return backup.backup(store, Path(path))
 
 
 def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from vctl.client.place import LOOK_EVERY_S, Kind, Place
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut
-from vctl.operations import jobs
+from vctl.operations import jobs, tasks
 from vctl.ops.forms import exit_code
 from vctl.spec import documents
 
@@ -97,9 +97,7 @@ class Task:
 
     def info(self) -> documents.TaskForm:
         """All about it, in the documented form."""
-        from vctl.ops import tasks
-
-        return cast(documents.TaskForm, self._place.ask(tasks.get_task, self.task_id))
+        return tasks.get_task(self._place, self.task_id)
 
     def state(self) -> str:
         """PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, RUNNING, FINISHED or FAILED."""
@@ -120,9 +118,7 @@ class Task:
 
     def cancel(self, *, grace_s: float | None = None, wait: bool = True) -> documents.TaskForm:
         """End it, and by default wait until its processes are gone."""
-        from vctl.ops import tasks
-
-        self._place.ask(tasks.cancel, self.task_id, grace_s=grace_s)
+        tasks.cancel(self._place, self.task_id, grace_s=grace_s)
         if wait:
             self.wait()
         return self.info()

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from vctl.client import inside
 from vctl.client.handles import Job, Task
@@ -15,7 +15,7 @@ from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec
-from vctl.operations import jobs
+from vctl.operations import jobs, tasks
 from vctl.operations.declare import Verb
 from vctl.spec import documents
 
@@ -79,7 +79,6 @@ class Jobs:
         names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         many jobs; the ``Job`` is all of them.
         """
-        from vctl.ops import submitting
         from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
         from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 
@@ -116,7 +115,7 @@ class Jobs:
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
             job_scope=self._place.config.get("job_scope"),
         )
-        form = self._place.ask(submitting.submit, request, environment=inside.environment())
+        form = jobs.submit(self._place, request, environment=inside.environment())
         return Job(self._place, str(form["submission_id"]))
 
     def get(self, ref: str | int) -> Job:
@@ -174,7 +173,7 @@ class Tasks:
     """The verbs of ``vctl task``."""
 
     def __init__(self, place: Place, cluster: str | None) -> None:
-        self._place = place
+        self._place = self.backend = place
         self._state = State(place, cluster)
 
     def run(
@@ -202,7 +201,6 @@ class Tasks:
         It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster. It starts
         once all ``inputs`` are there, as ``$VCTL_OBJECT_DIR/NAME``, and leaves its ``outputs`` in that directory.
         """
-        from vctl.ops import tasks
         from vctl.spec.selectors import parse_selector
         from vctl.spec.task_request import TaskRequest, task_amounts
 
@@ -223,30 +221,18 @@ class Tasks:
             inputs=tuple(inputs),
             outputs=tuple(outputs),
         )
-        form = self._place.ask(tasks.run, request, environment=inside.environment())
+        form = tasks.run(self._place, request, environment=inside.environment())
         return Task(self._place, str(form["task_id"]))
 
     def put(self, name: str) -> documents.ObjectForm:
         """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
-        from vctl.ops import objects
-
-        return cast(
-            documents.ObjectForm, self._place.ask(objects.put, name, environment=inside.environment())
-        )
+        return tasks.put(self._place, name, tasks.inside(inside.environment()))
 
     def get(self, ref: str | int) -> Task:
         """A task by its id, its number or ``last``."""
-        from vctl.ops import tasks
+        return Task(self._place, str(tasks.get_task(self._place, ref)["task_id"]))
 
-        return Task(self._place, str(self._place.ask(tasks.get_task, str(ref))["task_id"]))
-
-    def why(self, ref: str | int) -> dict[str, Any]:
-        """Why a task waits, and the smallest changes that would start it now."""
-        from vctl.ops import tasks, why
-
-        task_id = self._place.ask(tasks.get_task, str(ref))["task_id"]
-        found: dict[str, Any] = self._place.ask(why.why, task_id)
-        return found
+    why = Verb(tasks.why)
 
     def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> TaskForms:
         """Tasks, oldest first, those that are over too."""

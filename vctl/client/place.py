@@ -1,4 +1,4 @@
-"""Where a Python client finds the state: the tables of a directory, or a server. Both answer the functions of ``ops``.
+"""Where a Python client finds the state: the tables of a directory, or a server. Both are backends of verbs.
 
 When something is to be scheduled and no scheduler runs, one is started in the background, as commands do it. It is
 no child of the process that uses the API, whose signals, threads and children are its own.
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vctl.core.caller import Caller
-from vctl.errors import NotPermitted, known
+from vctl.errors import known
 from vctl.operations import backends
 from vctl.operations.declare import Backend
 from vctl.ops.background import Background
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.store.store import Store
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Kind = Literal["jobs", "tasks"]
 Pause = Callable[[float], None]
 """Sleep until something may have changed, but not longer than that many seconds."""
@@ -34,12 +32,9 @@ LOOK_EVERY_S = 0.5
 
 
 class Place(Backend, Protocol):
-    """Carries verbs out, answers the functions of ``vctl.ops`` that are not yet verbs, and waits."""
+    """Carries verbs out, and waits."""
 
     config: Config
-
-    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of ``vctl.ops`` with the state in front."""
 
     def waiting(self, kind: Kind, ref: str) -> Any:
         """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
@@ -49,20 +44,16 @@ class Local(backends.Local):
     """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, self._open)
+        super().__init__(config, self.opened)
         self.home: Path = config.home()
         self._background = Background(config)
 
     def __repr__(self) -> str:
         return str(self.home)
 
-    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of ``vctl.ops``."""
-        with self._open() as store:
-            return function(store, *args, **kwargs)
-
     @contextmanager
-    def _open(self) -> Iterator[Store]:
+    def opened(self) -> Iterator[Store]:
+        """The state, for one piece of work."""
         from vctl.store.store import Store
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
@@ -106,25 +97,6 @@ class Remote(backends.Remote):
 
     def __repr__(self) -> str:
         return str(self.config.get("address"))
-
-    def ask(self, function: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function of the same name that asks the server."""
-        from importlib import import_module
-
-        from vctl.client.remote import STANDINS
-        from vctl.operations.connection import connect
-
-        module = STANDINS.get(function.__module__, "")
-        standin = getattr(import_module(f"vctl.client.{module}"), function.__name__, None) if module else None
-        if standin is None:
-            raise NotPermitted(
-                "this works only on the machine itself, not through a server",
-                fix="connect to the state directory there",
-                details={"wanted": function.__name__},
-            )
-        with closing(connect(self.config)) as server:
-            answer: T = standin(server, *args, **kwargs)
-            return answer
 
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from vctl.client import inside
 from vctl.client.place import Place
 from vctl.core.clusters import PRIMARY
-from vctl.operations import clusters, jobs, nodes, views
+from vctl.operations import clusters, jobs, nodes, tasks, views
 from vctl.spec import documents
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 
@@ -85,20 +85,16 @@ class State:
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.TaskForm]:
         """Tasks in the cluster and below it, those that are over too, oldest first."""
-        from vctl.ops import tasks
-
         below = self._scope()
-        found = cast(list[documents.TaskForm], self._place.ask(tasks.list_tasks, all=True)[0])
+        found = tasks.list_tasks(self._place)[0]
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_objects(
         self, *, filters: Sequence[Filter] = (), limit: int | None = None
     ) -> list[documents.ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
-        from vctl.ops import object_views
-
         below = self._scope()
-        found = cast(list[documents.ObjectForm], self._place.ask(object_views.list_objects)[0])
+        found = tasks.list_objects(self._place)[0]
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_leases(

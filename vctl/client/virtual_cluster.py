@@ -209,9 +209,9 @@ class _Inside:
 
     def _attached(self) -> list[str]:
         """Tasks that nobody detached, in it and below it."""
-        from vctl.ops import tasks
+        from vctl.operations import tasks
 
-        found, _ = self.place.ask(tasks.list_tasks, job=self.job)
+        found, _ = tasks.list_tasks(self.place, all=False, job=self.job)
         own = self.block.cluster_id
         return [
             str(one["task_id"])
@@ -227,10 +227,10 @@ class _Inside:
                 pause(LONGEST_PAUSE_S)
 
     def _cancel(self) -> None:
-        from vctl.ops import tasks
+        from vctl.operations import tasks
 
         for task_id in self._attached():
-            self.place.ask(tasks.cancel, task_id)
+            tasks.cancel(self.place, task_id)
         self._until_idle()
 
     def _remove(self) -> None:

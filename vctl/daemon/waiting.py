@@ -62,6 +62,12 @@ class Waiter:
         except NotFound:
             return None
 
+    def waits_for_itself(self, name: str) -> str | None:
+        """When a job or a task cannot start before one has ended that submitted it: says so."""
+        from vctl.ops import why
+
+        return why.waits_for_itself(self.store, name)
+
     def output(self, kind: str, name: str) -> Output:  # noqa: ARG002  # one name for both kinds here
         """What it writes, for stdout."""
         path = logs.log_of(self.store.home, name)

@@ -20,7 +20,6 @@ from vctl.http import (
     jobs,
     management,
     metrics,
-    objects,
     tasks,
     views,
     why,
@@ -33,13 +32,14 @@ from vctl.http.protocol import complain_quietly, room
 from vctl.operations import clusters as cluster_verbs
 from vctl.operations import jobs as job_verbs
 from vctl.operations import nodes, upkeep
+from vctl.operations import tasks as task_verbs
 from vctl.operations import views as view_verbs
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
 """Of the job API that clients may expect here."""
 
-DECLARED = (job_verbs, cluster_verbs, nodes, view_verbs, upkeep)
+DECLARED = (job_verbs, task_verbs, cluster_verbs, nodes, view_verbs, upkeep)
 """The modules whose verbs have routes."""
 
 
@@ -52,7 +52,7 @@ def create_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(Guard, server=server)
     answers.install(app)
-    for part in (management, jobs, why, tasks, objects, clusters, views):
+    for part in (management, jobs, why, tasks, clusters, views):
         app.include_router(part.router)
     for module in DECLARED:
         app.include_router(router_of(module))

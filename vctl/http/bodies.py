@@ -63,12 +63,6 @@ class NodesToRemove(Body):
     nodesToRemove: Many = []  # noqa: N815
 
 
-class Grace(Body):
-    """Seconds between SIGTERM and SIGKILL."""
-
-    grace_s: Seconds | None = None
-
-
 class Task(Body):
     """A command inside a running job; the fields mean what the options of ``vctl task run`` mean."""
 
@@ -86,13 +80,6 @@ class Task(Body):
     grace_s: Seconds | None = None
     inputs: Annotated[list[Id], Field(max_length=1000)] = []
     outputs: Annotated[list[Id], Field(max_length=1000)] = []
-
-
-class Put(Body):
-    """An object, and where the process that puts it is: those of its variables that vctl gave it."""
-
-    name: Id
-    inside: dict[str, str]
 
 
 class Model(Body):

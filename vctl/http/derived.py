@@ -25,7 +25,7 @@ def router_of(module: ModuleType) -> APIRouter:
     """The routes of the verbs that a module declares."""
     router = APIRouter(prefix=API, tags=[module.__name__.rpartition(".")[2]], responses=documents.ERRORS)
     for operation in vars(module).values():
-        if isinstance(operation, Operation):
+        if isinstance(operation, Operation) and operation.body is None:
             add_route(router, operation)
     return router
 

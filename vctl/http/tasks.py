@@ -9,10 +9,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from vctl.http import bodies, documents, reading, streams
-from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
-from vctl.http.documents import ERRORS, good, listing
-from vctl.http.jobs import BYTES, MOST_SECONDS, Filters, Limit
+from vctl.http.documents import ERRORS, good
+from vctl.http.jobs import BYTES, MOST_SECONDS
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], responses=ERRORS)
 
@@ -28,50 +27,6 @@ def run(request: Request, body: bodies.Task) -> Any:
         around = {"PATH": os.environ.get("PATH", os.defpath)}
     with state(request) as store:
         return tasks.run(store, wanted, environment=around)
-
-
-@router.get("", responses=good(documents.TaskList), response_model=None)
-def list_(
-    request: Request,
-    filters: Filters,
-    over_too: Annotated[bool, Query(alias="all", description="Include finished tasks.")] = True,
-    limit: Limit = None,
-    job: str | None = None,
-) -> JSONResponse:
-    """Tasks, oldest first."""
-    from vctl.ops import tasks
-
-    with state(request) as store:
-        found, total = tasks.list_tasks(store, all=over_too, filters=filters, limit=limit, job=job)
-    return JSONResponse(listing("TaskList", found, total))
-
-
-@router.get("/{task}", responses=good(documents.Task), response_model=None)
-def get(request: Request, task: str) -> Any:
-    """One task, by its id, its number or ``last``."""
-    from vctl.ops import tasks
-
-    with state(request) as store:
-        return tasks.get_task(store, task)
-
-
-@router.get("/{task}/why", responses=good(documents.Document), response_model=None)
-def why(request: Request, task: str) -> Any:
-    """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
-    from vctl.ops import tasks
-    from vctl.ops import why as ops
-
-    with state(request) as store:
-        return ops.why(store, tasks.get_task(store, task)["task_id"])
-
-
-@router.post("/{task}/cancel", responses=good(documents.Task), response_model=None)
-def cancel(request: Request, task: str, body: bodies.Grace | None = None) -> Any:
-    """Request the end of a task."""
-    from vctl.ops import tasks
-
-    with state(request) as store:
-        return tasks.cancel(store, task, grace_s=body.grace_s if body else None)
 
 
 @router.get("/{task}/wait", responses=good(documents.WatchedTask), response_model=None)

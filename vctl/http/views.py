@@ -54,11 +54,11 @@ async def stream(
 @router.post("/simulate", responses=good(Listing), response_model=None)
 def simulate(request: Request, body: bodies.Simulation | None = None) -> JSONResponse:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
-    from vctl.ops import simulation
+    from vctl.ops import simulated
 
     wanted = reading.simulation(server_of(request), body or bodies.Simulation())
     with state(request) as store:
-        data = simulation.run(store, wanted)
+        data = simulated.at(store.home, wanted)
     runs = data["items"]
     assert isinstance(runs, list)
     return JSONResponse({**listing("SimulationRunList", runs), **data})

@@ -167,8 +167,17 @@ class Backend(Protocol):
 class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
 
-    def __init__(self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str) -> None:
+    def __init__(
+        self,
+        run: Callable[Concatenate[Here, P], R],
+        name: str,
+        route: str,
+        items: str,
+        body: Callable[..., Mapping[str, object]] | None,
+    ) -> None:
         self.run = run
+        self.body = body
+        """What a server is sent, where that is not the parameters; its route is written by hand then."""
         self.name = name
         """The words of its command."""
         self.method, _, self.path = route.removesuffix("?").partition(" ")
@@ -217,12 +226,12 @@ class Operation(Generic[P, R]):
 
 
 def operation(
-    name: str, route: str, *, items: str = ""
+    name: str, route: str, *, items: str = "", body: Callable[..., Mapping[str, object]] | None = None
 ) -> Callable[[Callable[Concatenate[Here, P], R]], Operation[P, R]]:
     """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
 
     def declare(run: Callable[Concatenate[Here, P], R]) -> Operation[P, R]:
-        return Operation(run, name, route, items)
+        return Operation(run, name, route, items, body)
 
     return declare
 

@@ -1,12 +1,13 @@
 """Jobs: the verbs of ``vctl job``, and why one waits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, operation
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
+    from vctl.spec.job_request import JobRequest
 
 JOB = Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")
 Job = Annotated[str | int, JOB]
@@ -29,6 +30,30 @@ Grace = Annotated[
 Priority = Annotated[int | None, Opt("--priority", help="Higher priorities go first.")]
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
 Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in seconds; null: no limit.")]
+
+
+def _body(request: "JobRequest", *, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    from vctl.operations.bodies import job_body
+
+    return job_body(request, environment)
+
+
+@operation("job submit", "POST /jobs", body=_body)
+def submit(here: Here, request: "JobRequest", *, environment: Mapping[str, str] | None = None) -> "JobForm":
+    """Queue a job, durably."""
+    from vctl.ops import submitting
+
+    return submitting.submit(here.store, request, environment=environment)
+
+
+@operation("job dry-run", "POST /jobs/dry-run", body=_body)
+def dry_run(
+    here: Here, request: "JobRequest", *, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The outcome of a submit; nothing is changed."""
+    from vctl.ops import why as ops
+
+    return ops.dry_run(here.store, request, environment=environment)
 
 
 @operation("job list", "GET /jobs", items="JobList")

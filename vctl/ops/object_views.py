@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, NotFound
@@ -16,10 +16,13 @@ from vctl.store import clusters
 from vctl.store import objects as table
 from vctl.store.store import Row, Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import ObjectForm
+
 
 def list_objects(
     store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
-) -> tuple[list[forms.Form], int]:
+) -> tuple[list[ObjectForm], int]:
     """Objects, by job and name, and how many there are without the limit; of one job when asked."""
     where, values = "1", []
     if job is not None:
@@ -29,7 +32,7 @@ def list_objects(
     return (found if limit is None else found[:limit]), len(found)
 
 
-def get_object(store: Store, ref: str, *, job: str | None = None) -> forms.Form:
+def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
     """One object, by ``JOB/NAME``, or by its name where that is enough. ``job`` is looked at first."""
     owner, slash, name = ref.rpartition("/")
     with store.snapshot():
@@ -49,9 +52,9 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> forms.Form:
     return found[0]
 
 
-def _forms(store: Store, copies: Sequence[Row]) -> list[forms.Form]:
+def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
     """Copies put together to objects; the first copy of each is where it was made."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    found: dict[tuple[int, str], ObjectForm] = {}
     for row in copies:
         one = found.get((row["job_id"], row["name"]))
         if one is None:

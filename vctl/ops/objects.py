@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PendingTask
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import forms, object_views, rights
 from vctl.ops import jobs as job_ops
+from vctl.ops import object_views, rights
 from vctl.runtime import objects as files
 from vctl.store import clusters, jobs, nodes, rows
 from vctl.store import objects as table
 from vctl.store import tasks as task_table
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ObjectForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def promise(store: Store, job_id: int, names: Collection[str], task_id: str | No
     table.promise(store, job_id, names, task_id)
 
 
-def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None) -> ObjectForm:
     """Make what lies in ``$VCTL_OBJECT_DIR`` under a name an object; for processes of a running job.
 
     Raises BadSpec outside a job, NotFound when nothing lies there, Conflict when there is such an object.

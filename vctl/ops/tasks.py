@@ -19,6 +19,7 @@ from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.spec.documents import TaskForm
     from vctl.spec.task_request import TaskRequest
 
 FILTER_KEYS = (
@@ -38,7 +39,7 @@ _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", 
 """What the environment says about the process that starts the task, not about the task."""
 
 
-def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> TaskForm:
     """Queue a task in a running job. It waits until its inputs are there and its cluster has room or has grown.
 
     Raises NotFound for an unknown job, Conflict when the job is over or has not started, or has an object (or a task
@@ -102,7 +103,7 @@ def _cluster(store: Store, job: Row, inside: str | None) -> str:
     return own
 
 
-def form(row: Row, told: tuple[str | None, str | None]) -> forms.Form:
+def form(row: Row, told: tuple[str | None, str | None]) -> TaskForm:
     """A task in its documented form; ``told`` are its reason token and the message."""
     reason, message = told
     return {
@@ -139,7 +140,7 @@ def _row(store: Store, ref: str) -> Row:
     return row
 
 
-def get_task(store: Store, ref: str) -> forms.Form:
+def get_task(store: Store, ref: str) -> TaskForm:
     """One task, by its id, its number or ``last``."""
     with store.snapshot():
         row = _row(store, ref)
@@ -153,7 +154,7 @@ def list_tasks(
     filters: Sequence[str] = (),
     limit: int | None = None,
     job: str | None = None,
-) -> tuple[list[forms.Form], int]:
+) -> tuple[list[TaskForm], int]:
     """Tasks, oldest first, the newest when limited, and how many there are; without ``all`` only those not over."""
     wanted = parse_filters(filters, FILTER_KEYS)
     where: list[str] = ["1"]
@@ -175,7 +176,7 @@ def list_tasks(
     return (found if limit is None else found[max(0, len(found) - limit) :]), total
 
 
-def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> forms.Form:
+def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
     """End a task: at once when it waits; a running one is asked for, and a scheduler carries it out."""
     with store.transaction():
         row = _row(store, ref)

@@ -181,7 +181,6 @@ def submit(
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
     from vctl.cli import submission
-    from vctl.ops import submitting
     from vctl.spec.job_request import JobRequest, entry_request
     from vctl.spec.quantities import parse_duration
 
@@ -223,7 +222,7 @@ def submit(
         call.require_scheduler()
     if stdin or terminal:
         return _attached(call, request, terminal=terminal, no_wait=no_wait, stdin=stdin)
-    job = submitting.submit(call.store, request)
+    job = jobs.submit(call.backend, request)
     if virtual_cluster != "-":
         call.note(submission.unread_input())
     if no_wait:
@@ -271,7 +270,6 @@ def _attached(
     from dataclasses import replace
 
     from vctl.errors import BadSpec, NotPermitted
-    from vctl.ops import submitting
 
     option = "--pty" if terminal else "--stdin"
     if terminal and stdin:
@@ -292,7 +290,7 @@ def _attached(
 
     with Door(call.home) as door:
         attach = ("terminal" if terminal else "stdin", os.fspath(door.path))
-        job = submitting.submit(call.store, replace(request, attach=attach))
+        job = jobs.submit(call.backend, replace(request, attach=attach))
         if terminal:
             return converse(call, door, job["submission_id"])
         door.hand_over_stdin()
@@ -302,9 +300,8 @@ def _attached(
 def _dry_run(call: Call, request: "JobRequest") -> Answer:
     """What the submit would lead to; nothing is changed."""
     from vctl.cli.why_view import draw_dry_run
-    from vctl.ops import why
 
-    data = why.dry_run(call.store, request)
+    data = jobs.dry_run(call.backend, request)
     return single(data, data["verdict"], lambda screen: draw_dry_run(screen, data))
 
 

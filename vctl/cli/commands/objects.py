@@ -94,33 +94,33 @@ def _job(call: Call, ref: str) -> Data:
 
 
 def _tasks(call: Call, cluster: str) -> Items:
-    from vctl.ops import tasks
+    from vctl.operations import tasks
 
     here = call.job_here  # a job sees its own
     if cluster == PRIMARY:
-        return tasks.list_tasks(call.store, all=True, filters=call.filters, limit=call.limit, job=here)
-    items, _ = tasks.list_tasks(call.store, all=True, filters=call.filters, job=here)
+        return tasks.list_tasks(call.backend, all=True, filters=call.filters, limit=call.limit, job=here)
+    items, _ = tasks.list_tasks(call.backend, all=True, filters=call.filters, job=here)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _task(call: Call, ref: str) -> Data:
-    from vctl.ops import tasks
+    from vctl.operations import tasks
 
-    return tasks.get_task(call.store, ref)
+    return tasks.get_task(call.backend, ref)
 
 
 def _objects(call: Call, cluster: str) -> Items:
-    from vctl.ops import object_views
+    from vctl.operations import tasks
 
     here = call.job_here  # a job sees its own
-    items, _ = object_views.list_objects(call.store, filters=call.filters, job=here)
+    items, _ = tasks.list_objects(call.backend, filters=call.filters, job=here)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _object(call: Call, ref: str) -> Data:
-    from vctl.ops import object_views
+    from vctl.operations import tasks
 
-    return object_views.get_object(call.store, ref, job=call.job_here)
+    return tasks.get_object(call.backend, ref, job=call.job_here)
 
 
 def _leases(call: Call, cluster: str) -> Items:

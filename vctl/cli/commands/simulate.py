@@ -84,8 +84,9 @@ def simulate(
     fairness and makespan of each policy, and the difference to the current one. Changes nothing. Queue settings may
     follow the policy: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
     """
+    from vctl.operations import simulation
     from vctl.ops import simulate as playing
-    from vctl.ops import simulated, simulation
+    from vctl.ops import simulated
     from vctl.spec.ids import resolve_cluster_id
 
     _check_sources(
@@ -114,7 +115,7 @@ def simulate(
     if write is not None:
         return _written(simulated.made(wanted), write)
     if call.config.get("address"):
-        return _answer(simulation.run(call.store, wanted, _progress(call)))
+        return _answer(simulation.run(call.backend, wanted, _progress(call)))
     return _answer(simulated.at(call.home, wanted, _progress(call)))
 
 

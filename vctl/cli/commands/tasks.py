@@ -7,6 +7,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
+from vctl.operations import tasks
 from vctl.operations.declare import Arg, Opt
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
@@ -81,7 +82,6 @@ def run(
     that directory.
     """
     from vctl.cli.submission import unread_input
-    from vctl.ops import tasks
     from vctl.spec.task_request import TaskRequest, task_amounts
 
     request = TaskRequest(
@@ -98,7 +98,7 @@ def run(
     )
     if not no_wait:
         call.require_scheduler()
-    task = tasks.run(call.store, request)
+    task = tasks.run(call.backend, request)
     call.note(unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
@@ -119,12 +119,11 @@ def _selector(document: str | None) -> Any:
 def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
     """Show the task's output, or with ``-o`` nothing but the task itself once it is over."""
     from vctl.cli import waiting
-    from vctl.ops import tasks
 
     if call.asked_output in (None, "table"):
         return waiting.follow_task(call, task_id, progress=progress)
     code = waiting.wait_for(call, waiting.TASKS, [task_id], timeout_s=None, progress=progress)
-    return single(tasks.get_task(call.store, task_id), task_id, code=code)
+    return single(tasks.get_task(call.backend, task_id), task_id, code=code)
 
 
 @command("task put", "vctl task put book", common=CHANGES)
@@ -133,9 +132,7 @@ def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the objec
 
     Tasks declare their outputs with --output; this command is for the job's own command. The files become read-only.
     """
-    from vctl.ops import objects
-
-    made = objects.put(call.store, name)
+    made = tasks.put(call.backend, name, tasks.inside())
     return done(made, made["object_id"], f"object {made['object_id']} is there ({made['size']} bytes)")
 
 
@@ -153,13 +150,12 @@ def list_(
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""
     from vctl.cli.columns import TASKS
-    from vctl.ops import tasks
 
     filtered = bool(call.filters)
     chosen = call.choose(**CHOSEN_BY["tasks"])
     over_too = all_ or filtered or chosen or call.output not in ("table", "name")
     items, total = tasks.list_tasks(
-        call.store,
+        call.backend,
         all=over_too,
         filters=call.filters,
         limit=call.limit,
@@ -172,9 +168,7 @@ def list_(
 @command("task status", "vctl task status last", "vctl task status task-7 -o json", common=READS)
 def status(call: Call, task: TaskRef) -> Answer:
     """Show one task: its state, the reason it waits, its node."""
-    from vctl.ops import tasks
-
-    data = tasks.get_task(call.store, task)
+    data = tasks.get_task(call.backend, task)
     return single(data, data["task_id"])
 
 
@@ -189,14 +183,12 @@ def logs(
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a task."""
-    from vctl.ops import tasks
-
     if follow:
         from vctl.cli import waiting
 
-        return waiting.follow_task(call, tasks.get_task(call.store, task)["task_id"], progress=progress)
+        return waiting.follow_task(call, tasks.get_task(call.backend, task)["task_id"], progress=progress)
 
-    for block in tasks.log_blocks(call.store, task, tail=tail):
+    for block in call.backend.log("tasks", task, tail=tail):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
     return 0
@@ -216,12 +208,11 @@ def cancel(
     ] = None,
 ) -> Answer:
     """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace period."""
-    from vctl.ops import tasks
     from vctl.spec.quantities import parse_duration
 
     grace_s = None if grace is None else parse_duration(grace, "--grace")
-    ids = [tasks.get_task(call.store, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
-    cancelled = [tasks.cancel(call.store, task_id, grace_s=grace_s) for task_id in ids]
+    ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
+    cancelled = [tasks.cancel(call.backend, task_id, grace_s=grace_s) for task_id in ids]
     if any(task["state"] == "RUNNING" for task in cancelled):
         call.warn_if_nothing_schedules()
     return each("TaskList", "task_id", cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
@@ -242,13 +233,12 @@ def wait(
 ) -> Answer | int:
     """Wait until tasks end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
-    from vctl.ops import tasks
     from vctl.spec.quantities import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
-    ids = [tasks.get_task(call.store, ref)["task_id"] for ref in tasks_]
+    ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]
     code = waiting.wait_for(call, waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
-    over = [tasks.get_task(call.store, ref) for ref in tasks_]
+    over = [tasks.get_task(call.backend, ref) for ref in tasks_]
     return each("TaskList", "task_id", over, lambda task: f"{task['task_id']} {task['state']}", code=code)

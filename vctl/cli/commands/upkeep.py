@@ -9,7 +9,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
-from vctl.errors import BadSpec, Unreachable
+from vctl.errors import BadSpec, NotPermitted, Unreachable
 from vctl.operations import upkeep
 from vctl.operations.declare import Arg, Opt
 
@@ -122,12 +122,18 @@ def doctor(
     return single(data, "ok" if data["ok"] else "findings", draw, code=0 if data["ok"] else 1)
 
 
+def _refuse_remote(call: Call, problem: str) -> None:
+    if call.is_remote:
+        raise NotPermitted(problem, fix="run it there, with VCTL_ADDRESS unset")
+
+
 @command("backup", "vctl backup state.db", common=CHANGES)
 def backup(call: Call, file: File) -> Answer:
     """Write a copy of the state to a file, while jobs run."""
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
+    _refuse_remote(call, f"{path} cannot be written: the state is at {call.config.get('address')}")
     data = ops.backup(call.store, path)
     return done(data, path, f"backup written to {path}")
 
@@ -138,6 +144,7 @@ def restore(call: Call, file: File) -> Answer:
     from vctl.ops import backup as ops
 
     path = Path(os.path.abspath(file))
+    _refuse_remote(call, f"{call.home} is not replaced by {path}: VCTL_ADDRESS names a server")
     data = ops.restore(call.home, path)
     return done(data, path, f"{call.home} restored from {path}")
 

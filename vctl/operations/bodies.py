@@ -1,4 +1,4 @@
-"""Jobs of a server: the functions of ``vctl.ops.jobs``, ``submitting`` and ``job_edits``."""
+"""What a server is sent for a submit and for a task: requests as documents, with the environment of the submitter."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.operations.connection import Connection
-
 if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.task_request import TaskRequest
 
-Form = dict[str, Any]
 _OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
 """How this client reaches the server is nothing for the job."""
-
-
-def submit(server: Connection, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> Form:
-    """Queue a job, durably."""
-    around = os.environ if environment is None else environment
-    job: Form = server.post("/jobs", {**document(request), "environment": sendable(around)})
-    return job
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
@@ -34,14 +25,14 @@ def _is_text(value: str) -> bool:
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def document(request: JobRequest) -> Form:
-    """A request as the body of a submit; what is as it would be anyway is left out."""
+def job_body(request: JobRequest, environment: Mapping[str, str] | None) -> dict[str, Any]:
+    """The body of a submit; what is as it would be anyway is left out."""
     from dataclasses import fields
 
     from vctl.spec.cluster_spec import spec_to_document
     from vctl.spec.quantities import resources_document
 
-    body: Form = {}
+    body: dict[str, Any] = {}
     for field in fields(request):
         value = getattr(request, field.name)
         if (
@@ -50,6 +41,7 @@ def document(request: JobRequest) -> Form:
         ):
             body[field.name] = list(value) if isinstance(value, tuple) else value
     body["entrypoint"] = list(request.argv)
+    body["environment"] = sendable(os.environ if environment is None else environment)
     body["cwd"] = request.cwd or os.getcwd()
     if request.spec is not None:
         body["virtual_cluster"] = spec_to_document(request.spec)
@@ -67,3 +59,25 @@ def document(request: JobRequest) -> Form:
 def _array(indices: range, at_once: int | None) -> str:
     text = f"{indices.start}-{indices[-1]}:{indices.step}"
     return text if at_once is None else f"{text}%{at_once}"
+
+
+def task_body(request: TaskRequest, environment: Mapping[str, str] | None) -> dict[str, Any]:
+    """The body of a task."""
+    from vctl.spec.quantities import resources_document
+
+    return {
+        "entrypoint": list(request.argv),
+        "job": request.job,
+        "resources": resources_document(request.request),
+        "label_selector": {one.key: str(one) for one in request.selector} or None,
+        "strategy": request.strategy,
+        "name": request.name,
+        "max_retries": request.max_retries,
+        "detach": request.detach,
+        "env": dict(request.env),
+        "environment": sendable(os.environ if environment is None else environment),
+        "cwd": request.cwd or os.getcwd(),
+        "grace_s": request.grace_s,
+        "inputs": list(request.inputs),
+        "outputs": list(request.outputs),
+    }

@@ -1,4 +1,4 @@
-"""Waiting for a server: as ``vctl.daemon.waiting``. The server sees to it that somebody schedules."""
+"""Waiting for a server, as ``vctl.daemon.waiting`` does for the tables. The server sees to it that somebody schedules."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ class Waiter:
         """The same with all about it."""
         form: Form | None = self._ask(kind, name, 0)[_ONE[kind]]
         return form
+
+    def waits_for_itself(self, name: str) -> str | None:
+        """When a job or a task cannot start before one has ended that submitted it: says so."""
+        found: str | None = self.store.get(at("jobs", name, "why")).get("waits_for_itself")
+        return found
 
     def output(self, kind: str, name: str) -> Output:
         """What it writes, for stdout."""
