@@ -1,4 +1,4 @@
-"""Waiting for a server, as ``vctl.daemon.waiting`` does for the tables. The server sees to it that somebody schedules."""
+"""Waiting for a server, as ``vctl.daemon.waiting`` does for the tables. The server lets somebody schedule."""
 
 from __future__ import annotations
 
