@@ -17,6 +17,7 @@ POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 # kinds of a cluster
 PRIMARY_KIND, LOGICAL, JOB, SUB = "primary", "logical", "job", "sub"
+ACTIVE, STOPPED, REMOVING = "ACTIVE", "STOPPED", "REMOVING"
 # kinds of a virtual node
 PHYSICAL, FIXED, FLEXIBLE = "physical", "fixed", "flexible"
 

@@ -11,7 +11,17 @@ from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, PHYSICAL, PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import (
+    FLEXIBLE,
+    LOGICAL,
+    PHYSICAL,
+    PRIMARY,
+    PRIMARY_KIND,
+    REMOVING,
+    Cluster,
+    ClusterSpec,
+    VNode,
+)
 from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Amounts, Holding, Room
@@ -42,6 +52,8 @@ class Ledger:
         """cluster id -> physical nodes that joined it, or on which it grew, since somebody last cleared this."""
         self.promised: dict[str, dict[str, int]] = {}
         """cluster id -> what it is going to gain (below zero: lend) for nominated jobs: limits count it as held."""
+        self.removing: set[str] = set()
+        """Clusters that are to go when they are empty."""
         self.may_gain_nodes = False
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
@@ -64,6 +76,7 @@ class Ledger:
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        twin.removing = set(self.removing)
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
         twin._static = dict(self._static)
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
@@ -142,6 +155,7 @@ class Ledger:
     def put_cluster(self, cluster: Cluster) -> None:
         """Add a cluster or take over its new row."""
         self.clusters[cluster.cluster_id] = cluster
+        (self.removing.add if cluster.state == REMOVING else self.removing.discard)(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
         if cluster.parent_id is not None:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
@@ -152,6 +166,7 @@ class Ledger:
         for vnode_id in list(self.members[cluster_id]):
             self.release(vnode_id)
         cluster = self.clusters.pop(cluster_id)
+        self.removing.discard(cluster_id)
         del self.members[cluster_id]
         self._indexes.pop(cluster_id, None)
         self._kinds.pop(cluster_id, None)

@@ -193,7 +193,7 @@ def _job_over(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -
         objects.job_over(store, mirror, job_id)
     preempting.ended(store, mirror, job, outcome)
     if is_empty:
-        object_table.drop(store, job_id)
+        _drop_objects(store, mirror, job_id)
     else:
         _leave(store, mirror, job_id, job.cluster_id)
 
@@ -204,7 +204,14 @@ def _leave(store: Store, mirror: Mirror, job_id: int, cluster_id: str) -> None:
         clusters.set_detached(store, cluster_id)
         return
     _destroy(store, mirror, cluster_id)
-    object_table.drop(store, job_id)
+    _drop_objects(store, mirror, job_id)
+
+
+def _drop_objects(store: Store, mirror: Mirror, job_id: int) -> None:
+    """The objects of a job go with it; one that never had a task has none."""
+    if job_id in mirror.with_tasks:
+        mirror.with_tasks.discard(job_id)
+        object_table.drop(store, job_id)
 
 
 def _wait_for_rest(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
@@ -227,7 +234,7 @@ def _goes_on(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) ->
     if again is None:
         return False
     _destroy(store, mirror, job.cluster_id)
-    object_table.drop(store, job.job_id)
+    _drop_objects(store, mirror, job.job_id)
     again(store, mirror, job, outcome)
     mirror.preemptions.over(store, mirror, job.job_id)
     return True

@@ -9,30 +9,53 @@ from pathlib import Path
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Holding
 from vctl.daemon import gangs, notices, objects
+from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_of
 from vctl.runtime import relay
 from vctl.runtime.environment import job_environment
 from vctl.runtime.protocol import LaunchRequest
-from vctl.store import jobs, tasks
+from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 
-def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0) -> LaunchRequest | None:
+class Commands:
+    """What jobs and tasks are started with. The members of an array share theirs, and it is read once for them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._array: Row | None = None
+
+    def of(self, run: Run, array_id: str | None) -> Row | None:
+        """argv, environment, directory and options of a run; for a task also what it uses and leaves."""
+        if run.task_id is not None:
+            return tasks.launch(self.store, run.task_id)
+        if array_id is None:
+            return jobs.launch(self.store, run.job_id)
+        known = self._array
+        if known is None or not known["first_job_id"] <= run.job_id <= known["last_job_id"]:
+            self._array = known = arrays.get(self.store, array_id)
+        return known
+
+
+def request_of(
+    store: Store, state: SchedulerState, commands: Commands, run: Run, *, log_max_bytes: int = 0
+) -> LaunchRequest | None:
     """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
-    job = jobs.get(store, run.job_id)
-    launch = jobs.launch(store, run.job_id) if run.task_id is None else tasks.launch(store, run.task_id)
+    ledger = state.ledger
+    job = state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
+    launch = None if job is None else commands.of(run, job.array_id)
     if job is None or launch is None:
         return None
     options = loads(launch["options"]) if run.task_id is None else {}
     sees_all = options.get("sees_all")
-    in_gang = run.task_id is None and job["per_node"]
+    in_gang = run.task_id is None and job.per_node
     sees = visible(ledger, run) if sees_all else run.holding
     if in_gang:
         sees = ledger.vnodes[run.vnode_id].holding
@@ -41,7 +64,7 @@ def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0
     pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
     own = {
         "VCTL_JOB_ID": str(run.job_id),
-        "VCTL_SUBMISSION_ID": job["submission_id"],
+        "VCTL_SUBMISSION_ID": job.submission_id,
         "VCTL_ATTEMPT": str(run.attempt),
         "VCTL_CLUSTER_ID": run.cluster_id,
         "VIRTUAL_CLUSTER_ID": run.cluster_id,
@@ -53,32 +76,38 @@ def request_of(store: Store, ledger: Ledger, run: Run, *, log_max_bytes: int = 0
             {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
         ),
         "VCTL_HOME": str(store.home),
-        "VCTL_LEASE_FILE": notices.path_of(store.home, job["submission_id"]),
+        "VCTL_LEASE_FILE": notices.path_of(store.home, job.submission_id),
     }
     if run.task_id is None:
-        place = objects.prepare(store, run, job["attempt"])
+        place = objects.prepare(store, run, job.attempt)
     else:
         own["VCTL_TASK_ID"] = run.task_id
         uses, leaves = loads(launch["inputs"]), loads(launch["outputs"])
-        place = objects.prepare(store, run, job["attempt"], inputs=uses, outputs=leaves)
+        place = objects.prepare(store, run, job.attempt, inputs=uses, outputs=leaves)
     own["VCTL_OBJECT_DIR"] = str(place)
-    if job["array_id"] is not None and run.task_id is None:
-        own["VCTL_ARRAY_ID"] = job["array_id"]
-        own["VCTL_ARRAY_INDEX"] = str(job["array_index"])
+    if job.array_id is not None and run.task_id is None:
+        own["VCTL_ARRAY_ID"] = job.array_id
+        own["VCTL_ARRAY_INDEX"] = str(job.array_index)
         own["VCTL_ARRAY_COUNT"] = str(launch["count"])
     if in_gang:
-        own.update(gangs.environment(store, ledger, run, job["master_port"] or 0))
+        own.update(gangs.environment(store, ledger, run, job.master_port or 0))
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
         argv=(*relayed(options.get("relay")), *loads(launch["argv"])),
         env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
         cwd=os.fsdecode(launch["cwd"]),
-        log_path=str(log_of(Path(store.home), run.task_id or job["submission_id"])),
+        log_path=str(log_of(Path(store.home), run.task_id or job.submission_id)),
         cpu_ids=sees.cores if pinned else None,
-        grace_s=job["grace_s"],
+        grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
     )
+
+
+def _detached_from(store: Store, job_id: int) -> RunningJob | None:
+    """The job of a detached task, which is over."""
+    row = jobs.get(store, job_id)
+    return None if row is None else rows.running(row)
 
 
 def relayed(how: Sequence[str] | None) -> tuple[str, ...]:

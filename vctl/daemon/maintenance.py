@@ -108,7 +108,7 @@ class Maintenance:
         waiting = self._left_dead(mirror) or self._emptied(mirror) or self._fitting_again(mirror)
         over = _over(mirror) if sweep else []
         empty = sweep and any(empty_parts(mirror.ledger))
-        if not (waiting or over or empty or upkeep.is_removing(self.store)):
+        if not (waiting or over or empty or mirror.ledger.removing):
             return
         try:
             with self.store.transaction():

@@ -75,6 +75,7 @@ class Mirror(SchedulerState):
             mirror.usage = usage.load(store)
             if mirror.usage.past:  # what runs was running while nobody looked
                 mirror.usage.rates = Shares(mirror.ledger, mirror.running).held
+            mirror.with_tasks.update(tasks.jobs_with_tasks(store))
             for row in tasks.waiting_rows(store):
                 mirror.put_task(objects.pending(store, row))
             for row in object_table.awaiting(store):
@@ -174,6 +175,8 @@ class Mirror(SchedulerState):
     def reload_task(self, store: Store, task_id: str) -> None:
         """Take over the row of a task: whether it waits and for what, whether it is to be stopped."""
         row = tasks.get(store, task_id)
+        if row is not None:
+            self.with_tasks.add(row["job_id"])
         if row is not None and row["state"] == PENDING_NODE:
             self.put_task(objects.pending(store, row))
             return

@@ -18,7 +18,7 @@ from vctl.daemon import commit, endings, gangs, identity, windows
 from vctl.daemon.beginnings import begin_due
 from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
-from vctl.daemon.launching import request_of
+from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.limits import TimeLimits
 from vctl.daemon.looking import look
 from vctl.daemon.maintenance import Maintenance
@@ -82,6 +82,7 @@ class Scheduler:
         self.provider = Provider(store, provider or ProviderSpec(), self.returns)
         self.limits = TimeLimits(store)
         self.memory = Memory(store)
+        self.commands = Commands(store)
         self.preempting = Preempting(store)
         self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.dependencies = Dependencies(store)
@@ -256,7 +257,7 @@ class Scheduler:
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:
-            request = request_of(self.store, mirror.ledger, run, log_max_bytes=self.log_max_bytes)
+            request = request_of(self.store, mirror, self.commands, run, log_max_bytes=self.log_max_bytes)
             if request is not None:
                 self.runtime.launch(request)
         except Unprepared as error:

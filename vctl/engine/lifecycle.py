@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from vctl.core import jobs as jb
 from vctl.core import nodes as nd
 from vctl.core import tasks as tk
+from vctl.core.clusters import ACTIVE, REMOVING, STOPPED
 from vctl.errors import VctlError
 
 GONE = "gone"
 """The row is deleted."""
 ENDING = "ENDING"
-ACTIVE, STOPPED, REMOVING = "ACTIVE", "STOPPED", "REMOVING"
 GRANTED, CALLED = "GRANTED", "CALLED"
 BEGUN, TOLD = "BEGUN", "TOLD"
 

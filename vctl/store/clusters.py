@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlite3 import Row
 
-from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import PRIMARY, REMOVING, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
-from vctl.engine.lifecycle import CLUSTER, REMOVING
+from vctl.engine.lifecycle import CLUSTER
 from vctl.store import moves, nodes, rows, settings
 from vctl.store.store import Store
 from vctl.store.write import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row

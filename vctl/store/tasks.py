@@ -176,6 +176,17 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
     return found
 
 
+def jobs_with_tasks(store: Store) -> list[int]:
+    """Running jobs that have had tasks, and others of which a task is not over."""
+    return [
+        row[0]
+        for row in store.rows(
+            "SELECT job_id FROM tasks WHERE job_id IN (SELECT job_id FROM jobs WHERE status = 'RUNNING')"
+            " UNION SELECT job_id FROM tasks WHERE ended_at IS NULL"
+        )
+    ]
+
+
 def owned_by(store: Store, owner_id: str) -> list[Row]:
     """Unfinished tasks that an owner (a job's submission id or a task id) started and did not detach."""
     return store.rows(

@@ -51,11 +51,6 @@ def set_job_nodes(store: Store, job_id: int, node_ids: Iterable[str]) -> None:
     )
 
 
-def is_removing(store: Store) -> bool:
-    """Whether any cluster is to go."""
-    return bool(store.value("SELECT 1 FROM clusters WHERE state = 'REMOVING' LIMIT 1"))
-
-
 def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
     """Whether a detached sub-cluster or an unfinished task lives in any of these clusters."""
     marks = rows.dumps(list(cluster_ids))
