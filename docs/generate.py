@@ -58,7 +58,7 @@ def drawing(lifecycle: Lifecycle) -> str:
         (before, move, after)
         for move, (sources, targets) in lifecycle.moves.items()
         for before in sources
-        for after in targets
+        for after in targets or (before,)
     ]
     rows = [f"| {before} | {move} | {after} |" for before, move, after in moves]
     arrows = [f"    [*] --> {first}" for first in lifecycle.begins]

@@ -38,6 +38,8 @@ SAMPLES: list[ch.Change] = [
     ch.JobEnding(1, ("SUCCEEDED", None, 0, None)),
     ch.ClusterRemoved("p##j##s", (1, 2), (3,), "p##j"),
     ch.JobEnded(9, 1, "j", "a", "p##j", "end", "SUCCEEDED", None, None, 0, ch.ClusterRemoved("p##j", silent=True)),
+    ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
+    ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", 0, {"cause": "ExitCode"}),
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Condition
 from vctl.core.resources import Holding
+from vctl.ops.arrays import stop_asked
 from vctl.store import job_views, jobs, queues, rows, shapes
 from vctl.store.store import Store
 
@@ -133,12 +134,17 @@ def test_the_verdict_on_a_waiting_job(store: Store, clock: Clock) -> None:
 def test_a_second_stop_request_keeps_the_time_and_takes_the_grace(store: Store, clock: Clock) -> None:
     job_id = queue(store, "a", status="RUNNING")
     asked_at = clock.now
-    with store.transaction():
-        jobs.request_stop(store, job_id, "a", reason="StoppedByUser", grace_s=10)
-    clock.now += 5
-    with store.transaction():
-        jobs.request_stop(store, job_id, "a", reason="TimeLimit", grace_s=None)
-        jobs.request_stop(store, job_id, "a", reason="TimeLimit", grace_s=1)
+
+    def stop(grace_s: float | None) -> None:
+        with store.transaction():
+            row = jobs.get(store, job_id)
+            assert row is not None
+            store.emit(stop_asked(store, row, grace_s=grace_s, message=None))
+        clock.now += 5
+
+    stop(10)
+    stop(None)
+    stop(1)
     row = jobs.get(store, job_id)
     assert row is not None
     assert (row["stop_requested_at"], row["stop_reason"], row["stop_grace_s"]) == (

@@ -40,10 +40,8 @@ arrays.delete_members {} change
 arrays.forget_empty arrays cascade
 arrays.insert arrays change
 arrays.insert jobs change
-arrays.request_stops jobs change
 arrays.set_closed jobs change
 arrays.set_gates jobs derived
-arrays.stop_pending jobs change
 clusters.delete clusters change
 clusters.delete leases cascade
 clusters.delete vnodes cascade
@@ -71,7 +69,6 @@ jobs.delete tasks cascade
 jobs.delete_over {} change
 jobs.insert job_launches cascade
 jobs.insert jobs change
-jobs.request_stop jobs change
 nodes.beat nodes observed
 nodes.delete nodes change
 nodes.insert nodes change

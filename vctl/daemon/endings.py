@@ -209,8 +209,8 @@ def _leave(store: Store, mirror: Mirror, job_id: int, cluster_id: str) -> None:
 
 def _drop_objects(store: Store, mirror: Mirror, job_id: int) -> None:
     """The objects of a job go with it; one that never had a task has none."""
-    if job_id in mirror.with_tasks:
-        mirror.with_tasks.discard(job_id)
+    if job_id in mirror.may_have_objects:
+        mirror.may_have_objects.discard(job_id)
         object_table.drop(store, job_id)
 
 

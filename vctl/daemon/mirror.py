@@ -75,7 +75,7 @@ class Mirror(SchedulerState):
             mirror.usage = usage.load(store)
             if mirror.usage.past:  # what runs was running while nobody looked
                 mirror.usage.rates = Shares(mirror.ledger, mirror.running).held
-            mirror.with_tasks.update(tasks.jobs_with_tasks(store))
+            mirror.may_have_objects.update(tasks.jobs_with_objects(store))
             for row in tasks.waiting_rows(store):
                 mirror.put_task(objects.pending(store, row))
             for row in object_table.awaiting(store):
@@ -104,6 +104,7 @@ class Mirror(SchedulerState):
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
+            self.may_have_objects.update(event["job_id"] for event in events if event["object"] == "object")
             self._take_over(store, [event for event in events if event["change"] is None])
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
@@ -176,7 +177,7 @@ class Mirror(SchedulerState):
         """Take over the row of a task: whether it waits and for what, whether it is to be stopped."""
         row = tasks.get(store, task_id)
         if row is not None:
-            self.with_tasks.add(row["job_id"])
+            self.may_have_objects.add(row["job_id"])
         if row is not None and row["state"] == PENDING_NODE:
             self.put_task(objects.pending(store, row))
             return

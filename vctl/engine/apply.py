@@ -108,6 +108,26 @@ def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
     state.enqueue(change.job)
 
 
+def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
+    if (job := state.running.jobs.get(change.job_id)) is not None:
+        state.running.put(
+            replace(
+                job, stop_requested_at=change.at, stop_reason=change.reason, stop_grace_s=change.grace_s,
+                message=change.message,
+            )
+        )  # fmt: skip
+        state.running.leave(change.job_id)
+        state.stops.add(change.job_id)
+
+
+def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
+    for first, last in change.spans:
+        for job_id in range(first, last + 1):
+            state.dequeue(job_id)
+            state.windows.leave(change.array_id, job_id)
+    state.ended.update((change.array_id, *change.awaited))
+
+
 _APPLY: dict[type[Change], Callable[[SchedulerState, Any], None]] = {
     ch.JobStarted: _job_started,
     ch.RunStarted: _run_started,
@@ -118,4 +138,6 @@ _APPLY: dict[type[Change], Callable[[SchedulerState, Any], None]] = {
     ch.JobEnded: _job_ended,
     ch.ClusterRemoved: _cluster_removed,
     ch.JobRequeued: _job_requeued,
+    ch.StopAsked: _stop_asked,
+    ch.JobsStopped: _jobs_stopped,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
@@ -181,20 +181,48 @@ class JobRequeued:
         return Told("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
 
 
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A running job is to end. The first request keeps its time and reason, the last one its grace and words."""
+
+    at: int
+    job_id: int
+    submission_id: str
+    reason: str
+    grace_s: float | None
+    message: str | None
+    silent: bool = False
+    """Whether the event of its array says it already."""
+
+    def told(self) -> Told:
+        """The public event, unless it is silent."""
+        kind = "" if self.silent else "job.stop_requested"
+        return Told(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStopped:
+    """The members of an array are told to end, and those that waited are over."""
+
+    at: int
+    array_id: str
+    first: int
+    last: int
+    spans: tuple[tuple[int, int], ...]
+    """First and last numbers of those that waited."""
+    awaited: tuple[str, ...]
+    """The ids of members that other jobs wait for."""
+    reason: str
+    message: str
+
+    def told(self) -> Told:
+        """The public event."""
+        data = {"first": self.first, "last": self.last, "reason": self.reason}
+        return Told("array.stop_requested", "array", self.array_id, None, None, data)
+
+
 Change = (
-    JobStarted
-    | RunStarted
-    | RunSeen
-    | RunStopping
-    | RunEnded
-    | JobEnding
-    | ClusterRemoved
-    | JobEnded
-    | JobRequeued
-)
-CHANGES: Mapping[str, type[Change]] = {
-    one.__name__: one
-    for one in (
-        JobStarted, RunStarted, RunSeen, RunStopping, RunEnded, JobEnding, ClusterRemoved, JobEnded, JobRequeued,
-    )
-}  # fmt: skip
+    JobStarted | RunStarted | RunSeen | RunStopping | RunEnded | JobEnding | ClusterRemoved | JobEnded | JobRequeued
+    | StopAsked | JobsStopped
+)  # fmt: skip
+CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

@@ -22,6 +22,8 @@ GRANTED, CALLED = "GRANTED", "CALLED"
 BEGUN, TOLD = "BEGUN", "TOLD"
 
 Phases = tuple[str, ...]
+SAME: Phases = ()
+"""A move that leads nowhere else."""
 Moves = Mapping[str, tuple[Phases, Phases]]
 
 
@@ -63,6 +65,7 @@ JOB = Lifecycle(
         "start": ((jb.PENDING,), (jb.RUNNING,)),
         "stop": ((jb.PENDING,), (jb.STOPPED,)),
         "reject": ((jb.PENDING,), (jb.FAILED,)),
+        "ask_stop": ((jb.RUNNING, ENDING), SAME),
         "entry_over": ((jb.RUNNING, ENDING), (ENDING,)),
         "end": ((jb.RUNNING, ENDING), (jb.SUCCEEDED, jb.FAILED, jb.STOPPED)),
         "requeue": ((jb.RUNNING, ENDING), (jb.PENDING,)),

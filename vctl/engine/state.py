@@ -61,8 +61,8 @@ class SchedulerState:
         """Nodes that are dead or gone, and what lay on them."""
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
-        self.with_tasks: set[int] = set()
-        """Running jobs that have had tasks: only those can have objects."""
+        self.may_have_objects: set[int] = set()
+        """Running jobs that have had tasks or objects."""
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
@@ -72,7 +72,7 @@ class SchedulerState:
         self.runs[run.run_id] = run
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         if run.task_id is not None:
-            self.with_tasks.add(run.job_id)
+            self.may_have_objects.add(run.job_id)
             self.running.put_task(run.job_id, run.run_id)
 
     def drop_run(self, run: Run) -> None:

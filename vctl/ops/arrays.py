@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import jobs as jb
+from vctl.engine.changes import JobsStopped, StopAsked
 from vctl.errors import Conflict
 from vctl.ops import dependencies, forms, gates
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
+from vctl.store.dependencies import awaited_members
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -188,6 +190,21 @@ def forget_empty(store: Store) -> None:
 
 def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
     """End all members, in the caller's transaction: those that wait at once, those that run are asked to end."""
-    table.stop_pending(store, array, jb.STOPPED_BY_USER, message or "stopped before it started")
-    table.request_stops(store, array, jb.STOPPED_BY_USER, grace_s, message)
-    table.tell(store, array, "array.stop_requested", {"reason": jb.STOPPED_BY_USER})
+    store.emit(JobsStopped(
+        store.clock(), array["array_id"], array["first_job_id"], array["last_job_id"],
+        tuple(table.waiting_spans(store, array)), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
+        message or "stopped before it started",
+    ))  # fmt: skip
+    for row in table.running(store, array):
+        store.emit(stop_asked(store, row, grace_s=grace_s, message=message, silent=True))
+
+
+def stop_asked(
+    store: Store, row: Row, *, grace_s: float | None, message: str | None, silent: bool = False
+) -> StopAsked:
+    """The request to end a running job, beside those that there were before."""
+    return StopAsked(
+        row["stop_requested_at"] or store.clock(), row["job_id"], row["submission_id"],
+        row["stop_reason"] or jb.STOPPED_BY_USER, row["stop_grace_s"] if grace_s is None else grace_s,
+        message or row["message"], silent,
+    )  # fmt: skip

@@ -189,14 +189,7 @@ def stop(
                 jb.STOPPED, jb.STOPPED_BY_USER, message or "stopped before it started", None,
             ))  # fmt: skip
         elif row["status"] == jb.RUNNING:
-            table.request_stop(
-                store,
-                job_id,
-                row["submission_id"],
-                reason=jb.STOPPED_BY_USER,
-                grace_s=grace_s,
-                message=message,
-            )
+            store.emit(arrays.stop_asked(store, row, grace_s=grace_s, message=message))
     return get_job(store, job_id)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vctl.core import jobs as jb
 from vctl.store.store import Row, Store
 
 
@@ -136,23 +135,22 @@ def tell(store: Store, array: Row, kind: str, data: Mapping[str, object] | None 
     store.event(kind, "array", array["array_id"], data={**reach, **(data or {})})
 
 
-def stop_pending(store: Store, array: Row, reason: str, message: str) -> None:
-    """End every member that waits."""
-    store.db.execute(
-        "UPDATE jobs SET status = ?, state_reason = ?, message = ?, ended_at = ? WHERE job_id BETWEEN ? AND ?"
-        " AND status = 'PENDING'",
-        (jb.STOPPED, reason, message, store.clock(), array["first_job_id"], array["last_job_id"]),
-    )
+def running(store: Store, array: Row) -> list[Row]:
+    """The members that run."""
+    return store.rows(
+        "SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING' ORDER BY job_id",
+        array["first_job_id"], array["last_job_id"],
+    )  # fmt: skip
 
 
-def request_stops(store: Store, array: Row, reason: str, grace_s: float | None, message: str | None) -> None:
-    """Ask for the end of every member that runs; ``message`` is what they will say of it."""
-    store.db.execute(
-        "UPDATE jobs SET stop_requested_at = coalesce(stop_requested_at, ?), stop_reason = coalesce(stop_reason, ?),"
-        " stop_grace_s = coalesce(?, stop_grace_s), message = coalesce(?, message)"
-        " WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING'",
-        (store.clock(), reason, grace_s, message, array["first_job_id"], array["last_job_id"]),
-    )
+def waiting_spans(store: Store, array: Row) -> list[tuple[int, int]]:
+    """First and last numbers of the members that wait, in order."""
+    found = store.rows(
+        "SELECT min(job_id), max(job_id) FROM (SELECT job_id, job_id - row_number() OVER (ORDER BY job_id) AS span"
+        " FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING') GROUP BY span ORDER BY 1",
+        array["first_job_id"], array["last_job_id"],
+    )  # fmt: skip
+    return [(row[0], row[1]) for row in found]
 
 
 def set_gates(store: Store, array: Row, closed: int, reason: str | None, message: str | None) -> None:

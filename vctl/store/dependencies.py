@@ -28,6 +28,16 @@ def awaited_names(store: Store) -> list[str]:
     return [row[0] for row in store.rows("SELECT DISTINCT awaited FROM dependencies ORDER BY 1")]
 
 
+def awaited_members(store: Store, array: Row) -> list[str]:
+    """The members of an array that somebody waits for."""
+    found = store.rows(
+        "SELECT DISTINCT d.awaited FROM dependencies d JOIN jobs j ON j.submission_id = d.awaited"
+        " WHERE j.job_id BETWEEN ? AND ? ORDER BY 1",
+        array["first_job_id"], array["last_job_id"],
+    )  # fmt: skip
+    return [row[0] for row in found]
+
+
 def any_waits(store: Store, names: Iterable[str]) -> list[str]:
     """Of some ids, those that somebody waits for."""
     if store.value("SELECT 1 FROM dependencies LIMIT 1") is None:

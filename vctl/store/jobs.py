@@ -123,27 +123,6 @@ def master_ports(store: Store) -> set[int]:
     return {row[0] for row in found}
 
 
-def request_stop(
-    store: Store,
-    job_id: int,
-    submission_id: str,
-    *,
-    reason: str,
-    grace_s: float | None,
-    message: str | None = None,
-) -> None:
-    """Ask the scheduler to stop a running job; the earliest request keeps its time, the last one its grace.
-
-    ``message`` is what the job will say of its end.
-    """
-    store.db.execute(
-        "UPDATE jobs SET stop_requested_at = coalesce(stop_requested_at, ?), stop_reason = coalesce(stop_reason, ?),"
-        " stop_grace_s = coalesce(?, stop_grace_s), message = coalesce(?, message) WHERE job_id = ?",
-        (store.clock(), reason, grace_s, message, job_id),
-    )
-    store.event("job.stop_requested", "job", submission_id, job_id=job_id, data={"reason": reason})
-
-
 def delete(store: Store, job_id: int, submission_id: str) -> None:
     """Forget a job that is over."""
     store.db.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))

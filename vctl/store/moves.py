@@ -40,6 +40,20 @@ def update(
         raise refused(db, lifecycle, move, key)
 
 
+def update_span(
+    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, first: int, last: int, columns: str,
+    values: Sequence[object],
+) -> None:  # fmt: skip
+    """Move all objects with consecutive numbers."""
+    table, key = TABLES[lifecycle.name]
+    allowed = condition(lifecycle, move)
+    moved = db.execute(
+        f"UPDATE {table} SET {columns} WHERE {key} BETWEEN ? AND ? AND {allowed}", (*values, first, last)
+    ).rowcount
+    if moved != last - first + 1:
+        raise refused(db, lifecycle, move, first)
+
+
 def delete(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> None:
     """Move an object out of the tables."""
     if db.execute(_delete(lifecycle.name, move), (key,)).rowcount != 1:

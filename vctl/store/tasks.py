@@ -176,13 +176,13 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
     return found
 
 
-def jobs_with_tasks(store: Store) -> list[int]:
-    """Running jobs that have had tasks, and others of which a task is not over."""
+def jobs_with_objects(store: Store) -> list[int]:
+    """Running jobs that have had tasks, others of which a task is not over, and all that have objects."""
     return [
         row[0]
         for row in store.rows(
             "SELECT job_id FROM tasks WHERE job_id IN (SELECT job_id FROM jobs WHERE status = 'RUNNING')"
-            " UNION SELECT job_id FROM tasks WHERE ended_at IS NULL"
+            " UNION SELECT job_id FROM tasks WHERE ended_at IS NULL UNION SELECT job_id FROM objects"
         )
     ]
 

@@ -191,6 +191,24 @@ def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -
         )  # fmt: skip
 
 
+def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.StopAsked]) -> None:
+    for one in asked:
+        moves.update(
+            db, JOB, "ask_stop", one.job_id,
+            "stop_requested_at = ?, stop_reason = ?, stop_grace_s = ?, message = ?",
+            (one.at, one.reason, one.grace_s, one.message),
+        )  # fmt: skip
+
+
+def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) -> None:
+    for one in stopped:
+        for first, last in one.spans:
+            moves.update_span(
+                db, JOB, "stop", first, last, "status = ?, state_reason = ?, message = ?, ended_at = ?",
+                (jb.STOPPED, one.reason, one.message, one.at),
+            )  # fmt: skip
+
+
 _WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ch.JobStarted: _jobs_started,
     ch.RunStarted: _runs_started,
@@ -201,4 +219,6 @@ _WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ch.JobEnded: _jobs_ended,
     ch.ClusterRemoved: _clusters_removed,
     ch.JobRequeued: _jobs_requeued,
+    ch.StopAsked: _stops_asked,
+    ch.JobsStopped: _spans_stopped,
 }
