@@ -34,7 +34,16 @@ from vctl.store import clusters, feed, preemptions, rows
 from vctl.store.store import Store
 from vctl.store.write import Emitted, write
 
-ON_THE_CLOCK = ("scheduler", "maintenance", "returning", "reclaiming", "provider", "objects")
+ON_THE_CLOCK = (
+    "scheduler",
+    "maintenance",
+    "returning",
+    "reclaiming",
+    "provider",
+    "objects",
+    "looking",
+    "remains",
+)
 """Modules of ``vctl.daemon`` that read ``time.monotonic``."""
 MOST_TURNS = 40
 """A scheduler that still finds something to do after that many turns never comes to rest."""

@@ -355,7 +355,7 @@ def test_owned_tasks_end_even_if_the_scheduler_dies_when_their_owner_has(work: E
     child = work.task("j", inside={"VCTL_TASK_ID": owner})
     scheduler = work.life.scheduler
     assert scheduler is not None
-    scheduler._carry_out_stops = lambda mirror: None  # type: ignore[method-assign]  # it dies before that
+    scheduler._stop_run = lambda *_: None  # type: ignore[method-assign]  # it dies before that
     work.life.until(lambda: work.state(owner) == "FINISHED")
     work.die_and_start()
     assert until_over(work, child) == [("FAILED", "OwnerEnded", 143)]

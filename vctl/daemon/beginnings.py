@@ -24,3 +24,10 @@ def begin_due(store: Store, mirror: Mirror) -> None:
             gates.refresh(store, job_id)
             mirror.reload_job(store, job_id)
         mirror.caught_up(store)
+
+
+def begins_after(mirror: Mirror, now: int) -> list[int]:
+    """When queued jobs may start that cannot start now: begin times, and reservations that end."""
+    queues = mirror.queues.values()
+    begins = [job.begin_at_ns for queue in queues for job in queue.delayed() if job.begin_at_ns is not None]
+    return begins + [at for queue in queues for at in queue.reserved_after(now)]

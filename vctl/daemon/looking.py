@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon.endings import Ended
+from vctl.daemon.endings import Ended, process_of
+from vctl.engine.apply import with_process
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, StartRecord
 
+STARTS_S = 0.05
+"""How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
     " so it is not started again"
@@ -40,3 +45,28 @@ def _lives(run: Run) -> bool:
     if run.pid is None or run.pid_start is None or run.boot_id is None:
         return False
     return processes.alive(run.pid, run.pid_start, run.boot_id)
+
+
+class Starts:
+    """Processes that were seen to run and are not written yet."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, StartRecord] = {}
+        self._since = 0.0
+
+    def note(self, run: Run, start: StartRecord) -> None:
+        """A process was seen to run."""
+        if run.pid is None:
+            if not self.seen:
+                self._since = time.monotonic()
+            self.seen[run.run_id] = start
+
+    def known(self, run: Run) -> Run:
+        """A run with what was seen of its process."""
+        start = self.seen.get(run.run_id)
+        return run if start is None else with_process(run, process_of(start))
+
+    @property
+    def are_due(self) -> bool:
+        """Whether they are to be written now."""
+        return bool(self.seen) and time.monotonic() - self._since >= STARTS_S

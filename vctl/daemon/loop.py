@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.place import Place
-from vctl.daemon.scheduler import Scheduler, say
+from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
+from vctl.daemon.trouble import say
 from vctl.errors import Conflict, DiskTrouble, VctlError
 from vctl.ops import background
 from vctl.runtime.detached import settle_in, use_cpus

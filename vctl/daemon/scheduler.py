@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
-from collections import deque
 
-from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon import commit, endings, gangs, identity, windows
-from vctl.daemon.beginnings import begin_due
+from vctl.daemon.beginnings import begin_due, begins_after
 from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
 from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.limits import TimeLimits
-from vctl.daemon.looking import look
+from vctl.daemon.looking import STARTS_S, Starts, look
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
 from vctl.daemon.provider import Provider
 from vctl.daemon.reclaiming import Reclaims
+from vctl.daemon.remains import Remains
 from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
-from vctl.daemon.trouble import Trouble
-from vctl.engine.apply import with_process
+from vctl.daemon.stopping import carry_out
+from vctl.daemon.trouble import Trouble, say
 from vctl.engine.changes import RunStopping
 from vctl.engine.lifecycle import IllegalTransition
 from vctl.errors import DiskTrouble, VctlError
@@ -42,14 +40,11 @@ from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import jobs, repair, upkeep
+from vctl.store import repair, upkeep
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
 """Longest sleep: what no wake-up told (a supervisor that was killed) is found by then."""
-STARTS_S = 0.05
-"""How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
-
 FORGET_S = 0.01
 """How long a turn removes files of runs that are over."""
 LEISURE_S = 0.05
@@ -83,6 +78,7 @@ class Scheduler:
         self.limits = TimeLimits(store)
         self.memory = Memory(store)
         self.commands = Commands(store)
+        self.remains = Remains(store)
         self.preempting = Preempting(store)
         self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.dependencies = Dependencies(store)
@@ -97,15 +93,10 @@ class Scheduler:
         self._postponed: dict[str, Run] = {}
         """Runs that could not be launched for a reason that passes."""
         self.trouble = Trouble(say)
-        self._begun: dict[str, StartRecord] = {}
-        """Starts that were seen and are not written yet, and since when."""
-        self._begun_at = 0.0
+        self.starts = Starts()
         self._last_sweep = 0.0
-        self._over: deque[str] = deque()
-        """Runs that are recorded as ended and whose files can go; at leisure, removing files is slow beside commits."""
         self._more = False
         """Whether the last round left something to the next one."""
-        self._last_beat = 0.0
 
     # ---- life ----
 
@@ -127,7 +118,7 @@ class Scheduler:
         if orderly:
             with contextlib.suppress(DiskTrouble):
                 self.resign()
-        self._forget_runs(SAFETY_S)
+        self.remains.remove(self.runtime, SAFETY_S)
         self.provider.close()
         self.watch.close()
         self.runtime.close()
@@ -158,7 +149,7 @@ class Scheduler:
         self.mirror.lease_s = self.returns.terms.duration_s
         self.mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._postponed.clear()  # they are launched by the sweep
-        self._begun.clear()  # they are seen again
+        self.starts.seen.clear()  # they are seen again
         self.limits.clear()
         self.dependencies.clear()
         self.maintenance.end_lost_work(
@@ -212,11 +203,11 @@ class Scheduler:
         self.maintenance.turn(mirror, self._stop_run)
         self.objects.turn(mirror)
         mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        self._carry_out_stops(mirror)
+        carry_out(self.store, mirror, self._stop_run)
         self.dependencies.turn(mirror)
         self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
         begin_due(self.store, mirror)
-        self._let_in(mirror)
+        windows.let_in(self.store, mirror)
         self.preempting.review(mirror)
         self.returns.turn(mirror)
         until = time.monotonic() + ROUNDS_S
@@ -229,7 +220,7 @@ class Scheduler:
         self.reclaims.turn(mirror, self._stop_run, self._tell)
         self.provider.turn(mirror)
         self.memory.turn(mirror)
-        self._forget_runs(FORGET_S)
+        self.remains.remove(self.runtime, FORGET_S)
         self.beat()
 
     def _round(self, mirror: Mirror) -> bool:
@@ -295,8 +286,7 @@ class Scheduler:
             run = mirror.runs.get(run_id)
             if run is None:
                 continue
-            if (start := self._begun.get(run_id)) is not None:
-                run = with_process(run, endings.process_of(start))
+            run = self.starts.known(run)
             try:
                 found = look(self.runtime, run)
             except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
@@ -304,25 +294,18 @@ class Scheduler:
                 continue
             if isinstance(found, Ended):
                 if found.start is not None:
-                    self._note_start(run, found.start)
+                    self.starts.note(run, found.start)
                 if (end := self.objects.measured(found)) is not None:
                     ended.append(end)
             elif isinstance(found, StartRecord):
-                self._note_start(run, found)
+                self.starts.note(run, found)
                 self.limits.note(run, found)
             elif found is RunState.NEVER_STARTED and relaunch:
                 self._launch(mirror, run)
         if ended:
             self._follow_up(mirror, ended)
-        elif self._begun and time.monotonic() - self._begun_at >= STARTS_S:
+        elif self.starts.are_due:
             self._record(mirror, [])
-
-    def _note_start(self, run: Run, start: StartRecord) -> None:
-        """A process was seen to run; that is written with the next commit, or soon."""
-        if run.pid is None:
-            if not self._begun:
-                self._begun_at = time.monotonic()
-            self._begun[run.run_id] = start
 
     def _follow_up(self, mirror: Mirror, ended: list[Ended]) -> None:
         """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
@@ -337,22 +320,14 @@ class Scheduler:
 
     def _record(self, mirror: Mirror, ended: list[Ended]) -> None:
         """Write the starts that were seen, and what has ended."""
-        if self._begun or ended:
-            endings.observed(self.store, mirror, self._begun, ended)
-            self._begun.clear()
-
-    def _let_in(self, mirror: Mirror) -> None:
-        """Members of arrays for which there is room since somebody stopped or held others."""
-        if mirror.windows.may_slide:
-            with self.store.transaction():
-                mirror.follow(self.store)
-                windows.slide(self.store, mirror)
-                mirror.caught_up(self.store)
+        if self.starts.seen or ended:
+            endings.observed(self.store, mirror, self.starts.seen, ended)
+            self.starts.seen.clear()
 
     def _let_go(self, mirror: Mirror, run: Run) -> None:
         """A process is over."""
         self.limits.forget(run.run_id)
-        self._over.append(run.run_id)
+        self.remains.over.append(run.run_id)
         self.objects.let_go(mirror, run)
         if run.job_id not in mirror.runs_of_job:
             gangs.forget(self.store.home, run)
@@ -363,29 +338,7 @@ class Scheduler:
         self._observe(mirror, set(mirror.runs), relaunch=relaunch)
         self.objects.tidy()
         if relaunch:
-            for run_id in self.runtime.known_runs():
-                if run_id not in mirror.runs:
-                    self._end_unknown(run_id)
-
-    def _forget_runs(self, most_s: float) -> None:
-        """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
-        until = time.monotonic() + most_s
-        while self._over and time.monotonic() < until:
-            self.runtime.forget(self._over.popleft())
-
-    def _end_unknown(self, run_id: str) -> None:
-        """A process that no row knows (its row was set aside, or a backup was restored)."""
-        if repair.is_set_aside(self.store, "runs", run_id):
-            return  # its row could not be read: left alone
-        state = self.runtime.observe(run_id).state
-        if state in (RunState.STARTING, RunState.RUNNING):
-            say(f"stopping run {run_id}, which belongs to no job")
-            self.runtime.stop(run_id, grace_s=3.0)
-        elif state is RunState.LOST:
-            if not self.runtime.clear_lost(run_id):
-                self.runtime.forget(run_id)
-        else:
-            self.runtime.forget(run_id)
+            self.remains.end_unknown(self.runtime, mirror)
 
     # ---- ending work ----
 
@@ -400,19 +353,6 @@ class Scheduler:
     def _tell(self, run_id: str, signo: int) -> None:
         self.runtime.signal_run(run_id, signo, tree=True)
 
-    def _carry_out_stops(self, mirror: Mirror) -> None:
-        for job_id in sorted(mirror.stops):
-            job = jobs.get(self.store, job_id)
-            for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
-                if job is not None and endings.is_attached(self.store, mirror.runs[run_id]):
-                    grace = job["grace_s"] if job["stop_grace_s"] is None else job["stop_grace_s"]
-                    self._stop_run(mirror.runs[run_id], job["stop_reason"] or jb.STOPPED_BY_USER, grace)
-        mirror.stops.clear()
-        for run_id, (reason, grace) in sorted(mirror.run_stops.items()):
-            if (run := mirror.runs.get(run_id)) is not None:
-                self._stop_run(run, reason, grace)
-        mirror.run_stops.clear()
-
     # ---- waiting ----
 
     def sleep_s(self) -> float:
@@ -421,7 +361,7 @@ class Scheduler:
             return rest_s
         now = self.store.clock()
         due = []
-        if self._begun:
+        if self.starts.seen:
             due.append(now + int(STARTS_S * 1e9))
         if self.mirror is not None:
             if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
@@ -430,16 +370,10 @@ class Scheduler:
                 return 0.0
             if (at := self.preempting.nearest_ns(self.mirror)) is not None:
                 due.append(at)
-            due += [
-                job.begin_at_ns
-                for queue in self.mirror.queues.values()
-                for job in queue.delayed()
-                if job.begin_at_ns is not None
-            ]
-            due += [at for queue in self.mirror.queues.values() for at in queue.reserved_after(now)]
+            due += begins_after(self.mirror, now)
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
         clocks = (self.maintenance, self.returns, self.reclaims, self.provider)
-        if self._over or self._postponed:
+        if self.remains.over or self._postponed:
             nearest = min(nearest, LEISURE_S)
         if (left_s := self.limits.left_s()) is not None:
             nearest = min(nearest, left_s)
@@ -458,10 +392,3 @@ class Scheduler:
                 "rounds": self.rounds,
             }
         )
-
-
-def say(message: str) -> None:
-    """One line of the daemon's log, on stderr."""
-    with contextlib.suppress(OSError):  # a full disk
-        sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
-        sys.stderr.flush()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable
 
 from vctl.errors import disk_trouble
+from vctl.ops.forms import timestamp
 from vctl.runtime.protocol import RuntimeUnavailable
 
 REST_S = 1.0
@@ -38,3 +41,10 @@ class Trouble:
         if self._problem:
             self._say("the error is gone")
         self._problem, self._until = "", 0.0
+
+
+def say(message: str) -> None:
+    """One line of the daemon's log, on stderr."""
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
+        sys.stderr.flush()

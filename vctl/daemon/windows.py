@@ -54,3 +54,12 @@ def slide(store: Store, mirror: Mirror) -> None:
         if not (window.open or window.waiting):
             del limits.windows[array_id]
     limits.changed.clear()
+
+
+def let_in(store: Store, mirror: Mirror) -> None:
+    """Members for which there is room since somebody stopped or held others."""
+    if mirror.windows.may_slide:
+        with store.transaction():
+            mirror.follow(store)
+            slide(store, mirror)
+            mirror.caught_up(store)

@@ -1,0 +1,41 @@
+"""What runs leave behind: files of those that are over, removed at leisure, and processes that no row knows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from vctl.daemon.mirror import Mirror
+from vctl.daemon.trouble import say
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState
+from vctl.store import repair
+from vctl.store.store import Store
+
+
+class Remains:
+    """Runs that are recorded as ended and whose files can go: removing files is slow beside commits."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.over: deque[str] = deque()
+
+    def remove(self, runtime: LocalRuntime, most_s: float) -> None:
+        """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
+        until = time.monotonic() + most_s
+        while self.over and time.monotonic() < until:
+            runtime.forget(self.over.popleft())
+
+    def end_unknown(self, runtime: LocalRuntime, mirror: Mirror) -> None:
+        """End processes that no row knows: their row was set aside, or a backup was restored."""
+        for run_id in runtime.known_runs():
+            if run_id not in mirror.runs and not repair.is_set_aside(self.store, "runs", run_id):
+                self._end(runtime, run_id)
+
+    def _end(self, runtime: LocalRuntime, run_id: str) -> None:
+        state = runtime.observe(run_id).state
+        if state in (RunState.STARTING, RunState.RUNNING):
+            say(f"stopping run {run_id}, which belongs to no job")
+            runtime.stop(run_id, grace_s=3.0)
+        elif state is not RunState.LOST or not runtime.clear_lost(run_id):
+            runtime.forget(run_id)
