@@ -10,13 +10,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from vctl.engine.changes import CHANGES, Change
 
-_PLAIN = (str, int, float, bool, NoneType)
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 
 def encode(change: Change) -> str:
     """A change as text."""
-    return _encode({"type": type(change).__name__, **_plain_fields(change)})
+    kind = type(change)
+    return _encode({"type": kind.__name__, **_writer(kind)(change)})
 
 
 def decode(text: str) -> Change:
@@ -26,39 +26,47 @@ def decode(text: str) -> Change:
     return change
 
 
-def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is tuple or kind is list:
-        return [_plain(one) for one in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return _plain_fields(value)
+Writer = Callable[[Any], Any]
+_writers: dict[Any, Writer | None] = {}
 
 
-def _plain_fields(value: Any) -> dict[str, Any]:
-    found = {}
-    kind = type(value)
-    if (known := _known.get(kind)) is None:
-        known = _known[kind] = _defaults(kind)
-    for name, default in known:
-        part = getattr(value, name)
-        if part is not default and part != default:
-            found[name] = _plain(part)
-    return found
+def _writer(kind: Any) -> Any:
+    """What makes plain JSON of a value of a type; None where the encoder takes it as it is."""
+    if kind not in _writers:
+        _writers[kind] = _new_writer(kind)
+    return _writers[kind]
 
 
-_known: dict[type, tuple[tuple[str, Any], ...]] = {}
+def _new_writer(kind: Any) -> Writer | None:
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _dataclass_writer(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    inner = [found for part in parts if (found := _writer(part)) is not None]
+    if not inner:
+        return None
+    (write,) = inner
+    if origin in (Union, UnionType):
+        return lambda value: None if value is None else write(value)
+    assert origin is tuple, kind
+    return lambda value: [write(one) for one in value]
 
 
-def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a dataclass with their defaults; MISSING where there is none."""
-    made = []
+def _dataclass_writer(kind: type) -> Writer:
+    hints = get_type_hints(kind)
+    known = []
     for one in fields(kind):
         factory = one.default_factory
-        made.append((one.name, one.default if factory is MISSING else factory()))
-    return tuple(made)
+        known.append((one.name, one.default if factory is MISSING else factory(), _writer(hints[one.name])))
+
+    def write(value: Any) -> dict[str, Any]:
+        found = {}
+        for name, default, inner in known:
+            part = getattr(value, name)
+            if part is not default and part != default:
+                found[name] = part if inner is None else inner(part)
+        return found
+
+    return write
 
 
 Reader = Callable[[Any], Any]
