@@ -69,6 +69,9 @@ jobs.delete tasks cascade
 jobs.delete_over {} change
 jobs.insert job_launches cascade
 jobs.insert jobs change
+leases.call_in leases change
+leases.end leases change
+leases.insert leases change
 nodes.beat nodes observed
 nodes.delete nodes change
 nodes.insert nodes change
@@ -109,11 +112,8 @@ store.begin_reign reigns observed
 store.end_reign reigns observed
 store.remember meta observed
 tasks._move tasks change
-leases.call_in leases change
-leases.end leases change
 tasks.insert task_launches cascade
 tasks.insert tasks change
-leases.insert leases change
 tasks.mark_ended tasks change
 tasks.mark_retry tasks change
 tasks.mark_started tasks change
