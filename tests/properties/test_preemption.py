@@ -271,10 +271,10 @@ def losses_of(there: Contest) -> dict[int, int]:
 # ---- a search that has cost enough (spec 8: lower priority first; spec 18: a round is bounded) ----
 
 
-@pytest.mark.parametrize("seed", range(500, 700))
+@pytest.mark.parametrize("seed", range(500, 800))
 def test_a_random_contest_with_rough_searches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
-    check(seed)
+    check(seed, elastic=seed % 2 == 0)
 
 
 @pytest.mark.parametrize("seed", range(150))

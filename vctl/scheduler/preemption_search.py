@@ -13,7 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Holding
 from vctl.scheduler.earmarks import Earmark, Part
 from vctl.scheduler.preemption_trial import JOBS, PER_JOBS, Emptied, Seat
-from vctl.scheduler.victims import Victim, Work, choose, loss_of
+from vctl.scheduler.victims import MOST_EXACT, Victim, Work, choose, loss_of
 
 SEARCH_STEPS = 10_000
 """Steps of one search, about a third of a second in all.
@@ -126,7 +126,7 @@ class Search:
             return
         gone = always | {one.job.job_id for one in chosen}
         seat = yield from emptied.seat(job, gone)
-        if seat is not None and chosen and has_cost_enough():
+        if seat is not None and (len(chosen) > MOST_EXACT or has_cost_enough()):
             needed = yield from emptied.needed(seat, chosen)
             fewer = always | {one.job.job_id for one in needed}
             again = (yield from emptied.seat(job, fewer)) if len(needed) < len(chosen) else None

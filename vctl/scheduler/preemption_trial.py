@@ -58,7 +58,11 @@ class Emptied:
         self._promised: list[Earmark] = []
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Holding]]] = {}
-        self._asked: tuple[int, Headcount] | None = None
+        self._filed: dict[str, tuple[int, ...] | None] = {}
+        """Virtual node -> who has gone in the room that it is looked at with; None: that is to be made anew."""
+        self._stale: dict[str, None] = {}
+        self._free = {v: dict(self._bare[v].free) for v in self.ledger.members[parent_id]}
+        self._tally: _Tally | None = None
 
     def collect(self) -> Work[None]:
         """Note what the jobs hold, by the copy."""
@@ -90,31 +94,36 @@ class Emptied:
             if vnode_id in self._bare:
                 self._kept.setdefault(vnode_id, []).append(holding)
         for vnode_id in {**before, **self._kept}:
-            yield 1
-            self._refile(vnode_id)
+            self._filed[vnode_id] = None
+            self._stale[vnode_id] = None
+        self._tally = None
+        yield 1
 
     def fits(self, job: PendingJob, gone: frozenset[int]) -> Work[bool]:
         """Whether a job has a place when those have gone, growth included."""
         yield from self._let_go(gone)
-        yield QUESTION
-        if self._asked is None or self._asked[0] != job.job_id:
-            self._asked = (job.job_id, Headcount(job.spec))
-        count, index = self._asked[1], self.ledger.index(self.parent_id)
-        enough = count.is_met(count.within(index.classes.values()))
-        if enough and not count.is_exact(job.entry):
-            yield _price(job)
-            enough = isinstance(
-                place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET), Placed
-            )
-        if enough or not self.grows:
+        tally = self._tally
+        if tally is None or tally.job_id != job.job_id:
+            yield len(self._free) // COPIED
+            tally = self._tally = _Tally(job, self)
+        if not self.grows and not tally.is_met():
+            return False
+        if tally.is_exact and (enough := tally.is_met() or not self.grows):
             return enough
+        yield from self._sync()
+        if tally.is_met() and not tally.is_exact:
+            yield QUESTION + _price(job)
+            found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+            if isinstance(found, Placed) or not self.grows:
+                return isinstance(found, Placed)
         yield _price(job) + len(self._bare) // GROWING
-        found = find_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        return isinstance(found, tuple)
+        grown = find_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        return isinstance(grown, tuple)
 
     def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
         """Where a job would go then."""
         yield from self._let_go(gone)
+        yield from self._sync()
         yield QUESTION + _price(job)
         placed = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
         if isinstance(placed, Placed):
@@ -180,23 +189,45 @@ class Emptied:
     def _is_above(self, vnode_id: str) -> bool:
         return vnode_id in self._bare and self.ledger.vnodes[vnode_id].cluster_id != self.parent_id
 
+    def could_be_free(self, vnode_id: str) -> Amounts:
+        """What is free of a virtual node of the cluster; of resources with instances it may be less."""
+        free, room = self._free[vnode_id], self._bare[vnode_id]
+        if not (kept := self._kept.get(vnode_id)) or room.is_overdrawn():
+            return free
+        hidden = {n: a for n, a in total(one.amounts for one in kept).items() if n not in room.instances}
+        return subtract(free, hidden)
+
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
-        """Take over who has gone."""
+        """Take over who has gone, by numbers alone: ``_sync`` makes the rooms."""
         changed: dict[str, None] = {}
         before, self._gone = self._gone, gone
-        for number, job_id in enumerate(sorted(before ^ gone)):
+        for number, job_id in enumerate(before ^ gone):
+            sign = 1 if job_id in gone else -1
             for vnode_id, holding in self.parts[job_id]:
-                there = self._returned.setdefault(vnode_id, {})
-                if job_id in gone:
+                free, there = self._free[vnode_id], self._returned.setdefault(vnode_id, {})
+                for name, amount in holding.amounts.items():
+                    free[name] = free.get(name, 0) + sign * amount
+                if sign > 0:
                     there.setdefault(job_id, []).append(holding)
                 else:
                     there.pop(job_id, None)
                 changed[vnode_id] = None
             if number % JOBS == 0:
+                yield PER_JOBS // 4
+        self._stale |= changed
+        if self._tally is not None:
+            yield len(changed) // COPIED
+            self._tally.count(self, changed)
+
+    def _sync(self) -> Work[None]:
+        """Look at the virtual nodes as those who have gone leave them."""
+        for vnode_id in list(self._stale):
+            state = tuple(sorted(self._returned.get(vnode_id, ())))
+            if self._filed.get(vnode_id, ()) != state:
                 yield 1
-        for vnode_id in changed:
-            yield 1
-            self._refile(vnode_id)
+                self._refile(vnode_id)
+                self._filed[vnode_id] = state
+        self._stale.clear()
 
     def _refile(self, vnode_id: str) -> None:
         room = self._bare[vnode_id].copy()
@@ -207,6 +238,44 @@ class Emptied:
             for holding in self._kept.get(vnode_id, ()):
                 room.take_most(holding)
         self.ledger.put_room(vnode_id, room)
+
+
+class _Tally:
+    """How many pieces of a gang fit on each virtual node by amounts alone: a bound that follows who has gone."""
+
+    def __init__(self, job: PendingJob, emptied: Emptied) -> None:
+        self.job_id = job.job_id
+        self._gang = Headcount(job.spec)
+        self._is_spread = [group.policy for group in job.spec.groups] == ["STRICT_SPREAD"]
+        self._on: dict[str, list[int]] = {}
+        self._totals = [0] * len(self._gang.kinds)
+        ledger = emptied.ledger
+        slots = [
+            v for v in ledger.members[emptied.parent_id] if ledger.nodes[ledger.vnodes[v].node_id].schedulable
+        ]
+        self.is_exact = self._gang.is_exact(job.entry) and not any(
+            ledger.rooms[v].is_overdrawn() for v in slots
+        )
+        """Whether "enough" is certain, too."""
+        self._on = {vnode_id: [0] * len(self._totals) for vnode_id in slots}
+        self.count(emptied, slots)
+
+    def count(self, emptied: Emptied, vnode_ids: Iterable[str]) -> None:
+        """These have changed."""
+        totals = self._totals
+        for vnode_id in vnode_ids:
+            if (before := self._on.get(vnode_id)) is None:
+                continue
+            now = self._gang.of(emptied.could_be_free(vnode_id))
+            if self._is_spread:
+                now = [min(fit, 1) for fit in now]
+            self._on[vnode_id] = now
+            for i, fit in enumerate(now):
+                totals[i] += fit - before[i]
+
+    def is_met(self) -> bool:
+        """Whether there may be enough."""
+        return self._gang.is_met(self._totals)
 
 
 def _price(job: PendingJob) -> int:
