@@ -117,3 +117,23 @@ def test_what_is_kept_for_the_next_stays_until_something_comes_free() -> None:
     trace.end(3)
     assert trace.round() == ["gang"]
     assert trace.queues["a"].shared == {}
+
+
+def test_who_meets_a_reservation_only_after_growth_does_not_keep_back_who_ends_before_it() -> None:
+    """Spec 8: too little without growth is no verdict for all of its shape when growth would have been enough."""
+    trace = Trace(2, 2, QueuePolicy())
+    elastic(trace, "b", BACK, least=2)
+    jobs = [
+        Given("first", 2, 1, cluster="b", limit=1),  # from then on the cluster has all of one node
+        Given("inside", 1, 100, at=2, cluster="b", limit=100),
+        Given("beside", 1, 1000, at=2),
+        Given("head", 2, 50, at=10, cluster="b", limit=50),
+        Given("long", 1, 500, nodes=2, at=11, cluster="b", limit=500),
+        Given("short", 1, 50, nodes=2, at=12, cluster="b", limit=50),
+    ]
+    trace.play(jobs, until=20)
+    assert trace.first_reserved["head"] == 102
+    text = "its start would take resources that are reserved for head"
+    assert trace.waits["1x2"] == ("HeadOfLine", text)
+    assert trace.started["short"] == 12
+    assert "long" not in trace.started

@@ -52,6 +52,13 @@ def test_backfill_is_worth_it_on_a_small_machine() -> None:
         assert backfill["figures"]["started"] == 600
 
 
+def test_in_fair_order_nobody_waits_for_ever() -> None:
+    """Spec 8: what somebody got too much is made up for within bounds, also by who has large jobs and many of them."""
+    runs = run(600, 64, "fifo/backfill", "fair/backfill")
+    longest = {name: one["figures"]["wait"]["max"] for name, one in runs.items()}
+    assert longest["fair/backfill"] <= 2 * longest["fifo/backfill"]
+
+
 def test_a_run_is_deterministic() -> None:
     assert run(120, 32, *POLICIES) == run(120, 32, *POLICIES)
 

@@ -108,17 +108,18 @@ def decide(
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
     """Look again at what the growth since the last round could help: in the parent, or where it can grow from.
 
-    What one grown virtual node lacks, a parent that can grow may add there: so then everything is judged anew.
+    What one grown virtual node lacks, a parent that can grow may add there: so then all is judged anew that there is
+    enough for.
     """
     queue.again_ns = None  # also where nobody waits any more
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)
         queue.judge_capacity(ledger)
-    if parent is not None and parent.spec.flexible and len(grown) > 0:
-        if not suppliers(ledger, queue.parent_id).isdisjoint(grown):
-            queue.forget_verdicts()
-    queue.reconsider(ledger, grown.get(queue.parent_id, ()))
+    if parent is None or not parent.spec.flexible:
+        queue.reconsider(ledger, grown.get(queue.parent_id, ()))
+    elif grown and not suppliers(ledger, queue.parent_id).isdisjoint(grown):
+        queue.regard_growth(ledger)
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:

@@ -19,7 +19,8 @@ from vctl.scheduler.running import Running, holdings_of
 
 LAG_S = 60.0
 """The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""
-MOST_LAG = 60.0
+MOST_LAG = 5.0
+"""More than that is not made up for: else who has many large jobs would hardly ever get a turn."""
 LEAST_LAG = 1e-3
 LAG_HALF_LIFE_S = 600.0
 """How fast what somebody got too much is forgotten once it competes no more."""

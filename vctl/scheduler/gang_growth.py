@@ -17,6 +17,7 @@ from vctl.scheduler.elasticity import Grow, allowance, growing, lenders_to
 from vctl.scheduler.growth_ground import GrowthGround, growth_ground
 from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.growth_supply import UNLIMITED
+from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
 
 
@@ -54,7 +55,7 @@ def find_with_growth(
     for lending in (False, True):
         if lending and not _has_lenders(ledger, parent_id):
             break
-        if (short := _shortage(ledger, parent_id, spec, lending=lending)) is not None:
+        if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
             found = short
             continue
         ground = growth_ground(
@@ -67,6 +68,15 @@ def find_with_growth(
             return ground, answer
         found = replace(answer, exhausted=True) if found.exhausted else answer
     return found
+
+
+def surely_grows(ledger: Ledger, cluster_id: str, count: Headcount, entry: Amounts) -> bool:
+    """Whether growth certainly makes room, seen without a search: equal pieces, no limit, one level, no loan."""
+    chain = growing(ledger, cluster_id)
+    if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
+        return False
+    index = ledger.index(ledger.clusters[cluster_id].parent_id or "")
+    return not index.crowded and count.is_met(count.within(index.classes.values()))
 
 
 def grow_for_gang(
@@ -110,7 +120,7 @@ def grow(
     return None if found is None else found[0]
 
 
-def _shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
+def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
     """What there is too little of in all the clusters together, wherever it is: cheap enough to ask often."""
     chain = growing(ledger, cluster_id)
     if not chain:

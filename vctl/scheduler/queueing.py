@@ -18,11 +18,14 @@ from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.wording import cluster_text
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help, ever
+from vctl.scheduler.gang_growth import shortage
 from vctl.scheduler.growth_idle import idle_parts, lineage
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 
+SHORT = (INFEASIBLE, INSUFFICIENT)
+"""Verdicts that stand as long as there is too little."""
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
 
@@ -81,10 +84,24 @@ class Shape:
             self._count = Headcount(self.example.spec)
         return self._count
 
+    def forget(self) -> None:
+        """Forget all verdicts."""
+        self.blocked = self.before = None
+        self.reach = frozenset()
+        for lane in self.lanes.values():
+            lane.walled, lane.futile = (), None
+
     @property
     def order(self) -> Iterator[OrderKey]:
         """All its jobs, in order."""
         return merge(*(lane.order for lane in self.lanes.values()))
+
+
+def is_short(ledger: Ledger, cluster_id: str, shape: Shape) -> bool:
+    """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
+    if ledger.clusters[cluster_id].spec.flexible:
+        return shortage(ledger, cluster_id, shape.example.spec, lending=True) is not None
+    return not shape.count.is_met(shape.count.within(ledger.index(cluster_id).classes.values()))
 
 
 class Queue:
@@ -320,11 +337,10 @@ class Queue:
     def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
         """Whether room in these virtual nodes may be what a shape was waiting for."""
         job = shape.example
-        if not ledger.clusters[self.parent_id].spec.flexible:
-            totals = shape.count.within(ledger.index(self.parent_id).classes.values())
-            if not shape.count.is_met(totals):
-                return False  # there is too little, wherever it came free
-        return could_help(ledger, self.parent_id, job.spec, job.entry, slots)
+        if is_short(ledger, self.parent_id, shape):
+            return False  # there is too little, wherever it came free
+        can_grow = ledger.clusters[self.parent_id].spec.flexible
+        return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
     def is_hopeless(self, ledger: Ledger, shape: Shape) -> bool:
         """Whether others have taken by now what gave a blocked shape hope in this round; its verdict stands then."""
@@ -337,10 +353,18 @@ class Queue:
         """Judge every shape anew."""
         self.growths += 1
         for shape in self.shapes.values():
-            shape.blocked = shape.before = None
-            shape.reach = frozenset()
-            for lane in shape.lanes.values():
-                lane.walled, lane.futile = (), None
+            shape.forget()
+
+    def regard_growth(self, ledger: Ledger) -> None:
+        """Something came free where this cluster can grow: judge every shape anew that there is enough for."""
+        self.growths += 1
+        for shape in self.shapes.values():
+            told = shape.blocked
+            if told is None or told[0] not in SHORT or shape.exhausted or shape.reach or self.earmarks:
+                shape.forget()
+            elif not is_short(ledger, self.parent_id, shape):
+                shape.forget()
+                shape.before = told
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """Reserved starts that are still to come: what they keep off others may be taken then."""

@@ -13,12 +13,12 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.gang_growth import place_as_grown, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
-from vctl.scheduler.plan import Start, Wait, revert, start_of, take
+from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape
+from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape, is_short
 from vctl.scheduler.reservations import Reservation, seat
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
@@ -96,7 +96,7 @@ class Turn:
             self._pass_walled(job, lane, rest, kept_off, beyond=bool(outer))
             return None
         with self.preemptor.holds.lifted(reach):
-            start, found = self._try_beside(outer, job, shape, binding, reach)
+            start, found = self._try(job, shape, binding, outer, reach)
             if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
                 start = self._take(start_of(self.ledger, job, seated))
             if start is None and (nominated := self.preemptor.holds.seat(job)) is not None:
@@ -190,63 +190,76 @@ class Turn:
         return False
 
     def _try(
-        self, job: PendingJob, shape: Shape, binding: list[Reservation], reach: frozenset[int]
-    ) -> tuple[Start | None, Unplaced | None]:
-        """Place a job, letting its parent grow when it has no room; what is started is applied to the ledger.
-
-        Neither a start nor a reason: only what is reserved is in its way.
-        """
-        ledger = self.ledger
-        can_grow = ledger.clusters[job.parent_id].spec.flexible
-        if not binding:
-            found = place(ledger, job.parent_id, job.spec, job.entry)
-            if isinstance(found, Placed):
-                return self._take(start_of(ledger, job, found)), None
-            grown = self._grow(job) if can_grow else found
-            if isinstance(grown, Unplaced):
-                return None, replace(found, exhausted=found.exhausted or grown.exhausted)
-            return grown, None
-        if reach:
-            self._line.forget_views()
-        view = self._line.view(binding, frozenset(self.preemptor.holds.earmarks))
-        has_room = view.has_room(shape.count)
-        if has_room and (placed := view.place(job)) is not None:
-            return self._take(start_of(ledger, job, placed)), None
-        if can_grow:
-            with view.taken():
-                grown = self._grow(job)
-            if isinstance(grown, Start):
-                return grown, None
-        elif not has_room and shape.count.is_exact(job.entry) and self._has_room(shape):
-            return None, None
-        bare = place(ledger, job.parent_id, job.spec, job.entry)
-        return None, None if isinstance(bare, Placed) else bare
-
-    def _try_beside(
         self,
-        outer: list[Shared],
         job: PendingJob,
         shape: Shape,
         binding: list[Reservation],
+        outer: list[Shared],
         reach: frozenset[int],
     ) -> tuple[Start | None, Unplaced | None]:
-        """The same without what is kept for others on the level where the cluster grows.
+        """Start a job beside what is reserved, applied to the ledger; or why there is too little without that, too.
 
-        First with it: most jobs that wait have no room anyway, and that says so at once.
+        Neither: only what is reserved is in its way. ``outer``: what is kept for others where its cluster grows; most
+        jobs that wait have too little anyway, and that is seen without a look at it.
         """
-        start, found = self._try(job, shape, binding, reach)
-        if start is None or not outer:
-            return start, found
-        revert(self.ledger, start)
-        self._line.forget_views()
-        with self.shared.hidden(outer):
-            start, _ = self._try(job, shape, binding, reach)
-        self._line.forget_views()
-        return start, None  # none: only what is reserved is in its way
+        if not outer:
+            found = self._start(job, shape, binding, reach, why=True)
+        elif is_short(self.ledger, job.parent_id, shape):
+            found = None
+        else:
+            with self.shared.hidden(outer):
+                self._line.forget_views()
+                found = self._start(job, shape, binding, reach, why=False)
+            self._line.forget_views()
+        if isinstance(found, Start):
+            return found, None
+        return None, self._lack(job, shape) if outer or binding else found
+
+    def _start(
+        self, job: PendingJob, shape: Shape, binding: list[Reservation], reach: frozenset[int], *, why: bool
+    ) -> Start | Unplaced | None:
+        """Place a job, letting its parent grow when that has no room. ``why``: a reason where nothing binds it."""
+        can_grow = self.ledger.clusters[job.parent_id].spec.flexible
+        if not binding:
+            found = None if can_grow and not self._has_room(shape) else self._place(job)
+            if isinstance(found, Placed):
+                return self._take(start_of(self.ledger, job, found))
+            grown = self._grow(job) if can_grow else found
+            if not isinstance(grown, Unplaced) or not why:
+                return grown
+            found = found or self._place(job)  # what is free in the cluster itself says why
+            return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
+        if reach:
+            self._line.forget_views()
+        view = self._line.view(binding, frozenset(self.preemptor.holds.earmarks))
+        if view.has_room(shape.count) and (placed := view.place(job)) is not None:
+            return self._take(start_of(self.ledger, job, placed))
+        if not can_grow:
+            return None
+        with view.taken():
+            grown = self._grow(job)
+        return grown if isinstance(grown, Start) else None
+
+    def _lack(self, job: PendingJob, shape: Shape) -> Unplaced | None:
+        """Why there is too little for a job beside what is in use; None: there is enough."""
+        ledger, parent_id = self.ledger, self.queue.parent_id
+        if self._has_room(shape) and shape.count.is_exact(job.entry):
+            return None
+        can_grow = ledger.clusters[parent_id].spec.flexible
+        if can_grow and surely_grows(ledger, parent_id, shape.count, job.entry):
+            return None
+        found = self._place(job)
+        if isinstance(found, Placed):
+            return None
+        grown = place_as_grown(ledger, parent_id, job.spec, job.entry) if can_grow else found
+        return _with_doubt(found, grown) if isinstance(grown, Unplaced) else None
 
     def _has_room(self, shape: Shape) -> bool:
         index = self.ledger.index(self.queue.parent_id)
         return shape.count.is_met(shape.count.within(index.classes.values()))
+
+    def _place(self, job: PendingJob) -> Placed | Unplaced:
+        return place(self.ledger, job.parent_id, job.spec, job.entry)
 
     def _grow(self, job: PendingJob) -> Start | Unplaced:
         grown = place_with_growth(self.ledger, job.parent_id, job.spec, job.entry)
@@ -297,3 +310,7 @@ class Turn:
     def _push_job(self, job: PendingJob, lane: Lane, rest: Candidates, *, first: bool = False) -> None:
         entry = (self._share_of(job), order_key(job, self.policy), job, lane, rest)
         self._heads.append(entry) if first else heappush(self._heads, entry)
+
+
+def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:
+    return replace(found, exhausted=found.exhausted or grown.exhausted)
