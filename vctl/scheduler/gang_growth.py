@@ -70,6 +70,13 @@ def find_with_growth(
     return found
 
 
+def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: Headcount) -> bool:
+    """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
+    if ledger.clusters[cluster_id].spec.flexible:
+        return shortage(ledger, cluster_id, spec, lending=True) is not None
+    return not count.is_met(count.within(ledger.index(cluster_id).classes.values()))
+
+
 def surely_grows(ledger: Ledger, cluster_id: str, count: Headcount, entry: Amounts) -> bool:
     """Whether growth certainly makes room, seen without a search: equal pieces, no limit, one level, no loan."""
     chain = growing(ledger, cluster_id)

@@ -6,7 +6,7 @@ A shape that did not fit is not looked at again until something grew that could 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from typing import TYPE_CHECKING
@@ -18,14 +18,12 @@ from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.wording import cluster_text
 from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.feasibility import could_help, ever
-from vctl.scheduler.gang_growth import shortage
+from vctl.scheduler.gang_growth import is_short
 from vctl.scheduler.growth_idle import idle_parts, lineage
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.reservations import FOR_EVER, Reservation
+from vctl.scheduler.reservations import Reservation
 
-SHORT = (INFEASIBLE, INSUFFICIENT)
-"""Verdicts that stand as long as there is too little."""
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
 
@@ -95,13 +93,6 @@ class Shape:
     def order(self) -> Iterator[OrderKey]:
         """All its jobs, in order."""
         return merge(*(lane.order for lane in self.lanes.values()))
-
-
-def is_short(ledger: Ledger, cluster_id: str, shape: Shape) -> bool:
-    """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
-    if ledger.clusters[cluster_id].spec.flexible:
-        return shortage(ledger, cluster_id, shape.example.spec, lending=True) is not None
-    return not shape.count.is_met(shape.count.within(ledger.index(cluster_id).classes.values()))
 
 
 class Queue:
@@ -337,7 +328,7 @@ class Queue:
     def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
         """Whether room in these virtual nodes may be what a shape was waiting for."""
         job = shape.example
-        if is_short(ledger, self.parent_id, shape):
+        if is_short(ledger, self.parent_id, job.spec, shape.count):
             return False  # there is too little, wherever it came free
         can_grow = ledger.clusters[self.parent_id].spec.flexible
         return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
@@ -360,11 +351,12 @@ class Queue:
         self.growths += 1
         for shape in self.shapes.values():
             told = shape.blocked
-            if told is None or told[0] not in SHORT or shape.exhausted or shape.reach or self.earmarks:
+            is_sure = not (self.earmarks or shape.reach or shape.exhausted)
+            if told is None or told[0] not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
                 shape.forget()
-            elif not is_short(ledger, self.parent_id, shape):
+            elif self.can_help(ledger, shape, []):
                 shape.forget()
-                shape.before = told
+                shape.before = told  # for the case that others take what came free
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """Reserved starts that are still to come: what they keep off others may be taken then."""
@@ -375,49 +367,3 @@ class Queue:
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
         return (self.jobs[job_id] for job_id in self.timed)
-
-
-class Candidates:
-    """Jobs of a lane that may start now, in order."""
-
-    def __init__(self, queue: Queue, lane: Lane, now_ns: int) -> None:
-        self._queue = queue
-        self._rest: Iterator[OrderKey] = iter(lane.order)
-        self._order = lane.order
-        self._now_ns = now_ns
-        self._below_ns: int | None = None
-        self._also: Collection[int] = ()
-
-    def __iter__(self) -> Candidates:
-        return self
-
-    def __next__(self) -> PendingJob:
-        jobs, below_ns = self._queue.jobs, self._below_ns
-        for _, job_id in self._rest:
-            job = jobs[job_id]
-            if below_ns is not None and job_id not in self._also:
-                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
-                    continue
-            if job.may_start(self._now_ns):
-                return job
-        raise StopIteration
-
-    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
-        """From here on only jobs with a shorter time limit, and these."""
-        if job.time_limit_ns is not None:
-            below_ns = self._below_ns
-            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
-        elif self._below_ns is None:
-            self._below_ns = FOR_EVER
-        self._also = also
-
-    def only(self, job: PendingJob, these: Collection[int]) -> None:
-        """Behind this job only these."""
-        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
-        for job_id in these:
-            one = self._queue.jobs[job_id]
-            if one.shape == job.shape and (key := order_key(one, policy)) > last:
-                at = bisect_left(self._order, key)
-                if at < len(self._order) and self._order[at] == key:
-                    found.append(key)
-        self._rest = iter(sorted(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -13,17 +15,63 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import place_as_grown, place_with_growth, surely_grows
+from vctl.scheduler.gang_growth import is_short, place_as_grown, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Lane, Queue, Shape, is_short
-from vctl.scheduler.reservations import Reservation, seat
+from vctl.scheduler.queueing import Lane, Queue, Shape
+from vctl.scheduler.reservations import FOR_EVER, Reservation, seat
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
 
-Head = tuple[float, OrderKey, PendingJob, Lane, Candidates]
+Head = tuple[float, OrderKey, PendingJob, Lane, "Candidates"]
+
+
+class Candidates:
+    """Jobs of a lane that may start now, in order."""
+
+    def __init__(self, queue: Queue, lane: Lane, now_ns: int) -> None:
+        self._queue = queue
+        self._rest: Iterator[OrderKey] = iter(lane.order)
+        self._order = lane.order
+        self._now_ns = now_ns
+        self._below_ns: int | None = None
+        self._also: Collection[int] = ()
+
+    def __iter__(self) -> Candidates:
+        return self
+
+    def __next__(self) -> PendingJob:
+        jobs, below_ns = self._queue.jobs, self._below_ns
+        for _, job_id in self._rest:
+            job = jobs[job_id]
+            if below_ns is not None and job_id not in self._also:
+                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
+                    continue
+            if job.may_start(self._now_ns):
+                return job
+        raise StopIteration
+
+    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
+        """From here on only jobs with a shorter time limit, and these."""
+        if job.time_limit_ns is not None:
+            below_ns = self._below_ns
+            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
+        elif self._below_ns is None:
+            self._below_ns = FOR_EVER
+        self._also = also
+
+    def only(self, job: PendingJob, these: Collection[int]) -> None:
+        """Behind this job only these."""
+        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
+        for job_id in these:
+            one = self._queue.jobs[job_id]
+            if one.shape == job.shape and (key := order_key(one, policy)) > last:
+                at = bisect_left(self._order, key)
+                if at < len(self._order) and self._order[at] == key:
+                    found.append(key)
+        self._rest = iter(sorted(found))
 
 
 class Turn:
@@ -204,7 +252,7 @@ class Turn:
         """
         if not outer:
             found = self._start(job, shape, binding, reach, why=True)
-        elif is_short(self.ledger, job.parent_id, shape):
+        elif is_short(self.ledger, job.parent_id, job.spec, shape.count):
             found = None
         else:
             with self.shared.hidden(outer):
