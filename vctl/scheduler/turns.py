@@ -15,7 +15,7 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, Line
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import is_short, place_as_grown, place_with_growth, surely_grows
+from vctl.scheduler.gang_growth import find_with_growth, is_short, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
@@ -299,7 +299,7 @@ class Turn:
         found = self._place(job)
         if isinstance(found, Placed):
             return None
-        grown = place_as_grown(ledger, parent_id, job.spec, job.entry) if can_grow else found
+        grown = find_with_growth(ledger, parent_id, job.spec, job.entry) if can_grow else found
         return _with_doubt(found, grown) if isinstance(grown, Unplaced) else None
 
     def _has_room(self, shape: Shape) -> bool:
