@@ -56,10 +56,12 @@ class Killed(BaseException):
 class Processes:
     """The machine: what was started, what runs. It outlives schedulers, and starts nothing twice."""
 
-    def __init__(self, exits: Path) -> None:
-        self.exits = exits
+    boot = "boot"
+
+    def __init__(self) -> None:
         self.runs: dict[str, Seen] = {}
         self.starts: dict[str, int] = {}
+        self.numbers = 0
         self.told_to_stop: set[str] = set()
         self.kill_before_launch = False
 
@@ -79,8 +81,27 @@ class Processes:
     def observe(self, run_id: str) -> Seen:
         return self.runs.get(run_id, Seen(RunState.NEVER_STARTED))
 
-    def tend(self) -> set[str]:
+    def fileno(self) -> int:
+        return -1
+
+    def changes(self) -> set[str]:
         return set()
+
+    def assign(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def adopt(self, run_id: str) -> bool:
+        return True
+
+    def settle(self, live: Mapping[str, int | None]) -> None:
+        assert None not in live.values()
+
+    def restore(self) -> None:
+        return
+
+    def drop_ended(self) -> None:
+        return
 
     def due_s(self) -> float:
         return 5.0
@@ -159,7 +180,7 @@ class World:
         self.provider = provider
         self.elapsed_s = 1_000.0
         self.store = self._open(Store)
-        self.processes = Processes(home / "exits")
+        self.processes = Processes()
         self.folding = Folding(self.store)
         self.scheduler: Scheduler | None = None
 
@@ -187,7 +208,7 @@ class World:
             terms=self.terms,
             provider=self.provider,
         )
-        scheduler.runtime = self.processes  # type: ignore[assignment]
+        scheduler.runtime = self.processes
         scheduler.limits.uptime_ns = self.now
         self.scheduler = scheduler
         scheduler.start()

@@ -291,7 +291,7 @@ class Place:
                 process.kill()
             process.communicate(timeout=PATIENCE_S)
         background.stop(self.home)
-        if not (self.home / "runs").is_dir():
+        if not (self.home / "records").is_dir():
             return
         runtime = LocalRuntime(self.home)
         for run_id in runtime.known_runs():

@@ -330,7 +330,7 @@ def test_a_new_directory_in_its_place_gets_a_new_one(one: Place) -> None:
     one.assert_sound()
 
 
-@pytest.mark.parametrize("name", ["runs", "exits", "logs", "stops", "changes", "scheduler.beat"])
+@pytest.mark.parametrize("name", ["records", "logs", "stops", "changes", "scheduler.beat"])
 def test_what_is_removed_under_it_is_made_again(one: Place, name: str) -> None:
     """Jobs submitted afterwards run, within ten seconds."""
     one.daemon()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.conftest import STUBBORN, Place, eventually, is_gone
 from tests.specification import spec
+from vctl.runtime import lines, processes
 
 pytestmark = spec("8.stop", "8.exit-codes", "8.end")
 
@@ -237,13 +238,12 @@ def test_the_machine_restarted(place: Place) -> None:
     with place.sql() as db:
         db.execute("UPDATE nodes SET boot_id = ?", (OTHER_BOOT,))
         db.execute("UPDATE runs SET boot_id = ?", (OTHER_BOOT,))
-    for start in (place.home / "exits").glob("*.start"):
-        lines = start.read_text().splitlines()
-        start.write_text(
-            "".join(
-                f"boot_id={OTHER_BOOT}\n" if line.startswith("boot_id=") else line + "\n" for line in lines
-            )
-        )
+    here = processes.boot_id().encode()
+    for record in (place.home / "records").glob("[0-9]*"):
+        found = filter(None, map(lines.parsed, record.read_bytes().splitlines()))
+        record.write_bytes(b"".join(
+            lines.line(kind, run, rest.replace(here, OTHER_BOOT.encode())) for kind, run, rest in found
+        ))  # fmt: skip
     place.daemon(VCTL_LOCAL_NODE="1")
     job = place.reach("j", "FAILED")
     assert job["state_reason"] in ("NodeFailed", "ProcessLost")

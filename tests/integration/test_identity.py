@@ -65,7 +65,7 @@ def test_what_was_about_to_start_at_the_backup_is_not_started_by_a_restore(one: 
     assert tally.read_text() == "x\n"
 
 
-@pytest.mark.parametrize("gone", [("runs",), ("runs", "exits"), ("runs", "exits", "stops")], ids=" ".join)
+@pytest.mark.parametrize("gone", [("records",), ("records", "stops")], ids=" ".join)
 def test_a_run_whose_records_are_gone_is_lost_and_its_processes_end(
     one: Place, gone: tuple[str, ...]
 ) -> None:
@@ -86,8 +86,8 @@ def test_records_that_go_under_a_running_scheduler(one: Place) -> None:
     daemon = one.daemon()
     tally = tallied(one, "once")
     pid = one.running_process("once")
-    shutil.rmtree(one.home / "runs")
-    (one.home / "runs").mkdir()
+    shutil.rmtree(one.home / "records")
+    (one.home / "records").mkdir()
     one.ok("job", "stop", "once")
     eventually(lambda: is_gone(pid))
     assert daemon.poll() is None

@@ -51,6 +51,7 @@ class Ground:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.runtime = LocalRuntime(home)
+        self.numbers: dict[str, int] = {}
 
     def request(self, run_id: str, *argv: str, **fields: object) -> LaunchRequest:
         chosen: dict[str, object] = {
@@ -58,8 +59,19 @@ class Ground:
             "cwd": str(self.home),
             "log_path": str(self.runtime.logs / run_id),
             "grace_s": 0.2,
+            "supervisor": self.number(run_id),
         }
         return LaunchRequest(run_id=run_id, argv=argv, **(chosen | fields))  # type: ignore[arg-type]
+
+    def number(self, run_id: str) -> int:
+        """Who carries out a run, as the tables would say."""
+        if run_id not in self.numbers:
+            self.numbers[run_id] = self.runtime.assign()
+        return self.numbers[run_id]
+
+    def record(self, run_id: str) -> Path:
+        """The file in which the run is recorded."""
+        return self.home / "records" / str(self.number(run_id))
 
     def launch(self, run_id: str, *argv: str, **fields: object) -> None:
         self.runtime.launch(self.request(run_id, *argv, **fields))

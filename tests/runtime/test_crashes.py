@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.runtime.conftest import STUBBORN, eventually, is_gone
 from tests.specification import spec
-from vctl.runtime import processes
+from vctl.runtime import lines, processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 
@@ -28,7 +28,9 @@ runtime = LocalRuntime(home)
 for n in range(50):
     script = f"sleep 0.7; exit {n + 1}"
     log = str(runtime.logs / str(n))
-    runtime.launch(LaunchRequest(f"r{n}", ("/bin/sh", "-c", script), {"PATH": "/bin:/usr/bin"}, "/", log))
+    runtime.launch(
+        LaunchRequest(f"r{n}", ("/bin/sh", "-c", script), {"PATH": "/bin:/usr/bin"}, "/", log, runtime.assign())
+    )
 print("launched", flush=True)
 time.sleep(100)
 """
@@ -123,7 +125,6 @@ def test_a_run_launched_by_two_schedulers_at_once_runs_once(ground):
     second.close()
     ground.runtime.close()  # both launchers have read all they were sent
     eventually(lambda: not launchers(ground.home))
-    eventually(lambda: not [name for name in os.listdir(ground.home / "runs") if name.startswith(".")])
     assert sorted(map(int, tally.read_text().split())) == list(range(40))
 
 
@@ -153,11 +154,10 @@ def test_clearing_touches_nothing_while_a_supervisor_lives(ground):
 def test_after_a_restart_of_the_machine_a_run_is_lost_and_no_pid_is_trusted(ground):
     """Another boot id in the record, no lock held: the process that has the pid now is a stranger."""
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
-        (ground.home / "runs" / "a").mkdir()
-        (ground.home / "runs" / "a" / "lock").write_text("1 1\n")
-        (ground.home / "exits" / "a.start").write_text(
-            f"pid={stranger.pid}\npid_started={processes.start_time(stranger.pid)}\nsupervisor=1\n"
-            "supervisor_started=1\nboot_id=another\nstarted_at=1\n"
+        began = processes.start_time(stranger.pid)
+        ground.record("a").write_bytes(
+            lines.line(b"T", b"a", b"1 1 another")
+            + lines.line(b"S", b"a", b"%d %d 1" % (stranger.pid, began))
         )
         assert ground.runtime.observe("a").state is RunState.LOST
         assert ground.runtime.clear_lost("a") == ()
@@ -189,7 +189,9 @@ from pathlib import Path
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import LaunchRequest
 runtime = LocalRuntime(Path(sys.argv[1]))
-runtime.launch(LaunchRequest("inner", ("/bin/sleep", "1000"), {}, "/", str(runtime.logs / "inner")))
+runtime.launch(
+    LaunchRequest("inner", ("/bin/sleep", "1000"), {}, "/", str(runtime.logs / "inner"), runtime.assign())
+)
 while runtime.observe("inner").start is None: time.sleep(0.01)
 """
     root = str(Path(__file__).parents[2])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.specification import spec
 from vctl.ops import logs
+from vctl.runtime.protocol import RunState
 
 pytestmark = spec("17.private", "17.retention")
 
@@ -31,7 +32,7 @@ def test_a_log_stays_below_its_limit_while_it_is_written(ground):
     ground.python("a", WRITES, "100000", log_max_bytes=LIMIT)
     ground.running("a")
     log, most = ground.runtime.logs / "a", 0
-    while (ground.home / "exits" / "a.exit").exists() is False:
+    while ground.runtime.observe("a").state is not RunState.EXITED:
         most = max(most, log.stat().st_blocks * 512)
         time.sleep(0.002)
     assert ground.ended("a").exit_code == 0

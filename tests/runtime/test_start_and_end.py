@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import stat
 import time
@@ -14,7 +13,10 @@ import pytest
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
+from vctl.runtime import lines
+from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
+from vctl.runtime.records import RecordFile
 
 pytestmark = spec("16.local", "8.exit-codes")
 
@@ -151,7 +153,10 @@ def test_a_run_is_forgotten_but_not_its_log(ground):
     ground.runtime.stop("a", grace_s=0)
     ground.runtime.forget("a")
     assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
-    assert [path.name for path in ground.home.rglob("*") if path.is_file()] == ["launcher.log", "a"]
+    record = ground.record("a").name
+    assert {path.name for path in ground.home.rglob("*") if path.is_file()} == {"launcher.log", record, "a"}
+    ground.runtime.close()
+    eventually(lambda: ground.runtime.settle({}) or not ground.record("a").exists())
     assert ground.log("a") == b"hello\n"
 
 
@@ -169,9 +174,10 @@ def test_an_id_that_cannot_be_a_file_name_is_refused(ground, run_id):
 
 
 def spoil(record: Path, how: str) -> None:
-    """Put something in the place of a record, as a job may do that knows its VCTL_RUN_ID."""
-    whole = record.read_text()
-    record.unlink()
+    """Put something in the place of a record file, or into it, as a job may do."""
+    whole = record.read_bytes().splitlines(keepends=True)
+    if how in ("a directory", "a link", "a pipe", "nothing"):
+        record.unlink()
     match how:
         case "a directory":
             (record / "within").mkdir(parents=True)
@@ -180,16 +186,16 @@ def spoil(record: Path, how: str) -> None:
         case "a pipe":
             os.mkfifo(record)
         case "large":
-            os.truncate(os.open(record, os.O_CREAT | os.O_WRONLY), 10**10)
-        case "a field less":
-            record.write_text("".join(whole.splitlines(keepends=True)[1:]))
-        case "25 digits":
-            record.write_text(whole.replace("exit_code=0", f"exit_code={10**24}"))
+            os.truncate(record, 10**10)
+        case "cut":
+            record.write_bytes(b"")
+        case "a line less":
+            record.write_bytes(whole[0] + b"".join(whole[2:]))
         case "an odd number":
-            record.write_text(whole.replace("exit_code=0", "exit_code=-1"))
+            record.write_bytes(whole[0] + whole[1] + lines.line(b"E", b"a", b"-1 0 0 0 1 1 1 1 "))
         case "half of it":
-            record.write_text(whole[:-1])
-        case _:
+            record.write_bytes(b"".join(whole)[:-1])
+        case "garbage":
             record.write_bytes(os.urandom(500))
 
 
@@ -197,9 +203,10 @@ SPOILS = [
     "a directory",
     "a link",
     "a pipe",
+    "nothing",
     "large",
-    "a field less",
-    "25 digits",
+    "cut",
+    "a line less",
     "an odd number",
     "half of it",
     "garbage",
@@ -207,62 +214,62 @@ SPOILS = [
 
 
 @pytest.mark.parametrize("how", SPOILS)
-def test_a_record_that_is_none_is_set_aside_and_the_run_is_lost(ground, how):
-    """Spec 12: what cannot be read never stops the daemon."""
+def test_a_record_that_is_none_is_skipped_and_the_run_is_lost(ground, how):
+    """Spec 12: what cannot be read never stops the daemon. Who has heard of the end is not misled."""
     ground.launch("a", "true")
     ground.ended("a")
-    spoil(ground.home / "exits" / "a.exit", how)
-    seen = ground.reach("a", RunState.LOST)
-    assert "a.exit" in seen.problem or not seen.problem
-    assert not os.path.lexists(ground.home / "exits" / "a.exit")
-    assert ground.runtime.clear_lost("a") == ()
-    ground.runtime.forget("a")
-    assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
+    number = ground.number("a")
+    ground.runtime.close()
+    eventually(lambda: RecordFile(str(ground.record("a")), number).holder() is None)
+    spoil(ground.record("a"), how)
+    assert ground.runtime.observe("a").state is RunState.EXITED
+    other = LocalRuntime(ground.home)
+    other.launch(ground.request("a", "false"))  # as a scheduler does that finds a run that nobody started
+    wanted = RunState.EXITED if how in ("large", "a line less") else RunState.LOST
+    eventually(lambda: other.observe("a").state is wanted)
+    assert other.clear_lost("a") == ()
+    other.forget("a")
+    other.close()
 
 
 @pytest.mark.parametrize("how", SPOILS)
-def test_what_a_job_leaves_in_the_place_of_its_record_gives_way(ground, how):
-    """Spec 12: the supervisor writes how the run ended whatever stands in its way."""
+def test_what_a_job_does_to_a_record_file_does_not_hide_its_end(ground, how):
+    """Spec 12: the supervisor tells how the run ended whatever became of its file."""
     mark = ground.home / "mark"
     ground.launch("a", "sh", "-c", f"while [ ! -e {mark} ]; do sleep 0.01; done; exit 5")
     ground.running("a")
-    record = ground.home / "exits" / "a.exit"
-    for place in (record, record.with_name(f".{record.name}")):
-        place.write_text("exit_code=0\nmessage=\n")
-        spoil(place, how)
+    spoil(ground.record("a"), how)
     assert ground.runtime.observe("a").state is RunState.RUNNING
     mark.touch()
     assert ground.ended("a").exit_code == 5
 
 
-FORGED = "".join(
-    f"{name}={value}\n"
-    for name, value in {
-        "exit_code": 0, "signal": 0, "launch_errno": 0, "stopped": 0, "ended_at": 1,
-        "max_rss_kib": 1, "user_us": 1, "system_us": 1, "message": "",
-    }.items()
-)  # fmt: skip
+def forge(record: Path, run_id: bytes) -> None:
+    """What a job may write to look as if it had ended well."""
+    with record.open("ab") as file:
+        file.write(lines.line(b"E", run_id, b"0 0 0 0 1 1 1 1 "))
 
 
-@pytest.mark.parametrize("also", ["", "lock", "place", "start"])
+@pytest.mark.parametrize("also", ["", "place", "restart", "restart and place"])
 def test_an_end_that_the_supervisor_has_not_written_does_not_count(ground, also):
     """Spec 8: devices are given back only when every process is gone, whatever a job writes of itself or another."""
     ground.launch("a", "sleep", "1000")
     ground.running("a")
-    run = ground.home / "runs" / "a"
-    if also in ("lock", "place"):
-        shutil.rmtree(run)
-    if also == "lock":
-        run.mkdir()
-        (run / "lock").write_text("1 1\n")
-    if also == "start":
-        (ground.home / "exits" / "a.start").unlink()
-    (ground.home / "exits" / "a.exit").write_text(FORGED)
+    forge(ground.record("a"), b"a")
+    runtime = ground.runtime
+    if "restart" in also:
+        runtime.close()
+        runtime = LocalRuntime(ground.home)
+        runtime.observe("a")
+    if "place" in also:
+        ground.record("a").unlink()
     for _ in range(3):
-        assert ground.runtime.observe("a").state in (RunState.RUNNING, RunState.STARTING)
-    ground.runtime.stop("a", grace_s=0)
-    eventually(lambda: (ground.home / "exits" / "a.exit").read_text() != FORGED)
-    assert ground.ended("a").stopped
+        assert runtime.observe("a").state in (RunState.RUNNING, RunState.STARTING)
+    runtime.stop("a", grace_s=0)
+    if "place" not in also:
+        eventually(lambda: (seen := runtime.observe("a")).exit is not None and seen.exit.stopped)
+    else:
+        eventually(lambda: runtime.observe("a").state in (RunState.EXITED, RunState.LOST))
 
 
 def test_an_end_that_was_written_beside_a_killed_supervisor_does_not_count(ground):
@@ -270,7 +277,7 @@ def test_an_end_that_was_written_beside_a_killed_supervisor_does_not_count(groun
     ground.launch("a", "sleep", "1000")
     start = ground.running("a")
     os.kill(start.supervisor, signal.SIGKILL)
-    (ground.home / "exits" / "a.exit").write_text(FORGED)
+    forge(ground.record("a"), b"a")
     ground.reach("a", RunState.LOST)
     assert ground.runtime.clear_lost("a") == ()
     assert is_gone(start.pid)

@@ -180,7 +180,7 @@ def test_a_run_that_suspends_its_supervisor_is_stopped(ground, every_s):
     ground.runtime.stop("a", grace_s=0.2)
 
     def over():
-        ground.runtime.tend()
+        ground.runtime.changes()
         return ground.runtime.observe("a").state in (RunState.EXITED, RunState.LOST)
 
     eventually(over)
@@ -193,7 +193,7 @@ def test_a_suspended_supervisor_notices_the_end_of_its_run(ground):
     ground.launch("a", "sh", "-c", "kill -STOP $PPID; exit 6")
 
     def over():
-        ground.runtime.tend()
+        ground.runtime.changes()
         return ground.runtime.observe("a").state is RunState.EXITED
 
     eventually(over)
@@ -205,7 +205,7 @@ def test_a_suspended_launcher_is_woken_or_replaced(ground):
     ground.runtime.prepare()
     ground.launch("a", "true")
     ground.ended("a")
-    launcher = ground.runtime._server.pid
+    launcher = ground.runtime._supervisors.server.pid
     until = time.monotonic() + 4
 
     def suspend():
@@ -216,7 +216,9 @@ def test_a_suspended_launcher_is_woken_or_replaced(ground):
     holder = threading.Thread(target=suspend)
     holder.start()
     ground.launch("b", "sh", "-c", "exit 3")
-    eventually(lambda: ground.runtime.tend() or ground.runtime.observe("b").state is RunState.EXITED)
+    eventually(
+        lambda: (ground.runtime.changes() and False) or ground.runtime.observe("b").state is RunState.EXITED
+    )
     holder.join()
     with contextlib.suppress(ProcessLookupError):
         os.kill(launcher, signal.SIGCONT)

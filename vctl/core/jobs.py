@@ -155,3 +155,5 @@ class Run:
     task_id: str | None = None
     started_at: int | None = None
     stop_reason: str | None = None
+    supervisor: int | None = None
+    """Number of who carries it out; None: assigned by a version that had no numbers."""

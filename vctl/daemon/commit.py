@@ -78,14 +78,14 @@ def _start(store: Store, mirror: Mirror, start: Start, row: Row) -> Sequence[Run
     attempt = row["attempt"] + 1
     run = Run(
         f"{job.job_id}.{attempt}.0.{os.urandom(3).hex()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
-        start.node_id, start.holding,
+        start.node_id, start.holding, supervisor=mirror.assign(),
     )  # fmt: skip
     _grow(store, mirror, start.growth, None)
     runs: tuple[Run, ...] = (run,)
     port = None
     if job.per_node:
         vnodes = start.vnodes or gangs.vnodes_of(mirror.ledger, start.cluster_id)
-        runs, port = gangs.members(vnodes, run), gangs.free_port(jobs.master_ports(store))
+        runs, port = gangs.members(vnodes, run, mirror.assign), gangs.free_port(jobs.master_ports(store))
     now = store.clock()
     begun = dataclasses.replace(
         rows.running(row), cluster_id=start.cluster_id, run_id=run.run_id, started_at_ns=now, attempt=attempt,
@@ -104,7 +104,7 @@ def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
     attempt = row["attempt"] + 1
     run = Run(
         f"{task.task_id}.{attempt}.{os.urandom(3).hex()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
-        start.node_id, start.holding, task_id=task.task_id,
+        start.node_id, start.holding, task_id=task.task_id, supervisor=mirror.assign(),
     )  # fmt: skip
     mirror.emit(store, RunStarted(store.clock(), run))
     if task.inputs_at:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vctl.core.clusters import VNode
@@ -19,7 +19,7 @@ FOLDER = "gangs"
 HERE = "127.0.0.1"
 
 
-def members(vnodes: Sequence[VNode], first: Run) -> tuple[Run, ...]:
+def members(vnodes: Sequence[VNode], first: Run, assign: Callable[[], int]) -> tuple[Run, ...]:
     """All members of a gang, the one that holds for all of them first: one in each virtual node."""
     return (
         first,
@@ -28,6 +28,7 @@ def members(vnodes: Sequence[VNode], first: Run) -> tuple[Run, ...]:
                 first,
                 run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
                 rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
+                supervisor=assign(),
             )
             for rank, vnode in enumerate(_by_rank(vnodes))
             if vnode.vnode_id != first.vnode_id

@@ -9,15 +9,26 @@ from __future__ import annotations
 import os
 
 from vctl.runtime import place
+from vctl.runtime.protocol import Runtime
 from vctl.store import runs
 from vctl.store.database import PLACE
 from vctl.store.store import Store
 
+_NEW = "r-"
+"""How names begin whose mark lies in ``records/``."""
 
-def settle(store: Store) -> str | None:
+
+def settle(store: Store, runtime: Runtime) -> str | None:
     """Make tables and records belong together; a line about what was found when they did not."""
-    mark, known = place.read(store.home), store.recall(PLACE)
+    known = store.recall(PLACE) or ""
+    mark = place.read(store.home, place.RECORDS if known.startswith(_NEW) else place.OLD_RECORDS)
     if mark is not None and not mark.copied and mark.name == known:
+        if known.startswith(_NEW):
+            return None
+        name = f"{_NEW}{known}"  # left by the version before, whose records lay elsewhere
+        place.write(store.home, name)
+        with store.transaction():
+            store.remember(PLACE, name)
         return None
     found = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
@@ -26,7 +37,9 @@ def settle(store: Store) -> str | None:
             "this state was copied: jobs that the original had started are not started again;"
             f" the copied records are in {aside}"
         )
-    name = os.urandom(8).hex()
+    else:
+        runtime.drop_ended()
+    name = f"{_NEW}{os.urandom(8).hex()}"
     place.write(store.home, name)
     with store.transaction():
         begun = runs.never_again(store)

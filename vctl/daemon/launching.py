@@ -97,6 +97,7 @@ def request_of(
         argv=(*relayed(options.get("relay")), *loads(launch["argv"])),
         env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
         cwd=os.fsdecode(launch["cwd"]),
+        supervisor=run.supervisor or 0,
         log_path=str(log_of(Path(store.home), run.task_id or job.submission_id)),
         cpu_ids=sees.cores if pinned else None,
         grace_s=job.grace_s,

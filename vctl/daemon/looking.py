@@ -9,8 +9,7 @@ from vctl.core.jobs import Run
 from vctl.daemon.endings import Ended, process_of
 from vctl.engine.apply import with_process
 from vctl.runtime import processes
-from vctl.runtime.local import LocalRuntime
-from vctl.runtime.protocol import RunState, StartRecord
+from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
@@ -20,7 +19,7 @@ NO_RECORDS = (
 )
 
 
-def look(runtime: LocalRuntime, run: Run) -> StartRecord | Ended | RunState:
+def look(runtime: Runtime, run: Run) -> StartRecord | Ended | RunState:
     """How a process runs, or how it ended; else only in which state it is."""
     seen = runtime.observe(run.run_id)
     match seen.state:
@@ -35,7 +34,7 @@ def look(runtime: LocalRuntime, run: Run) -> StartRecord | Ended | RunState:
     return seen.state
 
 
-def _lost(runtime: LocalRuntime, run: Run, problem: str) -> Ended | RunState:
+def _lost(runtime: Runtime, run: Run, problem: str) -> Ended | RunState:
     """Nobody knows how a run ended. It is over when its processes are."""
     return RunState.LOST if runtime.clear_lost(run.run_id) else Ended(run, None, problem)
 

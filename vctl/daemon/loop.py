@@ -95,6 +95,7 @@ def _loop(
     """Take turns until a signal; True when it has left because there was nothing to do for so long."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
+    poll.register(scheduler.runtime.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
     place = Place(scheduler, lock)
     busy_at = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -34,6 +34,8 @@ class Mirror(SchedulerState):
         super().__init__(ledger, runs, seen)
         self.preemptions = Preemptions()
         """Running jobs that end for waiting ones."""
+        self.assign: Callable[[], int] = int
+        """Gives the number of who carries out one more run."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
 

@@ -7,8 +7,7 @@ from collections import deque
 
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.trouble import say
-from vctl.runtime.local import LocalRuntime
-from vctl.runtime.protocol import RunState
+from vctl.runtime.protocol import RunState, Runtime
 from vctl.store import repair
 from vctl.store.store import Store
 
@@ -20,19 +19,19 @@ class Remains:
         self.store = store
         self.over: deque[str] = deque()
 
-    def remove(self, runtime: LocalRuntime, most_s: float) -> None:
+    def remove(self, runtime: Runtime, most_s: float) -> None:
         """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
         until = time.monotonic() + most_s
         while self.over and time.monotonic() < until:
             runtime.forget(self.over.popleft())
 
-    def end_unknown(self, runtime: LocalRuntime, mirror: Mirror) -> None:
+    def end_unknown(self, runtime: Runtime, mirror: Mirror) -> None:
         """End processes that no row knows: their row was set aside, or a backup was restored."""
         for run_id in runtime.known_runs():
             if run_id not in mirror.runs and not repair.is_set_aside(self.store, "runs", run_id):
                 self._end(runtime, run_id)
 
-    def _end(self, runtime: LocalRuntime, run_id: str) -> None:
+    def _end(self, runtime: Runtime, run_id: str) -> None:
         state = runtime.observe(run_id).state
         if state in (RunState.STARTING, RunState.RUNNING):
             say(f"stopping run {run_id}, which belongs to no job")

@@ -29,14 +29,14 @@ from vctl.daemon.remembering import Memory
 from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.daemon.stopping import carry_out
 from vctl.daemon.trouble import Trouble, say
-from vctl.engine.changes import RunStopping
+from vctl.engine.changes import RunAssigned, RunStopping
 from vctl.engine.lifecycle import IllegalTransition
 from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.local import LocalRuntime
-from vctl.runtime.protocol import RunState, StartRecord
-from vctl.runtime.watch import CREATE, MODIFY, MOVED_TO, OVERFLOW, Watch
+from vctl.runtime.protocol import RunState, Runtime, StartRecord
+from vctl.runtime.watch import MODIFY, Watch
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
@@ -85,7 +85,7 @@ class Scheduler:
         self.log_max_bytes = log_max_bytes
         self.kind = kind
         self.local_node = local_node
-        self.runtime = LocalRuntime(store.home)
+        self.runtime: Runtime = LocalRuntime(store.home)
         self.watch = Watch()
         self.rounds = 0
         self.last_round_ms = 0.0
@@ -104,10 +104,9 @@ class Scheduler:
         """Begin to rule: replay the tables, look for every process, take up what was left undone."""
         self.runtime.prepare()
         self.store.begin_reign(self.kind)
-        if found := identity.settle(self.store):
+        if found := identity.settle(self.store, self.runtime):
             say(found)
         ensure_local(self.store, wanted=self.local_node)
-        self.watch.add(self.runtime.exits, MOVED_TO)
         self.watch.add(self.store.watched(), MODIFY)
         self.provider.announce()
         self._reload()
@@ -140,13 +139,13 @@ class Scheduler:
     def restore_files(self) -> None:
         """Make again what somebody removed from the state directory, and watch it."""
         self.runtime.restore()
-        self.watch.add(self.runtime.exits, MOVED_TO)
         self.watch.add(self.store.watched(), MODIFY)
         self.store.reopen_files()
 
     def _reload(self) -> None:
         self.mirror = Mirror.load(self.store)
         self.mirror.lease_s = self.returns.terms.duration_s
+        self.mirror.assign = self.runtime.assign
         self.mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._postponed.clear()  # they are launched by the sweep
         self.starts.seen.clear()  # they are seen again
@@ -193,11 +192,11 @@ class Scheduler:
             self._reload()
         mirror = self.mirror
         assert mirror is not None
-        names, overflow = self._changes()
-        names |= self.runtime.tend() | self.objects.measuring.ready()
+        self.watch.read()  # that somebody wrote is what the feed tells, below
+        names = self.runtime.changes() | self.objects.measuring.ready()
         self._launch_postponed(mirror)
         self._observe(mirror, names)
-        if overflow or time.monotonic() - self._last_sweep > SAFETY_S:
+        if time.monotonic() - self._last_sweep > SAFETY_S:
             self._sweep(mirror)
         mirror.follow(self.store)
         self.maintenance.turn(mirror, self._stop_run)
@@ -213,8 +212,7 @@ class Scheduler:
         until = time.monotonic() + ROUNDS_S
         self._more = self._round(mirror)
         while self._more and time.monotonic() < until:
-            names, _ = self._changes()
-            self._observe(mirror, names)
+            self._observe(mirror, self.runtime.changes())
             self._more = self._round(mirror)
         self.preempting.turn(mirror, self._stop_run, self.runtime.signal_run)
         self.reclaims.turn(mirror, self._stop_run, self._tell)
@@ -248,7 +246,12 @@ class Scheduler:
 
     def _launch(self, mirror: Mirror, run: Run) -> None:
         try:
-            request = request_of(self.store, mirror, self.commands, run, log_max_bytes=self.log_max_bytes)
+            assigned = run if run.supervisor is not None else self._adopted(mirror, run)
+            if assigned is None:
+                return  # the version before has started it
+            request = request_of(
+                self.store, mirror, self.commands, assigned, log_max_bytes=self.log_max_bytes
+            )
             if request is not None:
                 self.runtime.launch(request)
         except Unprepared as error:
@@ -262,6 +265,15 @@ class Scheduler:
                 raise
             self._postponed[run.run_id] = run
 
+    def _adopted(self, mirror: Mirror, run: Run) -> Run | None:
+        """A run that the version before has assigned to nobody, with its number; None when it was started then."""
+        if not self.runtime.adopt(run.run_id):
+            return None
+        with self.store.transaction():
+            mirror.follow(self.store)
+            mirror.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
+        return mirror.runs.get(run.run_id)
+
     def _launch_postponed(self, mirror: Mirror) -> None:
         postponed, self._postponed = self._postponed, {}
         for run_id in postponed:
@@ -269,16 +281,6 @@ class Scheduler:
                 self._launch(mirror, run)
 
     # ---- looking at processes ----
-
-    def _changes(self) -> tuple[set[str], bool]:
-        names: set[str] = set()
-        overflow = False
-        for change in self.watch.read():
-            if change.mask & OVERFLOW:
-                overflow = True
-            elif change.path == self.runtime.exits and change.mask & (MOVED_TO | CREATE):
-                names.add(change.name.rpartition(".")[0])
-        return names, overflow
 
     def _observe(self, mirror: Mirror, run_ids: set[str], *, relaunch: bool = False) -> None:
         ended: list[Ended] = []
@@ -339,6 +341,7 @@ class Scheduler:
         self.objects.tidy()
         if relaunch:
             self.remains.end_unknown(self.runtime, mirror)
+        self.runtime.settle({run_id: run.supervisor for run_id, run in mirror.runs.items()})
 
     # ---- ending work ----
 

@@ -42,6 +42,11 @@ def _add_run(state: SchedulerState, run: Run) -> None:
     state.add_run(run)
 
 
+def _run_assigned(state: SchedulerState, change: ch.RunAssigned) -> None:
+    if (run := state.runs.get(change.run_id)) is not None:
+        state.runs[change.run_id] = replace(run, supervisor=change.supervisor)
+
+
 def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
     if (run := state.runs.get(change.run_id)) is not None:
         state.runs[change.run_id] = with_process(run, change.process)
@@ -131,6 +136,7 @@ def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
 _APPLY: dict[type[Change], Callable[[SchedulerState, Any], None]] = {
     ch.JobStarted: _job_started,
     ch.RunStarted: _run_started,
+    ch.RunAssigned: _run_assigned,
     ch.RunSeen: _run_seen,
     ch.RunStopping: _run_stopping,
     ch.RunEnded: _run_ended,

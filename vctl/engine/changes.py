@@ -68,6 +68,18 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunAssigned:
+    """A run of a version that assigned none to a number is carried out by this one."""
+
+    run_id: str
+    supervisor: int
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "run", self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
 class RunSeen:
     """A process was seen to run."""
 
@@ -222,7 +234,7 @@ class JobsStopped:
 
 
 Change = (
-    JobStarted | RunStarted | RunSeen | RunStopping | RunEnded | JobEnding | ClusterRemoved | JobEnded | JobRequeued
-    | StopAsked | JobsStopped
+    JobStarted | RunStarted | RunAssigned | RunSeen | RunStopping | RunEnded | JobEnding | ClusterRemoved | JobEnded
+    | JobRequeued | StopAsked | JobsStopped
 )  # fmt: skip
 CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

@@ -77,11 +77,13 @@ def _orphans(store: Store) -> list[str]:
 
     runtime = LocalRuntime(store.home)
     known = {row["run_id"] for row in runs.live_rows(store)}
-    return [
+    found = [
         f"run {run_id} has processes but belongs to no job"
         for run_id in runtime.known_runs()
         if run_id not in known and runtime.observe(run_id).state in (RunState.STARTING, RunState.RUNNING)
     ]
+    runtime.close()
+    return found
 
 
 def _clock(store: Store) -> list[str]:

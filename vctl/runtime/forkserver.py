@@ -1,6 +1,6 @@
-"""The scheduler's end of the launcher: start it, send it requests, notice its death.
+"""The scheduler's end of the launcher: start it, have it fork supervisors, notice its death.
 
-One `ForkServer` is one launcher process. It knows the framing of the channel and nothing of what is sent.
+One `ForkServer` is one launcher process.
 """
 
 import os
@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from vctl.runtime import processes
+from vctl.runtime.launcher import NUMBER_BYTES
 from vctl.runtime.protocol import RuntimeUnavailable
 
 _SCRIPT = str(Path(__file__).with_name("launcher.py"))
-_PREFIX_BYTES = 4
-_SEND_TIMEOUT_S = 10.0
+_SEND_TIMEOUT_S = 2.0
 _CLOSE_TIMEOUT_MS = 1000
 # The launcher and the supervisors live long: they get nothing of the scheduler's environment but this.
 _KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
@@ -25,7 +25,7 @@ class ForkServer:
     """A running launcher. Nothing waits for it: what is sent before it is ready is read when it is."""
 
     def __init__(self, home: Path) -> None:
-        self._channel, theirs = socket.socketpair()
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_SEND_TIMEOUT_S)
         errors = os.fspath(home / "launcher.log")
         files = [
@@ -46,29 +46,29 @@ class ForkServer:
         self._started = processes.start_time(self.pid) or 0
         self._handle = os.pidfd_open(self.pid)
 
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when the launcher dies; nothing is ever sent on it to us."""
-        return self._channel.fileno()
-
     def is_dead(self) -> bool:
         """Say whether the launcher has gone, without waiting."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         return bool(poll.poll(0))
 
-    def send(self, request: bytes) -> bool:
-        """Hand over one request; False when the launcher is dead or stuck and must be replaced."""
-        frame = len(request).to_bytes(_PREFIX_BYTES, "little") + request
+    def fork(self, number: int, line: socket.socket) -> bool:
+        """Have a supervisor forked with this line; False when the launcher is dead or stuck and must be replaced."""
         try:
-            # The process may have given SIGPIPE its default action; a dead launcher must not end us.
-            self._channel.sendall(frame, socket.MSG_NOSIGNAL)
+            # A dead launcher must not end us: the process may have given SIGPIPE its default action.
+            socket.send_fds(
+                self._channel,
+                [number.to_bytes(NUMBER_BYTES, "little")],
+                [line.fileno()],
+                socket.MSG_NOSIGNAL,
+            )
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # somebody may have suspended it
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False
         return True
 
     def abandon(self) -> None:
-        """Make sure a launcher that failed us is gone, as half a request may sit in its channel."""
+        """Make sure a launcher that failed us is gone."""
         processes.send_signal(self.pid, self._started, signal.SIGKILL)
         self.close()
 

@@ -43,6 +43,16 @@ def open_for_writing(path: bytes) -> int:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
+def allocate(fd: int, start: int, count: int) -> None:
+    """Have the filesystem keep room beyond the end of a file, whose size stays as it is. Raises OSError."""
+    # Built-in ctypes hands no errno out: the call is repeated by a function that has one when it fails.
+    if _ctypes.call_function(_FALLOCATE, (fd, _KEEP_SIZE, _Long(start), _Long(count))) != 0:
+        try:
+            os.posix_fallocate(fd, start, count)
+        finally:
+            os.ftruncate(fd, start)
+
+
 class Bounded:
     """A log that keeps about as many bytes as it may have, the latest ones."""
 

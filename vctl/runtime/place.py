@@ -1,4 +1,4 @@
-"""The mark of a state directory: a file in ``runs/`` that says whose records lie there, and that they were not copied.
+"""The mark of a state directory: a file in ``records/`` that says whose records lie there, and that they are no copies.
 
 A copy of the directory has another inode; records that are copies say nothing of processes here.
 """
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = ".place"
-_RECORDS = ("runs", "exits", "stops")
+RECORDS, OLD_RECORDS = "records", "runs"
+_MOVED = (RECORDS, OLD_RECORDS, "exits", "stops")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -24,10 +25,10 @@ class Place:
     copied: bool
 
 
-def read(home: Path) -> Place | None:
+def read(home: Path, folder: str = RECORDS) -> Place | None:
     """The mark of a state directory; None when there is none that can be read."""
     try:
-        fd = os.open(home / "runs" / MARK, _READ)
+        fd = os.open(home / folder / MARK, _READ)
     except OSError:
         return None
     try:
@@ -41,13 +42,13 @@ def read(home: Path) -> Place | None:
 
 def write(home: Path, name: str) -> None:
     """Mark the records as those of the tables that know this name."""
-    staged = home / "runs" / f"{MARK}.new"
+    staged = home / RECORDS / f"{MARK}.new"
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, f"{name} {os.fstat(fd).st_ino}\n".encode())
     finally:
         os.close(fd)
-    os.rename(staged, home / "runs" / MARK)
+    os.rename(staged, home / RECORDS / MARK)
 
 
 def asides(home: Path) -> list[Path]:
@@ -60,8 +61,9 @@ def set_aside(home: Path) -> Path:
     """Move records that were copied out of the way and begin with none; where they are now."""
     aside = home / f"copied-{time.time_ns()}"
     aside.mkdir(mode=0o700)
-    for name in _RECORDS:
+    for name in _MOVED:
         with contextlib.suppress(FileNotFoundError):
             os.rename(home / name, aside / name)
+    for name in (RECORDS, "stops"):
         (home / name).mkdir(mode=0o700)
     return aside

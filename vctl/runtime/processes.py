@@ -188,18 +188,19 @@ def holder_of_lock(path: str) -> int | None:
     return None
 
 
-def has_open_below(pid: int, folder: str) -> bool:
-    """Whether a process has a file open that lies, or lay until it was removed, in a directory."""
+def has_open(pid: int, path: str) -> bool:
+    """Whether a process has a file open, be it removed meanwhile; with a slash at the end, any file below that path."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return False
     for number in numbers:
         try:
-            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/"):
-                return True
+            place = os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue  # closed meanwhile
+        if place in (path, f"{path} (deleted)") or (path.endswith("/") and place.startswith(path)):
+            return True
     return False
 
 

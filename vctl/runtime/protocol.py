@@ -1,15 +1,19 @@
-"""What the scheduler asks of a runtime and what it is told: the values, and the Launcher protocol.
+"""What the scheduler asks of a runtime and what it is told: the values, and the protocol ``Runtime``.
 
 A run is one attempt to run one process of a job; its id is chosen by the scheduler and never used again.
 Nothing here starts a process or reads a file.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from vctl.errors import Unreachable
+
+MAX_RUN_ID_BYTES = 200
+"""A file name has 255, and a suffix is added."""
 
 
 class RuntimeUnavailable(Unreachable):
@@ -20,6 +24,7 @@ class RuntimeUnavailable(Unreachable):
 class LaunchRequest:
     """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID, VCTL_HOME).
 
+    `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept.
     """
@@ -29,6 +34,7 @@ class LaunchRequest:
     env: Mapping[str, str]
     cwd: str
     log_path: str
+    supervisor: int = 0
     cpu_ids: tuple[int, ...] | None = None
     grace_s: float = 3.0
     niceness: int = 0
@@ -91,11 +97,36 @@ class Seen:
     problem: str = ""
 
 
-class Launcher(Protocol):
-    """A way to run processes. Every call may be repeated; none waits for the process."""
+class Runtime(Protocol):
+    """A way to run processes. Every call may be repeated; none waits for a process.
+
+    A run is assigned in the transaction that decides it, launched after the commit, and observed until it is over and
+    that is in the tables; then it is forgotten. Whatever dies in between, the next scheduler goes on from the tables.
+    """
+
+    boot: str
+    """Names the time within which what was started here lives: a run of another one is lost."""
+
+    def prepare(self) -> None:
+        """Make ready for the first launch, without waiting for it."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when something has changed."""
+
+    def changes(self) -> set[str]:
+        """Runs that have started or ended since the last call; also looks after whatever does not answer."""
+
+    def due_s(self) -> float:
+        """When to ask for changes at the latest."""
+
+    def assign(self) -> int:
+        """The number of who shall carry out one more run."""
 
     def launch(self, request: LaunchRequest) -> None:
-        """Start a run. Asked twice for the same run id, in any way and from anywhere, it runs once."""
+        """Start a run. Asked twice for the same run and number, in any way and from anywhere, it runs once."""
+
+    def observe(self, run_id: str) -> Seen:
+        """Look at a run."""
 
     def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
         """Signal the whole tree, kill what is left after the grace. Before the start: it never starts."""
@@ -103,8 +134,11 @@ class Launcher(Protocol):
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
         """Send a signal to the main process or to all of them; False when there is none to get it."""
 
-    def observe(self, run_id: str) -> Seen:
-        """Look at a run."""
+    def adopt(self, run_id: str) -> bool:
+        """Take over a run that was assigned to no number, by a version that had none; False when it was started."""
+
+    def known_runs(self) -> list[str]:
+        """Runs that may have processes, whether the tables know them or not."""
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
         """Kill what a LOST run left behind; return the pids still there, empty when nothing is left."""
@@ -112,5 +146,21 @@ class Launcher(Protocol):
     def forget(self, run_id: str) -> None:
         """Remove what is kept of a run that is over, its log excepted."""
 
+    def drop_ended(self) -> None:
+        """Forget how runs have ended: the tables are not those for which they did."""
+
+    def settle(self, live: Mapping[str, int | None]) -> None:
+        """Remove what is kept for no live run; the live ones, with their numbers."""
+
+    def restore(self) -> None:
+        """Make again what somebody removed."""
+
     def close(self) -> None:
         """Let go of the runtime; runs go on."""
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse an id that cannot be a file name and a word; ids are the scheduler's, so this is a broken invariant."""
+    plain = not any(one in "/\0\n " for one in run_id) and not run_id.startswith(".")
+    assert plain, f"not a run id: {run_id!r}"
+    assert 0 < len(os.fsencode(run_id)) <= MAX_RUN_ID_BYTES, f"not a run id: {run_id!r}"

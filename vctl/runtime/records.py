@@ -1,121 +1,202 @@
-"""The files by which a supervisor tells of its run (layout: see supervisor.py), read and checked.
+"""Record files as a scheduler reads them (format: lines.py), and requests to stop.
 
 Whoever can read the state directory can observe; no supervisor, launcher or scheduler is asked. A job can write here
-too: what is not as a supervisor writes it is Damaged. A disk that cannot be read raises RuntimeUnavailable.
+too: a line that is not as a supervisor writes it is skipped, and what the others say is judged in local.py. A disk that
+cannot be read raises RuntimeUnavailable.
 """
 
-import errno
+import contextlib
 import fcntl
 import os
 import stat
+import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from vctl.runtime import trees
+from vctl.runtime import lines
 from vctl.runtime.protocol import ExitRecord, RuntimeUnavailable, StartRecord
 
+FOLDER = "records"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MOST_BYTES = 1 << 16
-_MOST, _MOST_DIGITS = (1 << 63) - 1, 19
-_MOST_PID = 1 << 22
-_START = {"pid": 1, "pid_started": 0, "supervisor": 1, "supervisor_started": 0, "started_at": 0}  # least
-_EXIT = {
-    "exit_code": 255,
-    "ended_at": _MOST,
-    "max_rss_kib": _MOST,
-    "user_us": _MOST,
-    "system_us": _MOST,
-}  # most
-_MAX_RUN_ID_BYTES = 200  # a file name has 255, and a suffix is added
+_MOST_BYTES, _LONGEST_LINE = 1 << 24, 1 << 16
+_MOST, _MOST_PID = (1 << 63) - 1, 1 << 22
+_FLOCK = struct.Struct("hhqqi4x")
+_NUMBER_BYTES = 6
+_FIELDS = 8
+_STOP_BYTES = 200
 
 
-class RunFiles:
-    """The files of all runs below one state directory."""
+class Entry:
+    """What a record file says of one run. `heard`: the end came on the line of its supervisor, which is proof."""
+
+    __slots__ = ("boot", "exit", "heard", "start", "supervisor")
+
+    def __init__(self, supervisor: tuple[int, int], boot: str) -> None:
+        self.supervisor, self.boot = supervisor, boot
+        self.start: StartRecord | None = None
+        self.exit: ExitRecord | None = None
+        self.heard = False
+
+
+class RecordFile:
+    """One record file, read as it grows."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self.path, self.number = path, number
+        self.runs: dict[str, Entry] = {}
+        self.last = ""  # the run that was taken last
+        self.problem = ""  # what was found that is no line
+        self.boot = ""  # within which it was made; empty: it is gone, or not as it was made
+        self._offset, self._rest = 0, b""
+
+    def read(self) -> set[str]:
+        """Read what is new in the file; the runs that it tells of. A file that is gone or none tells nothing."""
+        with _opened(self.path) as fd:
+            if fd < 0:
+                self.problem, self.boot = self.problem or f"{FOLDER}/{self.number} is gone or no file", ""
+                return set()
+            size = os.fstat(fd).st_size
+            if size < self._offset:
+                self._offset, self._rest = 0, b""  # somebody cut it
+            data = os.pread(fd, min(size - self._offset, _MOST_BYTES), self._offset)
+        if self._offset == 0:
+            first, newline, _ = data.partition(b"\n")
+            self.boot = _boot(first, self.number) if newline else ""
+        self._offset += len(data)
+        told, self._rest = self.feed(self._rest + data)
+        if len(self._rest) > _LONGEST_LINE:
+            self.problem, self._rest = f"{FOLDER}/{self.number} has a line that is no record", b""
+        return told
+
+    def feed(self, data: bytes, *, heard: bool = False) -> tuple[set[str], bytes]:
+        """Take in lines; the runs they tell of, and what is left of the last one."""
+        told: set[str] = set()
+        *whole, rest = data.split(b"\n")
+        for one in whole:
+            if one and (run_id := self._take_in(one, heard=heard)) is None:
+                self.problem = f"{FOLDER}/{self.number} has a line that is no record"
+            elif one and run_id:
+                told.add(run_id)
+        return told, rest
+
+    def _take_in(self, one: bytes, *, heard: bool) -> str | None:
+        if (found := lines.parsed(one)) is None:
+            return None
+        kind, run, rest = found
+        run_id = os.fsdecode(run)
+        entry = self.runs.get(run_id)
+        if entry is not None and entry.heard:
+            return ""  # what else is in the file of it is late, or not from its supervisor
+        try:
+            if kind == lines.HEADER:
+                return ""
+            if entry is None:  # without T somebody removed a line
+                pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"1", b"0", b"")
+                supervisor = _number(pid, 1, _MOST_PID), _number(started)
+                entry = self.runs[run_id] = Entry(supervisor, boot.decode())
+                self.last = run_id
+            if kind == lines.STARTED:
+                pid, began, at = rest.split(b" ")
+                entry.start = StartRecord(
+                    _number(pid, 1), _number(began), *entry.supervisor, entry.boot, _number(at)
+                )
+            elif kind == lines.ENDED:
+                entry.exit, entry.heard = _exit(rest), heard
+        except ValueError:
+            return None
+        return run_id
+
+    def holder(self) -> int | None:
+        """Pid of the process that has the file locked, from the kernel; None when it is free or gone."""
+        with _opened(self.path) as fd:
+            if fd < 0:
+                return None
+            try:
+                asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+            except OSError as error:
+                raise unavailable(error) from error
+        return None if kind == fcntl.F_UNLCK else pid
+
+
+class Records:
+    """All record files of one state directory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.runs, self.exits, self.stops, self.logs = (
-            home / name for name in ("runs", "exits", "stops", "logs")
-        )
+        self.folder, self.stops, self.logs = (home / name for name in (FOLDER, "stops", "logs"))
+        self.files: dict[int, RecordFile] = {}
+        self._path = f"{home}/{FOLDER}/"
 
     def create(self) -> None:
         """Make the directories, readable by their owner only."""
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         self.restore()
 
-    def restore(self) -> None:
-        """Make again what is missing in the state directory; nothing where that itself is gone."""
-        for place in (self.runs, self.exits, self.stops, self.logs):
+    def restore(self) -> bool:
+        """Make again what is missing in the state directory; whether the record files were."""
+        missing = not self.folder.is_dir()
+        for place in (self.folder, self.stops, self.logs):
             try:
                 place.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError:
-                return
+                break  # the state directory is gone
             except OSError as error:
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
+        return missing
 
-    def started(self, run_id: str) -> bool:
-        """Say whether a supervisor has taken up the run, ever."""
-        try:
-            os.stat(self.runs / run_id)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise _unavailable(error) from error
-        return True
+    def add(self, boot: str) -> RecordFile:
+        """Make a file with a number that was never used."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        for left in reversed(range(3)):
+            number = int.from_bytes(os.urandom(_NUMBER_BYTES), "little") + 1
+            try:
+                fd = os.open(f"{self._path}{number}", flags, 0o600)
+                try:
+                    os.write(fd, lines.line(lines.HEADER, b"%d" % number, boot.encode()))
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                if not left or not isinstance(error, FileExistsError | FileNotFoundError):
+                    raise unavailable(error) from error
+                self.restore()
+                continue
+            break
+        found = self.files[number] = RecordFile(f"{self._path}{number}", number)
+        return found
 
-    def run_ids(self) -> list[str]:
-        """Every run a supervisor has taken up and nobody has forgotten."""
+    def file(self, number: int) -> RecordFile | None:
+        """The file of a number; None when there is none."""
+        if number not in self.files:
+            if not os.path.lexists(f"{self._path}{number}"):
+                return None
+            self.files[number] = RecordFile(f"{self._path}{number}", number)
+            self.files[number].read()
+        return self.files[number]
+
+    def scan(self) -> list[RecordFile]:
+        """Look for files that are not known yet, and read all anew that are not."""
         try:
-            return sorted(name for name in os.listdir(self.runs) if not name.startswith("."))
+            names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
+        return [found for number in numbers if number not in self.files and (found := self.file(number))]
 
-    def start_record(self, run_id: str) -> StartRecord | None:
-        """Read that and how a run's process was started; None when it was not (yet). Raises Damaged."""
-        path = self.exits / f"{run_id}.start"
-        if (fields := _fields(path)) is None:
-            return None
-        numbers = {name: _number(path, fields, name, least) for name, least in _START.items()}
-        return StartRecord(boot_id=_word(path, fields, "boot_id"), **numbers)
+    def remove(self, number: int) -> None:
+        """Remove a file; the caller knows that nobody writes it any more and all ends in it are in the tables."""
+        self.files.pop(number, None)
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+            os.unlink(f"{self._path}{number}")
 
-    def exit_record(self, run_id: str) -> ExitRecord | None:
-        """Read how a run ended; None when it has not. Raises Damaged."""
-        path = self.exits / f"{run_id}.exit"
-        if (fields := _fields(path)) is None:
-            return None
-        numbers = {name: _number(path, fields, name, 0, most) for name, most in _EXIT.items()}
-        return ExitRecord(
-            signal=_number(path, fields, "signal", 0, 64) or None,
-            launch_errno=_number(path, fields, "launch_errno", 0, 4095) or None,
-            message=_word(path, fields, "message"),
-            stopped=_number(path, fields, "stopped", 0, 1) == 1,
-            **numbers,
-        )
-
-    def set_aside(self, damaged: "Damaged") -> None:
-        """Give a file that is no record another name, so that it is looked at once and the right one has its place."""
-        try:
-            os.rename(damaged.path, self.exits / f".aside-{os.urandom(6).hex()}")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unavailable(error) from error
-
-    def supervisor(self, run_id: str) -> tuple[int, int] | None:
-        """Pid and start time of the run's supervisor, dead or alive; None when none has taken it up."""
-        try:
-            words = (_text(self.runs / run_id / "lock") or "").split()
-            pid, started = map(int, words)
-        except (Damaged, ValueError):
-            return None  # somebody wrote into it
-        return (pid, started) if 0 < pid < _MOST_PID and 0 <= started < _MOST else None
+    # ---- requests to stop ----
 
     def request_stop(self, run_id: str, grace_s: float, signo: int) -> None:
         """Leave a stop request; a supervisor reads it before it starts the process and when signalled.
@@ -132,115 +213,66 @@ class RunFiles:
             staged.write_text(f"{until_ns} {signo}\n")
             staged.rename(self.stops / run_id)
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def pending_stop(self, run_id: str) -> tuple[int, int] | None:
         """(When to kill in monotonic ns, signal) of a request that no supervisor has taken yet."""
-        try:
-            until_ns, signo = map(int, (_text(self.stops / run_id) or "").split())
-        except (Damaged, ValueError):
-            return None
+        with _opened(f"{self.stops}/{run_id}") as fd:
+            try:
+                until_ns, signo = map(int, (b"" if fd < 0 else os.read(fd, _STOP_BYTES)).split())
+            except ValueError:
+                return None
         return until_ns, signo
 
-    def remove(self, run_id: str) -> None:
-        """Remove all files of a run but its log; the directory last, as it keeps the run from starting."""
-        run = self.runs / run_id
-        files = (self.exits / f"{run_id}.start", self.exits / f"{run_id}.exit", self.stops / run_id)
-        try:
-            for path in (*files, run / "record", run / "lock"):
-                path.unlink(missing_ok=True)
-            if run.is_dir():
-                run.rmdir()
-        except OSError:
-            for path in (*files, run):
-                trees.remove(path)  # a job may have put anything there
-            if os.path.lexists(run):
-                raise RuntimeUnavailable(f"cannot remove {run}") from None
-
-    def lock_path(self, run_id: str) -> str:
-        """The file that a supervisor holds locked."""
-        return f"{self.runs}/{run_id}/lock"
-
-    def lock_is_held(self, run_id: str) -> bool:
-        """Whether a supervisor stands over the run."""
-        try:
-            lock = os.open(self.runs / run_id / "lock", _READ)
-        except (FileNotFoundError, NotADirectoryError):
-            return False  # being forgotten
-        except OSError as error:
-            raise _unavailable(error) from error
-        try:
-            # Shared: two observers at once must not take each other for the supervisor.
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            raise _unavailable(error) from error
-        finally:
-            os.close(lock)
-        return False
+    def drop_stop(self, run_id: str) -> None:
+        """Take a request back that nobody needs any more."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.stops / run_id)
 
 
-def check_run_id(run_id: str) -> None:
-    """Refuse an id that cannot be a file name; ids are the scheduler's, so this is a broken invariant."""
-    plain = "/" not in run_id and "\0" not in run_id and not run_id.startswith(".")
-    assert plain, f"not a run id: {run_id!r}"
-    assert 0 < len(os.fsencode(run_id)) <= _MAX_RUN_ID_BYTES, f"not a run id: {run_id!r}"
-
-
-class Damaged(Exception):
-    """A file that has the name of a record and is none."""
-
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path.parent.name}/{path.name} {problem}")
-        self.path = path
-
-
-def _fields(path: Path) -> Mapping[str, str] | None:
-    """Read name=value lines."""
-    if (text := _text(path)) is None:
-        return None
-    if not text.endswith("\n"):
-        raise Damaged(path, "is not whole")
-    pairs = (line.partition("=") for line in text[:-1].split("\n"))
-    return {name: value for name, _, value in pairs}
-
-
-def _word(path: Path, fields: Mapping[str, str], name: str) -> str:
-    if name not in fields:
-        raise Damaged(path, f"has no {name}")
-    return fields[name]
-
-
-def _number(path: Path, fields: Mapping[str, str], name: str, least: int, most: int = _MOST) -> int:
-    text = _word(path, fields, name)
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and least <= int(text) <= most):
-        raise Damaged(path, f"has {name}={text[:40]!r}")
-    return int(text)
-
-
-def _text(path: Path) -> str | None:
-    """A file of ours, whole; None when it is not there. Anything else in its place is Damaged."""
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A plain file, opened to be read; -1 when there is none."""
     try:
         fd = os.open(path, _READ)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        fd = -1
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EACCES, errno.ENXIO):
-            raise Damaged(path, f"cannot be read: {error.strerror}") from None
-        raise _unavailable(error) from error
+        if error.errno not in lines.NO_FILE:
+            raise unavailable(error) from error
+        fd = -1
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Damaged(path, "is not a file")
-        data = os.read(fd, _MOST_BYTES + 1)
+        yield fd if fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode) else -1
     except OSError as error:
-        raise _unavailable(error) from error
+        raise unavailable(error) from error
     finally:
-        os.close(fd)
-    if len(data) > _MOST_BYTES:
-        raise Damaged(path, f"has more than {_MOST_BYTES} bytes")
-    return data.decode("utf-8", errors="surrogateescape")
+        if fd >= 0:
+            os.close(fd)
 
 
-def _unavailable(error: OSError) -> RuntimeUnavailable:
+def _boot(first: bytes, number: int) -> str:
+    """The boot in the first line of a file; empty when that is not the one with which it was made."""
+    found = lines.parsed(first)
+    return found[2].decode() if found is not None and found[:2] == (lines.HEADER, b"%d" % number) else ""
+
+
+def _exit(rest: bytes) -> ExitRecord:
+    code, signo, number, stopped, ended, rss, user, system, words = rest.split(b" ", _FIELDS)
+    return ExitRecord(
+        exit_code=_number(code, 0, 255), signal=_number(signo, 0, 64) or None,
+        launch_errno=_number(number, 0, 4095) or None, message=os.fsdecode(words),
+        stopped=_number(stopped, 0, 1) == 1, ended_at=_number(ended), max_rss_kib=_number(rss),
+        user_us=_number(user), system_us=_number(system),
+    )  # fmt: skip
+
+
+def _number(word: bytes, least: int = 0, most: int = _MOST) -> int:
+    number = int(word)
+    if not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def unavailable(error: OSError) -> RuntimeUnavailable:
+    """What to raise when the disk fails."""
     return RuntimeUnavailable(f"cannot use {error.filename or 'the state directory'}: {error.strerror}")

@@ -21,7 +21,7 @@ else:
 # argv, env, working directory, log path, cpu ids, niceness
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
 
-_RESET = tuple(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores; see launcher.py for all others
 
 
 class SpawnError(Exception):
@@ -115,5 +115,7 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
     if b"/" in name or not name:
         return name
     places = [(part or b".") + b"/" + name for part in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]
-    present = [place for place in places if os.path.isfile(place)]
-    return next((place for place in present if os.access(place, os.X_OK)), present[0] if present else name)
+    for place in places:
+        if os.access(place, os.X_OK) and os.path.isfile(place):
+            return place
+    return next(filter(os.path.isfile, places), name)

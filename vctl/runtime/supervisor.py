@@ -1,30 +1,31 @@
-"""The process that stands over one run: starts it, waits, clears up what it left, records how it ended.
+"""The process that stands over runs, one after the other: it starts each, waits, clears up, records how it ended.
 
-It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. The same
-process may stand over another run afterwards, never over two at once.
-Files, all below the state directory; a run is one attempt to run one process of a job:
+It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. It has a
+number that is never used again, and says what it does in the file of that number (see lines.py), below the state
+directory:
 
-    runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
+    records/<number>    made by the scheduler, removed by the scheduler; locked by the supervisor while it lives. A
+                        process that finds no such file, or finds it locked, starts nothing
     stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run; the
                         supervisor takes it away, which is its answer
-    exits/<run>.start   the process runs; renamed into place, so a watch of exits/ wakes on it
-    exits/<run>.exit    nothing of the run is left; renamed into place, the last thing a supervisor does
 
-A directory runs/<run> without a held lock and without an exit record is a run whose supervisor was killed.
-Its processes go on until the scheduler clears them: a parent-death signal would reach only the main one of
-them. Records are not synced: they outlive every process, and after a power cut the boot id says the run is
-lost.
+Requests come on its line to the scheduler. A run that the file says was taken is not started, so a request may be sent
+again at any time, also to another process that has the number after this one. A run that was taken, has no end, and
+whose file is not locked is lost: its supervisor was killed. Its processes go on until the scheduler clears them: a
+parent-death signal would reach only the main one of them. Records are not synced: they outlive every process, and after
+a power cut the boot says that the run is lost.
 """
 
 import errno
-import fcntl
+import marshal
 import os
 import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import logfile, processes, spawning
+    from vctl.runtime import lines, logfile, processes, spawning
 else:
+    import lines
     import logfile
     import processes
     import spawning
@@ -40,105 +41,157 @@ BACKGROUND_WORDS = [
     b"--home",
 ]  # before the directory: how a scheduler that belongs to nobody ends
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
+LINE = 3  # to the scheduler
+PREFIX_BYTES = 4
 _AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
-_IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
 _LONG_S = 3600.0
+_SHORT_S = 0.005  # of a run that is over by then the scheduler hears once
 _MOST_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
-_TRIES = 3  # of a file whose directory somebody removes or blocks
 _RETRY_S = 1.0
+_LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the number before to end
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
+_CHUNK_BYTES = 1 << 18
 
-# state directory, run, grace in ms, bytes that the log may have (0: any number), and what to start
-Request = tuple[bytes, bytes, int, int, spawning.Plan]
+# run, grace in ms, bytes that the log may have (0: any number), and what to start
+Request = tuple[bytes, int, int, spawning.Plan]
 
 
 class Supervisor:
-    """One run under supervision. The run exists from `claim` on; `record_exit` is its end."""
+    """One supervisor: its number's file, its line to the scheduler, and who it is."""
 
-    def __init__(self, request: Request, boot_id: str) -> None:
-        self.home, run, grace_ms, self.log_bytes, self.plan = request
-        self.boot_id, home = boot_id, self.home
-        self.runs_dir, self.run_dir = home + b"/runs", home + b"/runs/" + run
-        self.stop_path, self.record_path = home + b"/stops/" + run, home + b"/exits/" + run
+    def __init__(self, home: bytes, number: int, boot: bytes, line: int) -> None:
+        """Lock the file of the number. Raises lines.Busy, FileNotFoundError."""
+        self.home, self.line = home, line
+        self.file = lines.Writer(b"%b/records/%d" % (home, number))
+        pid = os.getpid()
+        self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
+        self.unsaid = b""  # what the scheduler has not been told of the run
+        self.received = bytearray()
+
+    def serve(self) -> None:
+        """Carry out what comes until the scheduler has nothing more, or this process has changed for good."""
+        cpus = os.sched_getaffinity(0)
+        while request := self.next_request():
+            run = Supervision(self, marshal.loads(request))
+            if self.take(run.name):
+                run.carry_out()
+                if not run.leaves_nothing():
+                    return
+                if run.plan[4] is not None:
+                    os.sched_setaffinity(0, cpus)
+
+    def next_request(self) -> bytes:
+        """Wait for the next request; empty when the scheduler is gone or needs us no more."""
+        received = self.received
+        while True:
+            if len(received) >= PREFIX_BYTES:
+                end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
+                if len(received) >= end:
+                    request = bytes(received[PREFIX_BYTES:end])
+                    del received[:end]
+                    return request
+            try:
+                chunk = os.read(self.line, _CHUNK_BYTES)
+            except ConnectionResetError:
+                return b""  # gone without having read what we wrote
+            if not chunk:
+                return b""
+            received += chunk
+
+    def take(self, run: bytes) -> bool:
+        """Take a run: from now on nobody else starts it. False when somebody did. Waits for room on the disk."""
+        while True:
+            try:
+                return self.take_now(run)
+            except OSError as error:
+                if not is_disk_trouble(error):
+                    raise
+            time.sleep(_RETRY_S)
+
+    def take_now(self, run: bytes) -> bool:
+        """The same; raises OSError when there is no room on the disk."""
+        whole = lines.line(lines.TAKEN, run, self.taken)
+        if not self.file.take(run, whole):
+            return False
+        self.unsaid = whole
+        return True
+
+    def write(self, kind: bytes, run: bytes, rest: bytes) -> None:
+        """Write a line. Raises OSError."""
+        whole = lines.line(kind, run, rest)
+        self.file.write(whole)
+        self.unsaid += whole
+
+    def say(self) -> None:
+        """Tell the scheduler what it has not been told; one that is gone will read the file."""
+        if self.unsaid:
+            try:
+                os.write(self.line, self.unsaid)
+            except (BrokenPipeError, ConnectionResetError):
+                self.unsaid = b""
+            self.unsaid = b""
+
+
+def begin(home: bytes, number: int, boot: bytes) -> Supervisor | None:
+    """Have a number, as soon as who had it before has ended; None when it does not, or there is no such number."""
+    for _ in range(_MOST_LOCK_PAUSES):
+        try:
+            return Supervisor(home, number, boot, LINE)
+        except lines.Busy:
+            time.sleep(_LOCK_PAUSE_S)
+        except FileNotFoundError:
+            return None
+    return None
+
+
+class Supervision:
+    """One run under supervision, from the moment it was taken to the record of its end."""
+
+    def __init__(self, supervisor: Supervisor, request: Request) -> None:
+        self.supervisor, self.home = supervisor, supervisor.home
+        self.name, grace_ms, self.log_bytes, self.plan = request
+        self.stop_path = self.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
         self.labelled = self.plan[0][3:5] == _LABEL
-        self.lock = -1
         self.main = 0
         self.status: int | None = None  # wait status of the main process once it ended
         self.deadline: float | None = None  # when asking ends and killing starts
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
         self.log: logfile.Bounded | None = None
-        self.unwritten = b""  # a start record the disk had no room for
+        self.unwritten = b""  # a start that the disk had no room for
         self.kill_pause_s = _KILL_PAUSE_S[0]
         self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
 
-    def run(self) -> None:
-        """Take a run that was claimed to its exit record."""
+    def carry_out(self) -> None:
+        """Take the run to the record of its end."""
         self.heed_stop()
         if self.stopped:
-            self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
+            self.record_end(128 + signal.SIGTERM, signal.SIGTERM)
             return
         while not self.main:
             try:
                 self.start()
             except spawning.SpawnError as failed:
                 if not failed.passes:
-                    self.record_exit(failed.exit_code, launch_errno=failed.errno, message=str(failed))
+                    self.record_end(failed.exit_code, launch_errno=failed.errno, message=str(failed))
                     return
                 if self.pause():
-                    self.record_exit(128 + signal.SIGTERM, signal.SIGTERM)
+                    self.record_end(128 + signal.SIGTERM, signal.SIGTERM)
                     return
         self.wait()
         if self.log is not None:
             self.log.close()
         code = os.waitstatus_to_exitcode(self.status or 0)
-        self.record_exit(code if code >= 0 else 128 - code, -code if code < 0 else 0)
+        self.record_end(code if code >= 0 else 128 - code, -code if code < 0 else 0)
 
     def leaves_nothing(self) -> bool:
-        """Give the run up after its end; whether the process is now as it was before, fit for another run."""
-        os.close(self.lock)
+        """After the end: whether the process is now as it was before, fit for another run."""
         niceness = self.plan[-1]  # which cannot be taken back
         return not niceness and not self.reap()
-
-    def claim(self) -> bool:
-        """Create the run's directory with its lock already held; False when the directory exists.
-
-        The rename decides which of several supervisors has the run: it fails on a directory that is not
-        empty, and nobody ever sees the directory without its lock held.
-        """
-        for _ in range(_TRIES):
-            try:
-                return self.take()
-            except FileNotFoundError:
-                if not spawning.make_folder(self.runs_dir, self.home):
-                    return False  # the state directory is gone, and with it whoever wanted the run
-        return self.take()
-
-    def take(self) -> bool:
-        """Claim the run once; FileNotFoundError when somebody removed the directory of runs meanwhile."""
-        if os.path.exists(self.run_dir):
-            return False
-        staged = self.runs_dir + b"/.%d" % os.getpid()
-        if not os.path.isdir(staged):  # else left by a supervisor that was killed here and had our pid
-            os.mkdir(staged, 0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self.lock = os.open(staged + b"/lock", flags, 0o600)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        os.write(self.lock, b"%d %d\n" % (os.getpid(), processes.start_time(os.getpid()) or 0))
-        try:
-            os.rename(staged, self.run_dir)
-        except OSError as error:
-            os.close(self.lock)
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            os.unlink(staged + b"/lock")
-            os.rmdir(staged)
-            return False
-        return True
 
     def pause(self) -> bool:
         """Wait a moment before the process is started again; True when a stop is asked for."""
@@ -152,15 +205,8 @@ class Supervisor:
         self.main = spawning.spawn(self.plan, self.home)
         if self.log_bytes:
             self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
-        self.unwritten = _lines(
-            pid=self.main,
-            pid_started=processes.start_time(self.main) or 0,
-            supervisor=os.getpid(),
-            supervisor_started=processes.start_time(os.getpid()) or 0,
-            boot_id=self.boot_id,
-            started_at=started_at,
-        )
-        self.publish_start()
+        self.unwritten = b"%d %d %d" % (self.main, processes.start_time(self.main) or 0, started_at)
+        self.record_start()
 
     def wait(self) -> None:
         """Return when the main process and everything that came from it has ended."""
@@ -177,11 +223,15 @@ class Supervisor:
                 timeout_s = min(timeout_s, _RETRY_S)
             if self.log is not None:
                 timeout_s = min(timeout_s, self.log.trim())
+            if self.supervisor.unsaid:
+                timeout_s = min(timeout_s, _SHORT_S)
             told = signal.sigtimedwait(_AWAITED, timeout_s)
-            if told is not None and told.si_signo == STOP_SIGNAL:
+            if told is None:
+                self.supervisor.say()
+            elif told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
             if self.unwritten:
-                self.publish_start()
+                self.record_start()
 
     def reap(self) -> bool:
         """Collect what has ended; False when nothing is left: a subreaper's orphans are its children."""
@@ -247,61 +297,31 @@ class Supervisor:
         )  # they may be in the kernel, or not ours to kill
         return pause_s
 
-    def publish_start(self) -> None:
-        """Put the start record in place; with no room for it the job goes on and we try again."""
+    def record_start(self) -> None:
+        """Write that the process runs; with no room for it the job goes on and we try again."""
         try:
-            self.publish(b".start", self.unwritten)
+            self.supervisor.write(lines.STARTED, self.name, self.unwritten)
         except OSError as error:
             if not is_disk_trouble(error):
                 raise
             return
         self.unwritten = b""
 
-    def record_exit(
-        self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = ""
-    ) -> None:
-        """Put the exit record in place, however long a full disk takes to have room for it."""
-        record = _lines(
-            exit_code=exit_code,
-            signal=signo,
-            launch_errno=launch_errno,
-            stopped=int(self.stopped),
-            ended_at=time.time_ns(),
-            max_rss_kib=self.max_rss_kib,
-            user_us=int(self.user_s * 1_000_000),
-            system_us=int(self.system_s * 1_000_000),
-            message=message,
-        )
+    def record_end(self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = "") -> None:
+        """Write how the run ended, however long a full disk takes to have room for it, and tell the scheduler."""
+        rest = b"%d %d %d %d %d %d %d %d %b" % (
+            exit_code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
+            int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(message),
+        )  # fmt: skip
         while True:
             try:
-                return self.publish(b".exit", record)
+                self.supervisor.write(lines.ENDED, self.name, rest)
+                break
             except OSError as error:
                 if not is_disk_trouble(error):
                     raise
             time.sleep(_RETRY_S)
-
-    def publish(self, suffix: bytes, record: bytes) -> None:
-        """Rename a record into place, whole; what stands in its way is moved aside."""
-        place = self.record_path + suffix
-        folder, name = os.path.split(place)
-        staged = folder + b"/." + name
-        for left in reversed(range(_TRIES)):
-            try:
-                with open(_private(staged), "wb") as file:
-                    file.write(record)
-                os.rename(staged, place)
-                return
-            except FileNotFoundError:
-                if not spawning.make_folder(folder, self.home):
-                    return  # the state directory is gone, and with it whoever wanted to know
-                if not left:
-                    raise
-            except OSError as error:
-                _move_aside(staged)
-                if not left or error.errno not in _IN_THE_WAY:
-                    raise
-                if os.path.isdir(place):
-                    _move_aside(place)
+        self.supervisor.say()
 
 
 def is_disk_trouble(error: BaseException) -> bool:
@@ -315,26 +335,6 @@ def serves_all(pid: int, home: bytes) -> bool:
     if processes.name(pid) == NAME and words[-1:] == [home]:
         return True
     return words[-3:-1] == BACKGROUND_WORDS and os.path.realpath(words[-1]) == os.path.realpath(home)
-
-
-def _lines(**fields: int | str) -> bytes:
-    text = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
-    return text.encode(errors="surrogateescape")
-
-
-def _move_aside(path: bytes) -> None:
-    """Remove a file, or give a directory another name."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        os.rename(path, os.path.dirname(path) + b"/.aside-" + os.urandom(6).hex().encode())
-
-
-def _private(path: bytes) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags, 0o600)
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -211,5 +211,5 @@ def run(row: Row) -> Run:
     return Run(
         row["run_id"], row["job_id"], row["attempt"], row["rank"], row["cluster_id"], row["vnode_id"], row["node_id"],
         holding(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],
-        row["stop_reason"],
+        row["stop_reason"], row["supervisor"],
     )  # fmt: skip

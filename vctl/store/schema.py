@@ -304,6 +304,12 @@ WHEN old.parent_cluster_id <> new.parent_cluster_id OR old.priority <> new.prior
 END;
 """,
     ),
+    (
+        "0007_supervisors",
+        """
+ALTER TABLE runs ADD COLUMN supervisor INTEGER;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

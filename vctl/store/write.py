@@ -34,7 +34,7 @@ VNODE_COLUMNS = (
 )
 _RUN = (
     "INSERT INTO runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts,"
-    " instances, cores, assigned_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " instances, cores, assigned_at, supervisor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -99,7 +99,7 @@ def _run_row(run: Run, at: int) -> tuple[object, ...]:
     amounts, instances, cores = rows.holding_columns(run.holding)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
-        run.state, amounts, instances, cores, at,
+        run.state, amounts, instances, cores, at, run.supervisor,
     )  # fmt: skip
 
 
@@ -123,6 +123,11 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
 
 def _runs_started(db: sqlite3.Connection, started: Sequence[ch.RunStarted]) -> None:
     db.executemany(_RUN, [_run_row(one.run, one.at) for one in started])
+
+
+def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -> None:
+    columns = [(one.supervisor, one.run_id) for one in assigned]
+    db.executemany("UPDATE runs SET supervisor = ? WHERE run_id = ? AND supervisor IS NULL", columns)
 
 
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
@@ -212,6 +217,7 @@ def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) ->
 _WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ch.JobStarted: _jobs_started,
     ch.RunStarted: _runs_started,
+    ch.RunAssigned: _runs_assigned,
     ch.RunSeen: _runs_seen,
     ch.RunStopping: _runs_stopping,
     ch.RunEnded: _runs_ended,

@@ -1,0 +1,241 @@
+"""Record files: whatever a kill or a full disk leaves of one, no run starts twice and no end is made up."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import eventually, is_gone
+from tests.specification import spec
+from vctl.runtime import lines, processes, supervisors
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState
+from vctl.runtime.records import RecordFile
+
+pytestmark = spec("16.local")
+
+
+def quiet(ground, path):
+    """The scheduler goes, and with it whoever has the file."""
+    ground.runtime.close()
+    eventually(lambda: RecordFile(str(path), int(path.name)).holder() is None)
+
+
+def test_a_kill_at_every_byte_of_a_record(ground):
+    """A run whose T is whole is never started again; one without is started once; only a whole E is an end."""
+    tally = ground.home / "tally"
+    words = ("/bin/sh", "-c", f"echo x >> {tally}; exit 3")
+    ground.launch("a", *words)
+    assert ground.ended("a").exit_code == 3
+    path = ground.record("a")
+    quiet(ground, path)
+    whole = path.read_bytes()
+    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
+    assert [one[:1] for one in whole.splitlines()] == [b"H", b"T", b"S", b"E"]
+    header, taken, _, ended = (at + 1 for at in ends)
+    before, other = 1, LocalRuntime(ground.home)
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        other = LocalRuntime(ground.home)
+        starts = header <= size < taken
+        if starts and size not in (header, header + 1, (header + taken) // 2, taken - 1):
+            continue  # the same for all of them, and each takes a process
+        other.launch(ground.request("a", *words))
+        wanted = RunState.EXITED if starts or size == ended else RunState.LOST
+        eventually(lambda other=other, wanted=wanted: other.observe("a").state is wanted, f"{size}")
+        before += starts
+        assert tally.read_text().count("x") == before, size
+        other.close()
+        if starts:
+            quiet(ground, path)
+            assert RecordFile(str(path), int(path.name)).read() == {"a"}, "the torn line hides no other"
+    assert before == 5
+
+
+def test_supervisors_that_are_killed_at_any_moment(ground):
+    """Each run starts at most once, and is over or lost; one that was not taken is taken by another process."""
+    tally, chance = ground.home / "tally", random.Random(5)
+    names = [f"r{n}" for n in range(60)]
+    for n, name in enumerate(names):
+        ground.launch(name, "/bin/sh", "-c", f"echo {name} >> {tally}; sleep 0.0{n % 7}")
+        time.sleep(chance.uniform(0, 0.02))
+        for one in processes.all_processes():
+            if processes.name(one.pid) == b"vctl-supervisor" and chance.random() < 0.3:
+                if processes.command(one.pid)[-1:] == [os.fsencode(ground.home)]:
+                    os.kill(one.pid, signal.SIGKILL)
+    over = (RunState.EXITED, RunState.LOST)
+    eventually(
+        lambda: (
+            (ground.runtime.changes() and False)
+            or all(ground.runtime.observe(name).state in over for name in names)
+        )
+    )
+    ran = Counter(tally.read_text().split())
+    assert set(ran.values()) <= {1}
+    for name in names:
+        seen = ground.runtime.observe(name)
+        killed = seen.exit is not None and seen.exit.signal == signal.SIGKILL  # between fork and exec
+        assert ran[name] == 1 or killed or seen.state is RunState.LOST, (name, seen)
+        ground.runtime.clear_lost(name)
+
+
+def test_a_file_is_removed_when_nobody_needs_it(ground, monkeypatch):
+    """Each number has so many runs, then another one; a file stays until all its ends are in the tables."""
+    monkeypatch.setattr(supervisors, "MOST_RUNS", 3)
+    names = [f"r{n}" for n in range(7)]
+    for name in names:
+        ground.launch(name, "true")
+        ground.ended(name)
+    files = [ground.record(name) for name in names]
+    assert len(set(files)) == 3
+    live: dict[str, int | None] = {name: ground.number(name) for name in names}
+    eventually(lambda: RecordFile(str(files[0]), ground.number("r0")).holder() is None)
+    ground.runtime.settle(live)
+    assert all(path.exists() for path in files)
+    for name in names[:3]:
+        ground.runtime.forget(name)
+        del live[name]
+    ground.runtime.settle(live)
+    assert not files[0].exists()
+    assert all(path.exists() for path in files[3:])
+
+
+def test_a_number_that_was_handed_out_for_nothing_is_used(ground):
+    """As after a commit that failed."""
+    first, second = ground.runtime.assign(), ground.runtime.assign()
+    assert first != second
+    ground.runtime.settle({"elsewhere": first})
+    assert ground.runtime.assign() == second
+
+
+def test_a_run_is_not_started_where_its_records_are_gone(ground):
+    ground.number("a")
+    ground.record("a").unlink()
+    other = LocalRuntime(ground.home)
+    other.launch(ground.request("a", "true"))
+    assert other.observe("a").state is RunState.LOST
+    other.close()
+
+
+def test_a_run_of_another_boot_is_not_started(ground):
+    """A power cut may have swallowed that it was taken."""
+    number = ground.number("a")
+    ground.record("a").write_bytes(lines.line(b"H", b"%d" % number, b"another"))
+    other = LocalRuntime(ground.home)
+    other.launch(ground.request("a", "true"))
+    assert other.observe("a").state is RunState.LOST
+    other.close()
+
+
+def test_a_short_write_is_seen_and_the_next_line_is_whole(tmp_path):
+    path = tmp_path / "7"
+    path.write_bytes(lines.line(b"H", b"7", b"here") + b"T r1 1 1 he")
+    writer = lines.Writer(os.fsencode(path))
+    assert writer.runs == set()
+    assert writer.take(b"r1", lines.line(b"T", b"r1", b"1 1 here"))
+    assert not writer.take(b"r1", lines.line(b"T", b"r1", b"1 1 here"))
+    held = RecordFile(str(path), 7)
+    assert held.read() == {"r1"}
+    assert held.boot == "here"
+    assert "no record" in held.problem
+    assert path.stat().st_blocks * 512 >= 4096 * 8  # room for the end of what was taken
+    writer.close()
+
+
+# ---- runs of the version before ----
+
+OLD = """
+import fcntl, os, subprocess, sys, time
+home, run = sys.argv[1:]
+open("/proc/self/comm", "w").write("vctl-supervisor")
+def lines(**fields): return "".join(f"{name}={value}\\n" for name, value in fields.items())
+def started(pid): return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
+os.makedirs(f"{home}/runs/{run}")
+os.makedirs(f"{home}/exits", exist_ok=True)
+lock = open(f"{home}/runs/{run}/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write(f"{os.getpid()} {started(os.getpid())}\\n")
+lock.flush()
+child = subprocess.Popen(["sh", "-c", "read line; exit 6"], stdin=subprocess.PIPE, start_new_session=True)
+open(f"{home}/exits/{run}.start", "w").write(lines(
+    pid=child.pid, pid_started=started(child.pid), supervisor=os.getpid(), supervisor_started=started(os.getpid()),
+    boot_id=open("/proc/sys/kernel/random/boot_id").read().strip(), started_at=time.time_ns()))
+print("runs", flush=True)
+sys.stdin.readline()
+child.stdin.close()
+code = child.wait()
+open(f"{home}/exits/.{run}", "w").write(lines(exit_code=code, signal=0, launch_errno=0, stopped=0,
+    ended_at=time.time_ns(), max_rss_kib=1, user_us=1, system_us=1, message=""))
+os.rename(f"{home}/exits/.{run}", f"{home}/exits/{run}.exit")
+"""
+"""A supervisor as the version before left it: what it writes, and in which order."""
+
+
+@pytest.fixture
+def old(tmp_path):
+    home = tmp_path / "old"
+    process = subprocess.Popen(
+        [sys.executable, "-c", OLD, str(home), "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline() == "runs\n"
+        yield home, process
+        process.kill()
+
+
+def test_a_run_of_the_version_before_is_adopted(old):
+    """Spec 17: an upgrade loses no running job."""
+    home, process = old
+    runtime = LocalRuntime(home)
+    runtime.prepare()
+    seen = runtime.observe("a")
+    assert seen.state is RunState.RUNNING
+    assert runtime.known_runs() == ["a"]
+    process.stdin.write("end\n")
+    process.stdin.flush()
+    eventually(lambda: "a" in runtime.changes())
+    eventually(lambda: runtime.observe("a").state is RunState.EXITED)
+    assert runtime.observe("a").exit.exit_code == 6
+    runtime.forget("a")
+    assert runtime.known_runs() == []
+    assert runtime.observe("a").state is RunState.NEVER_STARTED
+    runtime.close()
+
+
+def test_a_run_of_the_version_before_whose_supervisor_is_killed_is_lost(old):
+    home, process = old
+    runtime = LocalRuntime(home)
+    start = runtime.observe("a").start
+    process.kill()
+    eventually(lambda: runtime.observe("a").state is RunState.LOST)
+    eventually(lambda: runtime.clear_lost("a") == () and is_gone(start.pid))
+    runtime.close()
+
+
+def test_what_the_version_before_has_not_started_is_started_by_one_of_both(tmp_path):
+    """Its supervisors take a run by a directory of its name; who comes second gives up."""
+    (tmp_path / "runs").mkdir()
+    runtime = LocalRuntime(tmp_path)
+    assert runtime.adopt("a")
+    assert runtime.adopt("a"), "a scheduler that was killed after it tries again"
+    staged = tmp_path / "runs" / ".1"
+    staged.mkdir()
+    (staged / "lock").touch()
+    with pytest.raises(OSError, match="not empty"):
+        os.rename(staged, tmp_path / "runs" / "a")
+    assert runtime.observe("a").state is RunState.NEVER_STARTED
+    os.rename(staged, tmp_path / "runs" / "b")
+    assert not runtime.adopt("b")
+    with Path(tmp_path / "runs" / "b" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert runtime.observe("b").state in (RunState.STARTING, RunState.LOST)
+    runtime.close()

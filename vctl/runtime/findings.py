@@ -1,0 +1,210 @@
+"""What is known of runs on this machine: what supervisors say on their lines, and what files tell of all others.
+
+A file is read when a run is looked for, and watched while its supervisor has no line to this process.
+"""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vctl.runtime.old_records import OldRecords
+from vctl.runtime.protocol import ExitRecord, StartRecord
+from vctl.runtime.records import Entry, RecordFile, Records
+from vctl.runtime.supervisors import Supervisors
+from vctl.runtime.watch import MODIFY, MOVED_TO, OVERFLOW, Watch
+
+_SCAN_S = 0.02
+
+
+@dataclass(slots=True)
+class Found:
+    """What the records say of a run. `held`: a process has its lock; `proved`: its supervisor said that it is over."""
+
+    supervisor: tuple[int, int] | None = None
+    start: StartRecord | None = None
+    exit: ExitRecord | None = None
+    held: bool = False
+    problem: str = ""
+    proved: bool = False
+    open_below: str = ""  # a file that the supervisor has open lies, or lay, under this path
+
+
+class Findings:
+    """The records of all runs below one state directory."""
+
+    def __init__(self, home: Path, boot: str) -> None:
+        self.records = Records(home)
+        self.records.create()
+        old = OldRecords(home)
+        self.old = old if old.runs.is_dir() else None
+        self.supervisors = Supervisors(self.records, boot, self._watch_file)
+        self.poll = self.supervisors.poll
+        self.of: dict[str, RecordFile] = {}  # where runs are recorded
+        self.lock = threading.RLock()
+        self._watch: Watch | None = None
+        self._watched: dict[Path, RecordFile] = {}
+        self._scanned = float("-inf")
+
+    def watch(self) -> None:
+        """Begin to watch files."""
+        if self._watch is None:
+            self._watch = Watch()
+            self.poll.register(self._watch.fileno(), select.EPOLLIN)
+        if self.old is not None and self.old.exits.is_dir():
+            self._watch.add(self.old.exits, MOVED_TO)
+
+    def close(self) -> None:
+        """Let go of all descriptors but the one that is waited on."""
+        self.supervisors.close()
+        if self._watch is not None:
+            self.poll.unregister(self._watch.fileno())
+            self._watch.close()
+        self._watch = None
+        self._watched.clear()
+
+    def hear(self) -> None:
+        """Take in what supervisors said, and what changed in watched files."""
+        ready = self.poll.poll(0)
+        if not ready:
+            return
+        if self._watch is not None and any(fd == self._watch.fileno() for fd, _ in ready):
+            for change in self._watch.read():
+                if change.mask & OVERFLOW or change.path is None:
+                    for file in self._watched.values():
+                        self.supervisors.news |= file.read()
+                elif (known := self._watched.get(change.path)) is not None:
+                    self.supervisors.news |= known.read()
+                elif self.old is not None and change.path == self.old.exits:
+                    self.supervisors.news.add(change.name.rpartition(".")[0])
+        self.supervisors.hear(ready)
+
+    def _watch_file(self, file: RecordFile) -> None:
+        path = Path(file.path)
+        if self._watch is not None and path not in self._watched:
+            try:
+                self._watch.add(path, MODIFY)
+            except OSError:
+                return  # gone, or there are too many watches: the sweep looks
+            self._watched[path] = file
+
+    def find(self, run_id: str) -> Found | None:
+        """All that is known of a run; None when nobody has taken it."""
+        file = self.of.get(run_id)
+        entry = None if file is None else file.runs.get(run_id)
+        if file is None or entry is None or not entry.heard:
+            self.hear()
+            if entry is None:
+                self.supervisors.tend()
+            file, entry = self._lookup(run_id, file)
+        if file is not None and entry is not None:
+            return self._found(run_id, file, entry)
+        if self.old is None or not self.old.started(run_id):
+            return None
+        problems: list[str] = []
+        ended = self.old.read(self.old.exit_record, run_id, problems)
+        held = self.old.lock_is_held(run_id)
+        start = self.old.read(self.old.start_record, run_id, problems)
+        if not held and ended is None and not problems:
+            # It may have been written between the first look and the lock.
+            ended = self.old.read(self.old.exit_record, run_id, problems)
+        supervisor = self.old.supervisor(run_id, held=held)
+        if supervisor is None and start is not None:
+            supervisor = start.supervisor, start.supervisor_started
+        place = os.path.dirname(self.old.lock_path(run_id)) + "/"
+        return Found(supervisor, start, ended, held, "; ".join(problems), open_below=place)
+
+    def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
+        """The file that tells of a run and what it tells, with what is new in it."""
+        if file is None:
+            self._scan()
+            file = self.of.get(run_id)
+        if file is None:
+            return None, None
+        seat = self.supervisors.seats.get(file.number)
+        if seat is None or seat.line is None:
+            file.read()
+        return file, file.runs.get(run_id)
+
+    def _found(self, run_id: str, file: RecordFile, entry: Entry) -> Found:
+        if entry.heard:
+            return Found(entry.supervisor, entry.start, entry.exit, proved=True)
+        seat = self.supervisors.seats.get(file.number)
+        held, last = False, file.last == run_id
+        if last and seat is not None and seat.line is not None and seat.run == run_id:
+            held = True  # else the line would have ended
+        elif last and (holder := file.holder()) is not None:
+            held = holder == entry.supervisor[0] or holder <= 0
+        if not held:
+            file.read()  # it may have been written between the first look and the lock
+        return Found(
+            entry.supervisor,
+            entry.start,
+            entry.exit,
+            held,
+            file.problem,
+            open_below=file.path if last else "",
+        )
+
+    def _scan(self) -> None:
+        """Look for record files that are not known, and learn whose they are; not too often."""
+        if time.monotonic() - self._scanned < _SCAN_S:
+            return
+        for file in self.records.scan():
+            if file.holder() is not None:  # of a supervisor to which somebody else has the line, if anybody
+                self._watch_file(file)
+        for number, file in self.records.files.items():
+            seat = self.supervisors.seats.get(number)
+            if seat is None or seat.line is None:
+                file.read()
+        for file in self.records.files.values():
+            for run_id in file.runs:
+                self.of.setdefault(run_id, file)
+        self._scanned = time.monotonic()
+
+    def known_runs(self) -> list[str]:
+        """Runs that may have processes: those without an end, and of those with one the last of each locked file."""
+        with self.lock:
+            self._scanned = float("-inf")
+            self._scan()
+            found = set() if self.old is None else set(self.old.run_ids())
+            for file in self.records.files.values():
+                file.read()
+                found |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
+                if file.last in file.runs and file.holder() is not None:
+                    found.add(file.last)
+                for run_id in file.runs:
+                    self.of.setdefault(run_id, file)
+        return sorted(found)
+
+    def drop_ended(self) -> None:
+        """Forget how runs have ended: the tables are not those for which they did."""
+        with self.lock:
+            self.records.scan()
+            for file in self.records.files.values():
+                for run_id in [one for one, entry in file.runs.items() if entry.exit is not None]:
+                    del file.runs[run_id]
+        self.settle({})
+
+    def settle(self, live: Mapping[str, int | None]) -> None:
+        """Remove what is kept for no live run: files that nobody writes, requests that nobody reads."""
+        with self.lock:
+            numbers = {number for number in live.values() if number is not None}
+            self.supervisors.settle(numbers)
+            for number, file in list(self.records.files.items()):
+                for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
+                    del file.runs[run_id]
+                    self.of.pop(run_id, None)
+                if number in numbers or number in self.supervisors.seats or file.runs:
+                    continue
+                if file.holder() is None:
+                    self._unwatch(file)
+                    self.supervisors.left.discard(number)
+                    self.records.remove(number)
+
+    def _unwatch(self, file: RecordFile) -> None:
+        if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:
+            self._watch.remove(Path(file.path))

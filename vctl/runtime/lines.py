@@ -1,0 +1,118 @@
+"""The lines of a record file, ``records/<number>``: what one supervisor says of the runs that it carries out.
+
+    H <number> <boot>                                the scheduler has made the file
+    T <run> <supervisor> <its start> <boot>          it takes the run: from now on nobody else starts it
+    S <run> <pid> <its start> <epoch ns>             the main process runs
+    E <run> <code> <signal> <errno> <stopped> <epoch ns> <max rss KiB> <user us> <system us> <message>
+
+A line ends in a checksum and a newline, and counts if both are there. Who writes after a line that was cut short begins
+with a newline. The same lines travel to the scheduler on the supervisor's line to it.
+
+Stand-alone, like processes.py: written by supervisors, read by schedulers. Imports only built-in modules.
+"""
+
+import errno
+import fcntl
+import os
+import zlib
+
+MYPY = False
+if MYPY or __package__:
+    from vctl.runtime import logfile
+else:
+    import logfile
+
+HEADER, TAKEN, STARTED, ENDED = b"H", b"T", b"S", b"E"
+_MOST_MESSAGE = 2000
+_LEAST_ROOM, _ROOM = 8192, 32768  # for several runs: the end of one that was taken always has room
+NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def line(kind: bytes, run: bytes, rest: bytes) -> bytes:
+    """A whole line."""
+    body = b"%b %b %b" % (kind, run, rest)
+    return b"%b %08x\n" % (body, zlib.crc32(body))
+
+
+def parsed(whole: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Kind, run and the rest of a line without its newline; None when it is none."""
+    body, _, check = whole.rpartition(b" ")
+    try:
+        if len(check) != 8 or int(check, 16) != zlib.crc32(body):
+            return None
+        kind, run, rest = body.split(b" ", 2)
+    except ValueError:
+        return None
+    return kind, run, rest
+
+
+def message(text: str) -> bytes:
+    """A message as the last word of a line."""
+    return text.replace("\n", " ").encode(errors="surrogateescape")[:_MOST_MESSAGE]
+
+
+class Busy(Exception):
+    """Another process has the record file."""
+
+
+class Writer:
+    """The record file of this process, held locked while the process lives.
+
+    The lock belongs to the process, not to the open file: what it starts does not have it, and the kernel names the
+    holder to whoever asks. The process must not open the file a second time.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        """Lock the file and learn what was taken in it. Raises Busy, FileNotFoundError."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self.fd = os.open(path, flags)
+        self.room = 0
+        try:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self.fd)
+            raise Busy from error
+        text = self._read()
+        self.torn = bool(text) and not text.endswith(b"\n")
+        found = (parsed(one) for one in text.split(b"\n")[:-1])
+        self.runs = {one[1] for one in found if one is not None and one[0] == TAKEN}
+
+    def _read(self) -> bytes:
+        parts = []
+        while part := os.read(self.fd, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+
+    def take(self, run: bytes, whole: bytes) -> bool:
+        """Write that a run is taken; False when it was taken before. Raises OSError when there is no room for it."""
+        if run in self.runs:
+            return False
+        self.make_room()
+        self.write(whole)
+        self.runs.add(run)
+        return True
+
+    def make_room(self) -> None:
+        """Have the disk keep room for what will be written until the end of the run."""
+        if self.room >= _LEAST_ROOM:
+            return
+        try:
+            logfile.allocate(self.fd, os.fstat(self.fd).st_size, _ROOM)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        self.room = _ROOM
+
+    def write(self, whole: bytes) -> None:
+        """Append a line. Raises OSError when it was not written whole."""
+        data = b"\n" + whole if self.torn else whole
+        written = os.write(self.fd, data)
+        self.room -= written
+        self.torn = written != len(data)
+        if self.torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Give the file up."""
+        os.close(self.fd)

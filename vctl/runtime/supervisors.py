@@ -1,0 +1,317 @@
+"""The supervisors that a scheduler has, by their numbers: which are free, what they were given, what they say.
+
+A number is a record file. A run that was assigned to a number is started by whichever process has that file locked, and
+only if the file does not say that it was taken; so a request can be given to one process after another without ever
+starting twice. A process that does not take a request is replaced here, never by giving the run another number.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from vctl.runtime import processes
+from vctl.runtime.forkserver import ForkServer
+from vctl.runtime.protocol import RuntimeUnavailable
+from vctl.runtime.records import RecordFile, Records
+from vctl.runtime.supervisor import PREFIX_BYTES
+
+MOST_RUNS = 1000
+"""Of one number: then its file is removed as soon as nobody needs it."""
+ANSWER_S = 2.0
+"""Who has not taken a request by then is suspended, or as good as dead."""
+_LONGEST_ANSWER_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = (
+    0.02,
+    30.0,
+)  # between processes of one number that end without taking a request
+_REST_S = 1.0  # supervisors that nobody needed for so long may go
+_SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
+_CHUNK_BYTES = 1 << 16
+
+
+class Seat:
+    """One number: its file, the process that has it now as far as we have a line to it, and its run."""
+
+    __slots__ = (
+        "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "run", "runs", "since", "tries",
+    )  # fmt: skip
+
+    def __init__(self, file: RecordFile) -> None:
+        self.file = file
+        self.line: socket.socket | None = None
+        self.outbox = b""
+        self.rest = b""
+        self.pid = 0
+        self.run = ""  # given to it and not known to be over
+        self.request = b""  # until it is known to be taken
+        self.since = 0.0
+        self.due: float | None = None  # when to fork another process
+        self.answer_s = ANSWER_S
+        self.tries = 0
+        self.runs = 0
+
+
+class Supervisors:
+    """All of one scheduler."""
+
+    def __init__(self, records: Records, boot: str, watch: Callable[[RecordFile], None]) -> None:
+        """``watch`` is told of files that nobody reports on by a line."""
+        self.records, self.boot = records, boot
+        self.watch = watch
+        self.server: ForkServer | None = None
+        self.poll = select.epoll()
+        self.seats: dict[int, Seat] = {}
+        self.by_fd: dict[int, Seat] = {}
+        self.untaken: dict[int, Seat] = {}
+        self.idle: list[Seat] = []  # the one that was busy last at the end: its pages are warm
+        self.left: set[int] = set()  # numbers that get no more runs
+        self.news: set[str] = set()  # runs of which something was heard
+        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
+        self.least_idle = 0
+        self.next_look: float | None = None
+        self.most_lines = max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES)
+
+    # ---- giving ----
+
+    def assign(self) -> int:
+        """A number for a run: of one that has nothing to do, else a new one."""
+        if self.idle:
+            seat = self.idle.pop()
+            self.least_idle = min(self.least_idle, len(self.idle))
+        else:
+            seat = self._seat(self.records.add(self.boot))
+        return seat.file.number
+
+    def give(self, number: int, run_id: str, request: bytes) -> bool:
+        """Have a run started by whoever has the number; False when its file cannot tell whether it was started."""
+        if (seat := self.seats.get(number)) is None:
+            if (file := self.records.file(number)) is None:
+                return False
+            file.read()
+            if file.boot != self.boot:
+                return False
+            seat = self._seat(file)
+        if run_id in seat.file.runs:
+            self.watch(seat.file)
+        if run_id in seat.file.runs or (seat.run == run_id and seat.request):
+            return True
+        seat.run, seat.request, seat.since, seat.due = run_id, request, time.monotonic(), None
+        seat.answer_s, seat.tries = ANSWER_S, 0
+        self.untaken[number] = seat
+        if seat.line is None:
+            self._fork(seat)
+        else:
+            self._send(seat)
+        return True
+
+    def _seat(self, file: RecordFile) -> Seat:
+        seat = self.seats[file.number] = Seat(file)
+        return seat
+
+    def _fork(self, seat: Seat) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0)
+        with theirs:
+            if not self.live_server().fork(seat.file.number, theirs) and not self._replace_server().fork(
+                seat.file.number, theirs
+            ):
+                ours.close()
+                raise RuntimeUnavailable("the launcher dies as soon as it is started", fix="see launcher.log")
+        seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
+        seat.tries += 1
+        self.by_fd[ours.fileno()] = seat
+        self.poll.register(ours, select.EPOLLIN)
+        self._send(seat)
+
+    def _send(self, seat: Seat) -> None:
+        seat.outbox += len(seat.request).to_bytes(PREFIX_BYTES, "little") + seat.request
+        self._flush(seat)
+        if seat.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(seat.pid, signal.SIGCONT)  # somebody may have suspended it
+
+    def _flush(self, seat: Seat) -> None:
+        assert seat.line is not None
+        try:
+            seat.outbox = seat.outbox[seat.line.send(seat.outbox, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it was killed: listening to it tells
+        events = select.EPOLLIN | (select.EPOLLOUT if seat.outbox else 0)
+        self.poll.modify(seat.line, events)
+        if not seat.outbox and len(self.by_fd) > self.most_lines:
+            self._hang_up(seat)  # it carries this one out and ends; its file tells
+            self.watch(seat.file)
+
+    def live_server(self) -> ForkServer:
+        """The launcher; started anew when it is dead."""
+        if self.server is None or self.server.is_dead():
+            return self._replace_server()
+        return self.server
+
+    def _replace_server(self) -> ForkServer:
+        failed, self.server = self.server, None
+        if failed is not None:
+            failed.abandon()
+        self.server = ForkServer(self.records.home)
+        return self.server
+
+    # ---- hearing ----
+
+    def hear(self, ready: list[tuple[int, int]]) -> None:
+        """Take in what supervisors said."""
+        for fd, events in ready:
+            if (seat := self.by_fd.get(fd)) is None:
+                continue
+            if events & select.EPOLLOUT:
+                self._flush(seat)
+            if events & ~select.EPOLLOUT and seat.line is not None:
+                self._listen(seat)
+
+    def _listen(self, seat: Seat) -> None:
+        assert seat.line is not None
+        try:
+            data = seat.line.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._hang_up(seat)
+            self._gone(seat)
+            return
+        told, seat.rest = seat.file.feed(seat.rest + data, heard=True)
+        self.news |= told
+        self.look(seat)
+
+    def look(self, seat: Seat) -> None:
+        """Follow what is known of the run that a number was given."""
+        entry = seat.file.runs.get(seat.run)
+        if entry is None:
+            return
+        seat.pid = entry.supervisor[0]
+        if seat.request:
+            seat.request = b""
+            self.untaken.pop(seat.file.number, None)
+        if entry.exit is None or not entry.heard:
+            return
+        seat.run = ""
+        seat.runs += 1
+        if seat.runs < MOST_RUNS and seat.line is not None:
+            self.idle.append(seat)
+        else:
+            self.leave(seat)
+
+    def _gone(self, seat: Seat) -> None:
+        """The process of a number has ended, or was never forked: another one gets a request that it did not take."""
+        if not seat.run:
+            self.leave(seat)
+            return
+        seat.file.read()
+        self.news.add(seat.run)
+        self.watch(seat.file)  # another process may have taken it
+        self.look(seat)
+        if seat.request:
+            seat.due = time.monotonic() + min(
+                _LONGEST_PAUSE_S, 0 if seat.tries < 2 else _FIRST_PAUSE_S * 2**seat.tries
+            )
+        else:
+            self.leave(seat)
+
+    def _hang_up(self, seat: Seat) -> None:
+        if seat.line is not None:
+            self.by_fd.pop(seat.line.fileno(), None)
+            self.poll.unregister(seat.line)
+            seat.line.close()
+            seat.line = None
+
+    def leave(self, seat: Seat) -> None:
+        """Give no more runs to a number; its process ends when it has nothing to do."""
+        self._hang_up(seat)
+        self.seats.pop(seat.file.number, None)
+        self.untaken.pop(seat.file.number, None)
+        if seat in self.idle:
+            self.idle.remove(seat)
+        self.left.add(seat.file.number)
+
+    # ---- looking after them ----
+
+    def tend(self) -> None:
+        """Replace who does not take what it was given; let those go that nobody needs."""
+        now = time.monotonic()
+        for seat in list(self.untaken.values()):
+            if seat.due is not None:
+                if seat.due <= now:
+                    seat.since = now
+                    self._fork(seat)
+            elif now - seat.since > seat.answer_s:
+                self._insist(seat)
+        self._trim(now)
+
+    def _insist(self, seat: Seat) -> None:
+        """Nobody has taken a request: it was taken unheard, or its process, or the launcher, is suspended or slow."""
+        seat.file.read()
+        self.look(seat)
+        if not seat.request:
+            self.news.add(seat.run)
+            return
+        seat.since, seat.answer_s = time.monotonic(), min(2 * seat.answer_s, _LONGEST_ANSWER_S)
+        if (holder := seat.file.holder()) is None:
+            self._hang_up(seat)
+            self._replace_server()
+            self._fork(seat)
+        elif getattr(processes.process(holder), "state", "X") in "Tt":
+            seat.file.read()
+            if (
+                seat.run not in seat.file.runs
+            ):  # a suspended process starts nothing between this look and its end
+                processes.send(holder, signal.SIGKILL)
+            else:
+                processes.send(holder, signal.SIGCONT)
+
+    def _trim(self, now: float) -> None:
+        """End idle supervisors that were not needed lately."""
+        if len(self.idle) <= self.most_idle:
+            self.next_look = None
+        elif self.next_look is None or now >= self.next_look:
+            if self.next_look is not None:
+                for seat in self.idle[: max(0, self.least_idle - self.most_idle)]:  # those idle for longest
+                    self.leave(seat)
+            self.next_look, self.least_idle = now + _REST_S, len(self.idle)
+
+    def settle(self, assigned: set[int]) -> None:
+        """Free the numbers that were handed out for runs that did not come about."""
+        for number, seat in list(self.seats.items()):
+            if not seat.run and number not in assigned and seat not in self.idle:
+                self.idle.append(seat)
+
+    def leave_idle(self) -> None:
+        """Their files are gone."""
+        for seat in list(self.idle):
+            self.leave(seat)
+
+    def due_s(self, rest_s: float) -> float:
+        """When to tend next."""
+        due = [rest_s]
+        now = time.monotonic()
+        due += [max(0.0, (seat.due or seat.since + seat.answer_s) - now) for seat in self.untaken.values()]
+        if self.next_look is not None:
+            due.append(max(0.0, self.next_look - now))
+        return min(due)
+
+    def close(self) -> None:
+        """Let go of all; those that have a run carry it out and end."""
+        for seat in list(self.by_fd.values()):
+            self._hang_up(seat)
+        if self.server is not None:
+            self.server.close()
+        self.server = None
+        self.seats.clear()
+        self.untaken.clear()
+        self.idle.clear()
