@@ -32,6 +32,7 @@ SAMPLES: list[ch.Change] = [
         (VNode("p##j/0", "p##j", "n", "n", "flexible", HOLDING, {"zone": "ü"}),),
     ),
     ch.RunStarted(6, RUN_OF),
+    ch.RunAssigned("1.1.0.x", 7),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),
     ch.RunEnded(9, "1.1.0.aa", None, "lost", ch.Process(7, 8, "boot", 9)),
