@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group, VNode
@@ -11,6 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Holding
 
+POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 NAMES = {"c": "CPU", "g": "GPU", "m": "memory"}
 
 
@@ -91,3 +93,16 @@ def spec(
         replica_sets=whole or {},
         flexible=flexible is not None,
     )
+
+
+def random_groups(pick: random.Random, count: int, bundle: Callable[[random.Random], str]) -> list[str]:
+    """So many bundles in groups of random sizes; in half of the groups all are alike."""
+    groups = []
+    while count:
+        size = pick.randint(1, count)
+        count -= size
+        bundles = [bundle(pick) for _ in range(size)]
+        if pick.random() < 0.5:
+            bundles = [bundles[0]] * size
+        groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
+    return groups

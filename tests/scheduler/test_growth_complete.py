@@ -8,7 +8,6 @@ import random
 import pytest
 
 from tests.scheduler import brute, brute_growth, ground
-from tests.scheduler.test_placement_complete import POLICIES
 from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core import labels as lb
@@ -105,14 +104,7 @@ HALF = SCALE // 2
 
 
 def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[str, int]]:
-    groups, left = [], pick.choice([0, 0, 1, 1, 2, 3])
-    while left:
-        size = pick.randint(1, left)
-        left -= size
-        bundles = [random_bundle(pick) for _ in range(size)]
-        if pick.random() < 0.5:
-            bundles = [bundles[0]] * size
-        groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
+    groups = ground.random_groups(pick, pick.choice([0, 0, 1, 1, 2, 3]), random_bundle)
     whole = {}
     if pick.random() < 0.1:
         whole = {pick.choice(sorted({n.template_id for n in world.nodes.values()})): pick.randint(1, 2)}

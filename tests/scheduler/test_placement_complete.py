@@ -13,7 +13,6 @@ from vctl.scheduler.placement import Placed, Unplaced, place
 
 pytestmark = spec("6.complete")
 
-POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 Case = tuple[Ledger, str, ClusterSpec, dict[str, int]]
 
 
@@ -21,14 +20,7 @@ def random_case(seed: int) -> Case:
     """A cluster of at most four slots, partly used, and a gang of at most four bundles."""
     pick = random.Random(seed)
     world, parent_id = random_world(pick)
-    groups, left = [], pick.choice([0, 1, 2, 3, 3, 4])
-    while left:
-        size = pick.randint(1, left)
-        left -= size
-        bundles = [random_bundle(pick) for _ in range(size)]
-        if pick.random() < 0.5:
-            bundles = [bundles[0]] * size
-        groups.append(f"{pick.choice(POLICIES)}: " + ", ".join(bundles))
+    groups = ground.random_groups(pick, pick.choice([0, 1, 2, 3, 3, 4]), random_bundle)
     whole = {}
     if parent_id == PRIMARY and pick.random() < 0.2:
         whole = {pick.choice(sorted({node.template_id for node in world.nodes.values()})): pick.randint(1, 2)}

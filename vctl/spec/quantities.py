@@ -6,7 +6,7 @@ Nothing is rounded behind the user's back and no float is ever compared. Also th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from decimal import Decimal
 
 from vctl.core.resources import (
@@ -265,19 +265,6 @@ def format_size(size: int) -> str:
     if power < 6 and round(abs(size) / 1024**power, 1) >= 1024:
         power += 1
     return f"{size / 1024**power:.1f}".removesuffix(".0") + " KMGTPE"[power] + "iB"
-
-
-def describe(amounts: Mapping[str, int]) -> str:
-    """Amounts for people, without zeros: ``CPU 2, GPU 0.5, memory 8GiB``; ``nothing`` when empty."""
-    words = [f"{name} {describe_amount(name, amounts[name])}" for name in sorted(amounts) if amounts[name]]
-    return ", ".join(words) or "nothing"
-
-
-def describe_amount(name: str, amount: int) -> str:
-    """One amount for people: a size for memory, a number for all else."""
-    if name in SIZES and amount % SCALE == 0:
-        return format_size(amount // SCALE)
-    return str(format_amount(amount))
 
 
 def format_duration(seconds: float) -> str:
