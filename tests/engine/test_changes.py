@@ -13,6 +13,7 @@ from tests.specification import spec
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
+from vctl.core.nodes import Node
 from vctl.core.resources import Holding
 from vctl.engine import changes as ch
 from vctl.engine.codec import decode, encode
@@ -24,6 +25,7 @@ pytestmark = spec("17.durable", "12.odd-rows")
 HOLDING = Holding({"CPU": 15000, "GPU": 10000}, {"GPU": {3: 10000}}, (0, 7))
 NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
 SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
+NODE_OF = Node("n", "4c", HOLDING, "host", {"zone": "a"}, "simulated", "ALIVE", "boot", shrunk=True)
 RUN_OF = Run("1.1.0.aa", 1, 1, 0, "p##j", "p##j/0", "n", HOLDING)
 SAMPLES: list[ch.Change] = [
     ch.JobStarted(
@@ -39,6 +41,10 @@ SAMPLES: list[ch.Change] = [
     ch.JobEnding(1, ("SUCCEEDED", None, 0, None)),
     ch.ClusterRemoved("p##j##s", (1, 2), (3,), "p##j"),
     ch.JobEnded(9, 1, "j", "a", "p##j", "end", "SUCCEEDED", None, None, 0, ch.ClusterRemoved("p##j", silent=True)),
+    ch.NodeAdded(9, NODE_OF, 3.5, '{"GPU":[]}'),
+    ch.NodeMoved(9, "n", "drain", "DRAINING", "fan", "me"),
+    ch.NodeChanged(NODE_OF, settled=True),
+    ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", 0, {"cause": "ExitCode"}),

@@ -73,11 +73,7 @@ leases.call_in leases change
 leases.end leases change
 leases.insert leases change
 nodes.beat nodes observed
-nodes.delete nodes change
-nodes.insert nodes change
-nodes.move nodes change
 nodes.remember_devices nodes observed
-nodes.set_total nodes change
 objects.drop objects change
 objects.drop promises cascade
 objects.drop task_inputs cascade
@@ -122,7 +118,6 @@ tasks.request_cancel tasks change
 upkeep.relink vnodes change
 upkeep.resize_whole vnodes change
 upkeep.set_job_nodes jobs derived
-upkeep.settled nodes change
 usage.save usage observed
 """
 

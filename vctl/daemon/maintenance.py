@@ -15,6 +15,7 @@ from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
 from vctl.daemon.mirror import Mirror
+from vctl.engine.changes import NodeChanged
 from vctl.ops.clusters import sweep_removing
 from vctl.ops.growth import settle_leases
 from vctl.ops.nodes import settle_drained
@@ -193,8 +194,7 @@ class Maintenance:
             if cluster is None or self._is_wanted(mirror, [cluster_id, *below], int(cluster.job or 0)):
                 continue
             for one in [*reversed(below), cluster_id]:
-                clusters.delete(self.store, one)
-                mirror.drop_cluster(one)
+                mirror.emit(self.store, mirror.removal_of(one))
             done = True
         return done
 
@@ -208,15 +208,12 @@ class Maintenance:
         """Draining nodes on which nothing is left are drained; what shrank is as others once its use fits."""
         done = False
         for node in self._fitting_again(mirror):
-            upkeep.settled(self.store, node.node_id)
-            mirror.ledger.put_node(replace(node, shrunk=False))
+            mirror.emit(self.store, NodeChanged(replace(node, shrunk=False), settled=True))
             self._shrunk.discard(node.node_id)
             done = True
         for node in self._emptied(mirror):
             settle_drained(self.store, node.node_id)
-            row = nodes.get(self.store, node.node_id)
-            if row is not None and row["state"] == DRAINED:
-                mirror.ledger.put_node(replace(node, state=DRAINED))
+            if mirror.follow(self.store) and mirror.ledger.nodes[node.node_id].state == DRAINED:
                 self._draining.discard(node.node_id)
                 done = True
         return done

@@ -18,9 +18,12 @@ from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import clusters, feed, jobs, leases, nodes, preemptions, queues, rows, tasks, usage
+from vctl.store import clusters, feed, jobs, leases, preemptions, queues, rows, tasks, usage
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
+
+_TREE = ("cluster", "clusters", "vnodes", "runs")
+"""Objects of entries after which the whole tree is read again."""
 
 
 class Unreadable(Exception):
@@ -103,6 +106,8 @@ class Mirror(SchedulerState):
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         try:
+            if any(event["change"] is None and event["object"] in _TREE for event in events):
+                self._reload_tree(store)
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
@@ -117,9 +122,7 @@ class Mirror(SchedulerState):
     def _take_over(self, store: Store, events: Iterable[Row]) -> None:
         touched: dict[int, None] = {}
         changed_tasks: dict[str, None] = {}
-        changed_nodes: dict[str, None] = {}
         spans: list[tuple[int, int]] = []
-        tree_changed = False
         for event in events:
             match event["object"]:
                 case "job":
@@ -129,14 +132,8 @@ class Mirror(SchedulerState):
                     spans.append((reach["first"], reach["last"]))
                 case "task":
                     changed_tasks[event["object_id"]] = None
-                case "node":
-                    changed_nodes[event["object_id"]] = None
-                case "cluster" | "clusters" | "vnodes" | "runs":
-                    tree_changed = True
-        if tree_changed:
-            self._reload_tree(store)
-        for node_id in changed_nodes:  # after the tree: what lay on a node that was removed is gone by now
-            self._reload_node(store, node_id)
+                case "node":  # its heartbeat lease
+                    self.nodes_changed.add(event["object_id"])
         for first, last in dict.fromkeys(spans):
             self._reload_span(store, first, last)
         for job_id in touched:
@@ -189,16 +186,6 @@ class Mirror(SchedulerState):
             return
         if row is not None and row["ended_at"] is None and row["stop_requested_at"] is not None:
             self.stop_task(task_id, row["grace_s"])
-
-    def _reload_node(self, store: Store, node_id: str) -> None:
-        row = nodes.get(store, node_id)
-        if row is None or row["state"] == DEAD:
-            self.lost_nodes.add(node_id)
-        if row is not None:
-            self.ledger.put_node(rows.node(row))
-            self.nodes_changed.add(node_id)
-        elif node_id in self.ledger.nodes:
-            self.ledger.remove_node(node_id)
 
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""

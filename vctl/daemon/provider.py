@@ -17,6 +17,7 @@ from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.daemon.mirror import Mirror
 from vctl.daemon.returning import Returns
+from vctl.engine.changes import NodeRemoved
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import MADE_BY, NODE_ID, release
 from vctl.runtime.commands import Call, end_left_behind
@@ -178,7 +179,7 @@ class Provider:
                     total = whole_node(request.amounts, self.spec.units)
                     nodes.insert(self.store, Node(node_id, request.template, total, node_id, labels))
                 elif request.action == DOWN and there is not None and there["state"] == RELEASING:
-                    nodes.delete(self.store, node_id)
+                    self.store.emit(NodeRemoved(node_id))
             table.finish(self.store, request, node_ids)
         self._retry_at.pop(request.request_id, None)
         mirror.follow(self.store)
@@ -263,7 +264,7 @@ class Provider:
             if self.spec.kind == COMMAND:
                 release(self.store, node_id, node.template_id)
             else:
-                nodes.delete(self.store, node_id)
+                self.store.emit(NodeRemoved(node_id))
         self._idle_since.pop(node_id, None)
         mirror.follow(self.store)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD, Node
 from vctl.engine import changes as ch
 from vctl.engine.changes import Change, Process
 from vctl.engine.state import SchedulerState
@@ -133,6 +134,33 @@ def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
     state.ended.update((change.array_id, *change.awaited))
 
 
+def _node_added(state: SchedulerState, change: ch.NodeAdded) -> None:
+    _put_node(state, change.node)
+
+
+def _node_moved(state: SchedulerState, change: ch.NodeMoved) -> None:
+    if (node := state.ledger.nodes.get(change.node_id)) is not None:
+        _put_node(state, replace(node, state=change.state))
+
+
+def _node_changed(state: SchedulerState, change: ch.NodeChanged) -> None:
+    if change.node.node_id in state.ledger.nodes:
+        _put_node(state, change.node)
+
+
+def _put_node(state: SchedulerState, node: Node) -> None:
+    if node.state == DEAD:
+        state.lost_nodes.add(node.node_id)
+    state.ledger.put_node(node)
+    state.nodes_changed.add(node.node_id)
+
+
+def _node_removed(state: SchedulerState, change: ch.NodeRemoved) -> None:
+    state.lost_nodes.add(change.node_id)
+    if change.node_id in state.ledger.nodes:
+        state.ledger.remove_node(change.node_id)
+
+
 _APPLY: dict[type[Change], Callable[[SchedulerState, Any], None]] = {
     ch.JobStarted: _job_started,
     ch.RunStarted: _run_started,
@@ -146,4 +174,8 @@ _APPLY: dict[type[Change], Callable[[SchedulerState, Any], None]] = {
     ch.JobRequeued: _job_requeued,
     ch.StopAsked: _stop_asked,
     ch.JobsStopped: _jobs_stopped,
+    ch.NodeAdded: _node_added,
+    ch.NodeMoved: _node_moved,
+    ch.NodeChanged: _node_changed,
+    ch.NodeRemoved: _node_removed,
 }

@@ -16,6 +16,7 @@ from vctl.core import nodes as nd
 from vctl.core import resources as rs
 from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
+from vctl.engine.changes import NodeChanged, NodeRemoved
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
@@ -321,7 +322,7 @@ def update(
             table.remember_devices(store, node.node_id, {**devices, "numbers": known})
         merged = dict(node.labels if labels is None else labels)
         shrunk = node.shrunk or (is_used(store, node.node_id) and not rs.Room(total).fits_exactly(node.total))
-        table.set_total(store, replace(node, total=total, labels=merged, shrunk=shrunk))
+        store.emit(NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
             _resize_whole(store, node.node_id, total)
     return get_node(store, node.node_id)
@@ -362,7 +363,7 @@ def remove(store: Store, node_id: str) -> NodeForm:
         elif rows.loads(row["labels"]).get(MADE_BY) == MADE_BY_COMMAND:
             release(store, row["node_id"], row["template_id"])
             return form
-        table.delete(store, row["node_id"])
+        store.emit(NodeRemoved(row["node_id"]))
     return form
 
 

@@ -5,30 +5,17 @@ from __future__ import annotations
 from sqlite3 import Row
 
 from vctl.core.nodes import DEAD, LOCAL, Node
+from vctl.engine.changes import NodeAdded, NodeMoved
 from vctl.engine.lifecycle import NODE
-from vctl.store import moves, rows
+from vctl.store import rows
 from vctl.store.store import Store
 
 
 def insert(
     store: Store, node: Node, *, devices: object = None, heartbeat_timeout_s: float | None = None
 ) -> None:
-    """Add a node, with its event."""
-    amounts, instances, cores = rows.holding_columns(node.total)
-    now = store.clock()
-    store.db.execute(
-        "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
-        " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            node.node_id, node.hostname, node.template_id, node.source, node.state, now, amounts, instances, cores,
-            rows.dumps(dict(node.labels)), node.boot_id, heartbeat_timeout_s,
-            now if heartbeat_timeout_s is not None else None, now, rows.dumps(devices or {}),
-        ),
-    )  # fmt: skip
-    store.event(
-        "node.added", "node", node.node_id, data={"template": node.template_id, "source": node.source}
-    )
+    """Add a node."""
+    store.emit(NodeAdded(store.clock(), node, heartbeat_timeout_s, rows.dumps(devices or {})))
 
 
 def move(
@@ -36,30 +23,7 @@ def move(
 ) -> None:
     """Move a node to another state, keeping who, why and when."""
     (state,) = NODE.targets(move)
-    moves.update(
-        store.db, NODE, move, node_id, "state = ?, reason = ?, author = ?, state_since = ?",
-        (state, reason, author, store.clock()),
-    )  # fmt: skip
-    store.event(f"node.{state.lower()}", "node", node_id, data={"reason": reason, "author": author})
-
-
-def set_total(store: Store, node: Node) -> None:
-    """Write a node's totals and labels."""
-    amounts, instances, cores = rows.holding_columns(node.total)
-    store.db.execute(
-        "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
-        " WHERE node_id = ?",
-        (
-            amounts,
-            instances,
-            cores,
-            rows.dumps(dict(node.labels)),
-            node.template_id,
-            node.shrunk,
-            node.node_id,
-        ),
-    )
-    store.event("node.updated", "node", node.node_id)
+    store.emit(NodeMoved(store.clock(), node_id, move, state, reason, author))
 
 
 def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
@@ -72,12 +36,6 @@ def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
         "UPDATE nodes SET last_heartbeat = ?, heartbeat_timeout_s = coalesce(?, heartbeat_timeout_s) WHERE node_id = ?",
         (store.clock(), timeout_s, node_id),
     )
-
-
-def delete(store: Store, node_id: str) -> None:
-    """Forget a node."""
-    moves.delete(store.db, NODE, "forget", node_id)
-    store.event("node.removed", "node", node_id)
 
 
 def all_rows(store: Store) -> list[Row]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vctl.core.caller import Caller
-from vctl.engine.changes import Change
+from vctl.engine.changes import OF_CAPACITY, Change
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import database
 from vctl.store.rows import dumps
@@ -251,7 +251,10 @@ class Store:
 
     def emit(self, change: Change) -> None:
         """Make a change, in the transaction that is open: it is written with its event."""
-        self._head().seq += 1
+        head = self._head()
+        head.seq += 1
+        if isinstance(change, OF_CAPACITY) and not getattr(change, "silent", False):
+            head.capacity = head.seq
         self._unwritten.append(Emitted(self.clock(), change))
 
     def next_revision(self) -> int:

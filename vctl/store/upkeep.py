@@ -103,12 +103,6 @@ def resize_whole(store: Store, node_id: str, holding: Holding) -> list[str]:
     return [row[0] for row in store.rows(flexible, node_id, rows.holding_columns(holding)[0])]
 
 
-def settled(store: Store, node_id: str) -> None:
-    """What lies on a node that shrank fits into its totals again."""
-    store.db.execute("UPDATE nodes SET shrunk = 0 WHERE node_id = ?", (node_id,))
-    store.event("node.settled", "node", node_id)
-
-
 def is_unfinished(store: Store) -> bool:
     """Whether something runs, waits for anything but its release, or is to go: whether a scheduler is needed."""
     return bool(

@@ -16,7 +16,7 @@ from vctl.core.jobs import Run
 from vctl.engine import changes as ch
 from vctl.engine.changes import Change
 from vctl.engine.codec import encode
-from vctl.engine.lifecycle import CLUSTER, JOB, RUN
+from vctl.engine.lifecycle import CLUSTER, JOB, NODE, RUN
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
 
@@ -214,6 +214,48 @@ def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) ->
             )  # fmt: skip
 
 
+def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
+    for one in added:
+        node, beats = one.node, one.heartbeat_timeout_s is not None
+        amounts, instances, cores = rows.holding_columns(node.total)
+        db.execute(
+            "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
+            " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                node.node_id, node.hostname, node.template_id, node.source, node.state, one.at, amounts, instances,
+                cores, dumps(dict(node.labels)), node.boot_id, one.heartbeat_timeout_s, one.at if beats else None,
+                one.at, one.devices,
+            ),
+        )  # fmt: skip
+
+
+def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
+    for one in moved:
+        moves.update(
+            db, NODE, one.move, one.node_id, "state = ?, reason = ?, author = ?, state_since = ?",
+            (one.state, one.reason, one.author, one.at),
+        )  # fmt: skip
+
+
+def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) -> None:
+    for one in changed:
+        node = one.node
+        amounts, instances, cores = rows.holding_columns(node.total)
+        db.execute(
+            "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
+            " WHERE node_id = ?",
+            (
+                amounts, instances, cores, dumps(dict(node.labels)), node.template_id, node.shrunk, node.node_id,
+            ),
+        )  # fmt: skip
+
+
+def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
+    for one in removed:
+        moves.delete(db, NODE, "forget", one.node_id)
+
+
 _WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ch.JobStarted: _jobs_started,
     ch.RunStarted: _runs_started,
@@ -227,4 +269,8 @@ _WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ch.JobRequeued: _jobs_requeued,
     ch.StopAsked: _stops_asked,
     ch.JobsStopped: _spans_stopped,
+    ch.NodeAdded: _nodes_added,
+    ch.NodeMoved: _nodes_moved,
+    ch.NodeChanged: _nodes_changed,
+    ch.NodeRemoved: _nodes_removed,
 }
