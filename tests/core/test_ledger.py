@@ -15,8 +15,9 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Holding, Room, whole_node
+from vctl.engine.changes import RunStarted
 from vctl.ops.prove import prove
-from vctl.store import clusters, nodes, runs
+from vctl.store import clusters, nodes
 from vctl.store.database import apply_migrations
 from vctl.store.store import Store
 
@@ -76,7 +77,7 @@ def write(store: Store, ledger: Ledger) -> None:
                 f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
             )
             run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
-            runs.insert(store, run)
+            store.emit(RunStarted(1, run))
 
 
 class Tree(RuleBasedStateMachine):
