@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vctl.core.clusters import FLEXIBLE
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, Amounts, Holding, Room, merged, subtract, total, within
 from vctl.scheduler.earmarks import Earmark, Part, parts_of
-from vctl.scheduler.elasticity import Grow, growing, revert_growth, suppliers
+from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
 from vctl.scheduler.gang_growth import find_with_growth, place_with_growth
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.placement import Placed, place
@@ -23,8 +24,10 @@ BUDGET = 2_000
 """Steps of one look for a place."""
 QUESTION, PER_PIECE = 8, 2
 """The steps of a question "does it fit?", and more of them for each piece of the gang."""
-COPIED, GROWING, JOBS = 12, 6, 64
-"""So many virtual nodes are copied in a step, and looked at as candidates for growth; so many jobs at a time."""
+COPIED, GROWING = 12, 2
+"""So many virtual nodes are copied in a step; the steps of one that is looked at as a candidate for growth."""
+JOBS = 64
+"""So many jobs are looked at at a time."""
 PER_JOBS = 16
 """The steps of so many jobs."""
 
@@ -61,7 +64,7 @@ class Emptied:
         self._filed: dict[str, tuple[int, ...] | None] = {}
         """Virtual node -> who has gone in the room that it is looked at with; None: that is to be made anew."""
         self._stale: dict[str, None] = {}
-        self._free = {v: dict(self._bare[v].free) for v in self.ledger.members[parent_id]}
+        self._free = {vnode_id: dict(room.free) for vnode_id, room in self._bare.items()}
         self._tally: _Tally | None = None
 
     def collect(self) -> Work[None]:
@@ -106,17 +109,14 @@ class Emptied:
         if tally is None or tally.job_id != job.job_id:
             yield len(self._free) // COPIED
             tally = self._tally = _Tally(job, self)
-        if not self.grows and not tally.is_met():
-            return False
-        if tally.is_exact and (enough := tally.is_met() or not self.grows):
-            return enough
+        if tally.is_exact or not tally.is_met():
+            return tally.is_met()
         yield from self._sync()
-        if tally.is_met() and not tally.is_exact:
-            yield QUESTION + _price(job)
-            found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-            if isinstance(found, Placed) or not self.grows:
-                return isinstance(found, Placed)
-        yield _price(job) + len(self._bare) // GROWING
+        yield QUESTION + _price(job)
+        found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        if isinstance(found, Placed) or not self.grows:
+            return isinstance(found, Placed)
+        yield _price(job) + len(self._bare) * GROWING
         grown = find_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
         return isinstance(grown, tuple)
 
@@ -130,7 +130,7 @@ class Emptied:
             return Seat(placed, parts_of(placed))
         if not self.grows:
             return None
-        yield _price(job) + len(self._bare) // GROWING
+        yield _price(job) + len(self._bare) * GROWING
         found = place_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
         return Seat(found[1], self._taken(*found)) if isinstance(found, tuple) else None
 
@@ -241,35 +241,64 @@ class Emptied:
 
 
 class _Tally:
-    """How many pieces of a gang fit on each virtual node by amounts alone: a bound that follows who has gone."""
+    """How many pieces of a gang fit where, by amounts alone: a bound that follows who has gone.
+
+    Where the cluster can grow, by all that is free on a node in the clusters from which it grows.
+    """
 
     def __init__(self, job: PendingJob, emptied: Emptied) -> None:
         self.job_id = job.job_id
         self._gang = Headcount(job.spec)
         self._is_spread = [group.policy for group in job.spec.groups] == ["STRICT_SPREAD"]
-        self._on: dict[str, list[int]] = {}
         self._totals = [0] * len(self._gang.kinds)
+        self._on: dict[str, list[int]] = {}
+        self._slots: dict[str, list[str]] = {}
+        self._place_of: dict[str, str] = {}
         ledger = emptied.ledger
-        slots = [
-            v for v in ledger.members[emptied.parent_id] if ledger.nodes[ledger.vnodes[v].node_id].schedulable
-        ]
-        self.is_exact = self._gang.is_exact(job.entry) and not any(
-            ledger.rooms[v].is_overdrawn() for v in slots
+        for vnode_id in ledger.rooms if emptied.grows else ledger.members[emptied.parent_id]:
+            node_id = ledger.vnodes[vnode_id].node_id
+            if ledger.nodes[node_id].schedulable:
+                place_id = node_id if emptied.grows else vnode_id
+                self._place_of[vnode_id] = place_id
+                self._slots.setdefault(place_id, []).append(vnode_id)
+                self._on[place_id] = [0] * len(self._totals)
+        self.is_exact = (
+            self._gang.is_exact(job.entry)
+            and not any(ledger.rooms[vnode_id].is_overdrawn() for vnode_id in self._place_of)
+            and (not emptied.grows or self._is_free_to_grow(emptied))
         )
         """Whether "enough" is certain, too."""
-        self._on = {vnode_id: [0] * len(self._totals) for vnode_id in slots}
-        self.count(emptied, slots)
+        self.count(emptied, self._place_of)
+
+    def _is_free_to_grow(self, emptied: Emptied) -> bool:
+        """Whether nothing but what is free limits growth: no maximum, nobody lends, one virtual node on each node."""
+        ledger = emptied.ledger
+        chain = growing(ledger, emptied.parent_id)
+        names = {name for kind in self._gang.kinds for name, _ in kind}
+        if len(ledger.members) > len(chain) + 1 or any(
+            not names.isdisjoint(allowance(ledger, ledger.clusters[one])) for one in chain
+        ):
+            return False
+        places = [
+            (v.cluster_id, v.node_id)
+            for one in ledger.members
+            for v in map(ledger.vnodes.__getitem__, ledger.members[one])
+        ]
+        flexible = all(ledger.vnodes[v].kind == FLEXIBLE for one in chain for v in ledger.members[one])
+        return flexible and len(places) == len(set(places))
 
     def count(self, emptied: Emptied, vnode_ids: Iterable[str]) -> None:
         """These have changed."""
         totals = self._totals
-        for vnode_id in vnode_ids:
-            if (before := self._on.get(vnode_id)) is None:
-                continue
-            now = self._gang.of(emptied.could_be_free(vnode_id))
+        for place_id in {self._place_of[one]: None for one in vnode_ids if one in self._place_of}:
+            free = emptied.could_be_free(self._slots[place_id][0])
+            if len(self._slots[place_id]) > 1:
+                many = [emptied.could_be_free(one).items() for one in self._slots[place_id]]
+                free = total({name: max(amount, 0) for name, amount in one} for one in many)
+            now = self._gang.of(free)
             if self._is_spread:
                 now = [min(fit, 1) for fit in now]
-            self._on[vnode_id] = now
+            before, self._on[place_id] = self._on[place_id], now
             for i, fit in enumerate(now):
                 totals[i] += fit - before[i]
 
