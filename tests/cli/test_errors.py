@@ -74,6 +74,7 @@ def test_the_path_of_a_bad_field_is_in_the_details(nodes: Cli) -> None:
     assert error["details"] == {"path": "fixed_size_nodes[0].nodes[0].resources.GPU"}
 
 
+@pytest.mark.on_the_machine  # the surprise is in this process
 def test_surprises_are_one_line_unless_debugging(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprise(*_: object, **__: object) -> None:
         raise RuntimeError("boom\nsecond line")
@@ -88,6 +89,7 @@ def test_surprises_are_one_line_unless_debugging(cli: Cli, monkeypatch: pytest.M
         cli("job list")
 
 
+@pytest.mark.on_the_machine  # so is the interrupt
 def test_an_interrupt_is_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -116,6 +116,7 @@ def test_output_may_come_from_the_environment_or_a_file(
     assert jobs("job list -o name").out == "second\nfirst\n"
 
 
+@pytest.mark.on_the_machine  # --home names another directory
 def test_shared_options_may_stand_in_front(jobs: Cli, tmp_path: Path) -> None:
     assert jobs("-o json job list").json["total"] == 2
     assert jobs("--home", str(tmp_path / "other"), "-o", "json", "job", "list").json["total"] == 0

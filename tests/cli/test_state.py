@@ -100,6 +100,7 @@ def test_events_show_the_latest_or_what_came_after(nodes: Cli) -> None:
     assert {event["object_id"] for event in nodes("events --job b -o json").json["items"]} == {"b"}
 
 
+@pytest.mark.on_the_machine  # a backup is a file there
 def test_care_of_the_state(nodes: Cli, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
     assert nodes("doctor").out.endswith("ok\n")
