@@ -1,0 +1,212 @@
+"""A verb is one declaration: command, route, OpenAPI, remote call and Python method follow from it."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+
+from tests.specification import spec
+from vctl.config import Config, load
+from vctl.errors import BadSpec
+from vctl.http import app as http
+from vctl.http.context import Server
+from vctl.http.derived import add_route
+from vctl.operations import clusters, jobs, nodes, tasks, upkeep, views
+from vctl.operations.backends import Local, Remote
+from vctl.operations.declare import Arg, Here, Operation, Opt, Verb, operation
+from vctl.store.store import Store
+
+pytestmark = spec("14.remote", "14.api")
+
+PACKAGE = Path(http.__file__).parents[1]
+DECLARED = [
+    verb
+    for module in (jobs, tasks, clusters, nodes, views, upkeep)
+    for verb in vars(module).values()
+    if isinstance(verb, Operation)
+]
+
+
+@operation("shelf count", "GET /shelves/{shelf}")
+def count(
+    here: Here,
+    shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],
+    *,
+    times: Annotated[int, Opt("--times", least=1, most=9, help="How often it is counted.")] = 1,
+) -> dict[str, Any]:
+    """Count the books of a shelf."""
+    return {"shelf": shelf, "books": times * len(list(here.store.home.iterdir()))}
+
+
+@operation("shelf label", "POST /shelves/{shelf}/label")
+def label(
+    here: Here,  # as every verb
+    shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],
+    *,
+    text: Annotated[str | None, Opt("--text", longest=5, help="What is written on it.")] = None,
+) -> dict[str, Any]:
+    """Write on a shelf."""
+    if text == "":
+        raise BadSpec("text: it is empty", fix="write something", details={"path": "text"})
+    return {"shelf": shelf, "text": text}
+
+
+class Shelves:
+    """An object of a Python API."""
+
+    def __init__(self, backend: Local | Remote) -> None:
+        self.backend = backend
+
+    count = Verb(count)
+    label = Verb(label)
+
+
+class Routes:
+    """The routes of an application, asked in this process."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    def request(self, method: str, path: str, **sent: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.request(method, path, **sent)
+
+        return asyncio.run(ask())
+
+    def get(self, path: str, **sent: Any) -> httpx.Response:
+        return self.request("GET", path, **sent)
+
+    def post(self, path: str, **sent: Any) -> httpx.Response:
+        return self.request("POST", path, **sent)
+
+
+class _Wire:
+    """What a remote backend has of a connection, over the routes of a server in this process."""
+
+    def __init__(self, client: Routes) -> None:
+        self.client = client
+        self.asked: list[str] = []
+
+    def ask(self, method: str, path: str, values: dict[str, Any], *, in_query: bool) -> Any:
+        self.asked.append(f"{method} {path} {values}")
+        sent = {"params": values} if in_query else {"json": values}
+        return self.client.request(method, "/api/v1" + path, **sent).json()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return load(env={"VCTL_HOME": str(tmp_path_factory.mktemp("declared") / "home"), "VCTL_LOCAL_NODE": "0"})
+
+
+@pytest.fixture
+def local(config: Config) -> Local:
+    @contextmanager
+    def opened() -> Iterator[Store]:
+        with Store.open(config.home()) as store:
+            yield store
+
+    return Local(config, opened)
+
+
+@pytest.fixture(scope="module")
+def client(config: Config) -> Routes:
+    app = http.create_app(Server(config.home(), config, None))
+    router = APIRouter(prefix="/api/v1", tags=["shelves"])
+    for verb in (count, label):
+        add_route(router, verb)
+    app.include_router(router)
+    return Routes(app)
+
+
+def test_a_new_verb_is_one_declaration(local: Local, client: Routes) -> None:
+    here = Shelves(local).count("top", times=2)
+    assert here == count(local, "top", times=2) == local.call(count, "top", times=2)
+    assert client.get("/api/v1/shelves/top", params={"times": 2}).json() == here
+
+    refused = client.get("/api/v1/shelves/top", params={"times": 10})
+    assert (refused.status_code, refused.json()["error"]["details"]) == (400, {"path": "times"})
+    assert client.post("/api/v1/shelves/top/label").json() == {"shelf": "top", "text": None}
+    for wrong in ({"text": "longer"}, {"text": 3}, {"word": "x"}, {"text": ""}):
+        assert client.post("/api/v1/shelves/top/label", json=wrong).status_code == 400, wrong
+
+
+def test_openapi_has_the_parameters_with_their_limits(client: Routes) -> None:
+    described = client.get("/openapi.json").json()["paths"]["/api/v1/shelves/{shelf}"]["get"]
+    assert described["description"] == "Count the books of a shelf."
+    times = next(one for one in described["parameters"] if one["name"] == "times")
+    assert (times["schema"]["minimum"], times["schema"]["maximum"]) == (1, 9)
+    assert (times["schema"]["default"], times["description"]) == (1, "How often it is counted.")
+
+
+def test_the_command_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vctl.cli import declare, quick
+    from vctl.cli.output import Answer, done
+
+    monkeypatch.setattr(declare, "COMMANDS", {})
+
+    def picture(found: dict[str, Any]) -> Answer:
+        return done(found, found["shelf"], f"{found['books']} books")
+
+    declare.shows(count, picture, "vctl shelf count top", common=())
+    command = declare.COMMANDS["shelf count"]
+    assert command.help == "Count the books of a shelf."
+    assert quick.read(command, ["top", "--times", "3"]) == {"shelf": "top", "times": 3}
+
+
+def test_a_remote_call_sends_what_differs_from_the_default(client: Routes) -> None:
+    wire = _Wire(client)
+
+    @contextmanager
+    def connected() -> Iterator[Any]:
+        yield wire
+
+    remote = Remote(connected)
+    assert Shelves(remote).count("top") == client.get("/api/v1/shelves/top").json()
+    assert label(remote, "top", text="abc") == {"shelf": "top", "text": "abc"}
+    assert wire.asked == ["GET /shelves/top {}", "POST /shelves/top/label {'text': 'abc'}"]
+
+
+@pytest.fixture(scope="module")
+def described(client: Routes) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/openapi.json").json()["paths"]
+    return found
+
+
+@pytest.mark.parametrize("verb", DECLARED, ids=lambda verb: verb.name)
+def test_every_verb_has_a_route_and_says_what_it_does(
+    verb: Operation[..., Any], described: dict[str, Any]
+) -> None:
+    path = re.sub(r":path}", "}", "/api/v1" + verb.path)
+    assert described[path][verb.method.lower()]["description"]
+    assert verb.help.endswith(".")
+    if verb.body is None:
+        assert all(param.info.help for param in verb.params)
+
+
+def test_names_are_given_once() -> None:
+    names = [f"{verb.method} {verb.path}" for verb in DECLARED]
+    assert len(names) == len(set(names))
+
+
+def test_a_declaration_imports_what_carries_it_out_only_when_it_is_called() -> None:
+    for path in (PACKAGE / "operations").glob("*.py"):
+        text = path.read_text()
+        early = re.search(r"^(from|import) vctl\.(ops|store)", text, re.MULTILINE)
+        assert "@operation" not in text or not early, path
+
+
+def test_no_module_is_replaced_and_nothing_is_cast_at_the_seam() -> None:
+    """Both backends are typed: no entry of ``sys.modules`` is replaced, no cast stands between caller and verb."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        assert "sys.modules[" not in text, path
+        if path.parent.name == "operations":
+            assert "cast(" not in text, path
