@@ -29,7 +29,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = (
     0.02,
     30.0,
 )  # between processes of one number that end without taking a request
-_REST_S = 1.0  # supervisors that nobody needed for so long may go
+_REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
 _CHUNK_BYTES = 1 << 16
 
