@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 
@@ -18,8 +20,9 @@ from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import SCALE, whole_node
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.placement import place_on
 from vctl.scheduler.whatif import Holder, Situation, Trials, ahead_of
-from vctl.scheduler.whatif_search import helpful
+from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
 
@@ -185,3 +188,53 @@ def test_every_offer_of_five_hundred_situations():
     situations, offered = check(range(10_000, 20_000), 500)
     print(f"{situations} situations, {offered} changes offered, all start the job")  # noqa: T201
     assert situations == 500
+
+
+class Anew(Trials):
+    """Every trial judges all that waits, as if nothing were known of the state before the change."""
+
+    def _learn(self, ledger: Ledger) -> None:
+        return None
+
+
+def test_what_is_known_of_the_state_before_a_change_changes_no_answer():
+    """spec 11: a trial judges only what its change could help, and says the same."""
+    compared = 0
+    for seed, case in cases(range(40)):
+        answers = []
+        for kind in (Trials, Anew):
+            trials = kind(case.situation, case.job, most=10_000)
+            outcome = trials.outcome()
+            answers.append((outcome, helpful(trials, case.templates), nearest(trials, case.templates)))
+        assert answers[0] == answers[1], seed
+        compared += answers[0][0].start is None
+    assert compared > 10
+
+
+def test_a_trial_judges_what_its_change_could_help_however_many_shapes_wait():
+    """spec 11: many shapes wait for a full cluster; the search judges them once, not at every trial."""
+    world = g.ledger(", ".join(["8c"] * 20))
+    runs = [running(world, number, "PACK: 7c") for number in range(1, 21)]
+    sizes = [(size, nodes) for size in range(2, 9) for nodes in range(1, 5)]
+    queue = [
+        job(100 + n, f"PACK: {', '.join([f'{size}c'] * nodes)}") for n, (size, nodes) in enumerate(sizes)
+    ]
+
+    def judged(kind: type[Trials]) -> tuple[object, int]:
+        count = 0
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            nonlocal count
+            count += event == "call" and frame.f_code is place_on.__code__
+
+        trials = kind(Situation(world, queue, runs), queue[20])
+        outcome = trials.outcome()
+        sys.setprofile(note)
+        try:
+            return (outcome, helpful(trials, {})), count
+        finally:
+            sys.setprofile(None)
+
+    (answer, few), (same, many) = judged(Trials), judged(Anew)
+    assert answer == same
+    assert few * 5 < many, (few, many)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
@@ -15,7 +15,7 @@ from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
-from vctl.scheduler.placement_ground import ground_when_empty
+from vctl.scheduler.placement_ground import Ground, ground_when_empty
 from vctl.scheduler.tasking import in_order, is_named, pinned_to
 
 SPLIT = "in total, may be split over nodes"
@@ -23,22 +23,25 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 
 def ever(
-    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
-) -> Unplaced | None:
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET,
+    empty: Callable[[], Ground] | None = None,
+) -> Unplaced | None:  # fmt: skip
     """None when the gang would fit if every alive or draining node were empty and the parent grew, else why not.
 
-    A search that ends at its budget proves nothing, so it counts as possible.
+    A search that ends at its budget proves nothing, so it counts as possible. ``empty`` gives the empty nodes to those
+    who ask about many gangs.
     """
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if not ledger.clusters[parent_id].spec.flexible:
-        answer = place_on(ground_when_empty(ledger, parent_id), spec, entry, budget=budget)
+        ground = empty() if empty is not None else ground_when_empty(ledger, parent_id)
+        answer = place_on(ground, spec, entry, budget=budget)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
-    empty = emptied(ledger, parent_id)
-    answer = place(empty, parent_id, spec, entry, budget=budget)
+    bare = emptied(ledger, parent_id)
+    answer = place(bare, parent_id, spec, entry, budget=budget)
     if isinstance(answer, Placed) or answer.exhausted:
         return None
-    grown = place_with_growth(empty, parent_id, spec, entry, budget=budget)
+    grown = place_with_growth(bare, parent_id, spec, entry, budget=budget)
     if isinstance(grown, Unplaced):
         return None if grown.exhausted else grown
     return None

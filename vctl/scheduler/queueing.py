@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import merge
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from vctl.scheduler.gang_growth import is_short
 from vctl.scheduler.growth_idle import idle_parts, lineage
 from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
+from vctl.scheduler.placement_ground import Ground, ground_when_empty
 from vctl.scheduler.reservations import Reservation
 
 MOST_JUDGED = 10_000
@@ -119,6 +121,7 @@ class Queue:
         """Shape -> (capacity of the parent, why it could never run or None): holds until that changes."""
         self._seen: tuple[object, object] | None = None
         """What was last seen of the clusters above, and the capacity that comes of it."""
+        self._empty: tuple[object, Ground] | None = None
         self.judged_at: object = None
         """The capacity for which verdicts say what is possible at all."""
         self.earmarks: dict[int, Earmark] = {}
@@ -173,12 +176,13 @@ class Queue:
         """Why a job could never run, as far as that is certain: asked once as long as the cluster has the same."""
         if ledger.may_gain_nodes:
             return None
-        capacity = self._capacity(ledger)
+        capacity = self.capacity(ledger)
         known = self.never.get(job.shape)
         if known is None or known[0] != capacity:
             if len(self.never) >= MOST_JUDGED:
                 self.never.clear()
-            never = ever(ledger, self.parent_id, job.spec, job.entry)
+            empty = partial(self._when_empty, ledger, capacity)
+            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty)
             known = self.never[job.shape] = (
                 capacity,
                 None
@@ -187,7 +191,13 @@ class Queue:
             )
         return known[1]
 
-    def _capacity(self, ledger: Ledger) -> object:
+    def _when_empty(self, ledger: Ledger, capacity: object) -> Ground:
+        """The nodes of the parent as if nothing ran: made once as long as it has the same."""
+        if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
+            self._empty = (capacity, ground_when_empty(ledger, self.parent_id))
+        return self._empty[1]
+
+    def capacity(self, ledger: Ledger) -> object:
         """Changes whenever what is possible here at all does. Growth that is given back again does not count."""
         parent = ledger.clusters[self.parent_id]
         if not parent.spec.flexible:
@@ -315,7 +325,7 @@ class Queue:
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
-        capacity = (self._capacity(ledger), ledger.may_gain_nodes)
+        capacity = (self.capacity(ledger), ledger.may_gain_nodes)
         if capacity == self.judged_at:
             return
         self.judged_at = capacity

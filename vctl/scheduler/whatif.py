@@ -5,12 +5,12 @@ A trial is the scheduler's own ``decide`` on a changed ledger and queue; what it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from vctl.core.clusters import Cluster
-from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, MAKESPAN
@@ -119,13 +119,57 @@ class Outcome:
     """Running jobs that would be ended for it: it does not start now, but when they have gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Verdicts on waiting shapes by (cluster, shape): each stands but where ``grown`` could help.
+
+    Changes only add to what there is, so what a trial has to judge is what its own change could help.
+    """
+
+    verdicts: Mapping[tuple[str, str], tuple[str, str]]
+    capacity: Mapping[str, object]
+    """Cluster -> its capacity then: with more, what was never possible may be."""
+    grown: Mapping[str, set[str]]
+
+    def grown_since(self) -> dict[str, set[str]]:
+        """A copy, to be used up by a round."""
+        return {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
+
+    def tell(self, ledger: Ledger, queues: Mapping[str, Queue]) -> None:
+        """Give the queues what is known."""
+        capacities = _capacities(ledger, queues)
+        for (parent_id, key), told in self.verdicts.items():
+            queue = queues.get(parent_id)
+            shape = None if queue is None else queue.shapes.get(key)
+            if queue is None or shape is None or parent_id not in capacities:
+                continue
+            if told[0] == INSUFFICIENT:
+                queue.never[key] = (capacities[parent_id], None)
+            elif capacities[parent_id] != self.capacity.get(parent_id):
+                continue
+            shape.blocked = told
+        for parent_id, capacity in capacities.items():
+            queues[parent_id].judged_at = (capacity, ledger.may_gain_nodes)
+
+
+def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
+    return {
+        parent_id: queue.capacity(ledger)
+        for parent_id, queue in queues.items()
+        if parent_id in ledger.clusters
+    }
+
+
 class Trials:
     """Runs the scheduler on changed states; every trial leaves ledger and queues as they were."""
 
-    def __init__(self, situation: Situation, job: PendingJob, *, most: int = MOST_WORK) -> None:
+    def __init__(
+        self, situation: Situation, job: PendingJob, *, most: int = MOST_WORK, known: Known | None = None
+    ) -> None:
         self.situation = situation
         self.job = job
         self.left = most
+        self.known = known
         self._queues: dict[str, Queue] = {}
         for waiting in situation.pending:
             if waiting.job_id != job.job_id:
@@ -141,8 +185,10 @@ class Trials:
         """Trials in the state that a change leads to, with what is left to spend."""
         now = self.situation
         ledger = now.ledger
+        known = None if change.cluster is not None else self.known
         if change.node is not None or change.gone is not None or change.cluster is not None:
             ledger = ledger.copy()
+            ledger.grown = {} if known is None else known.grown_since()
         if change.node is not None:
             ledger.put_node(change.node)
         if change.cluster is not None:
@@ -151,13 +197,17 @@ class Trials:
         if change.gone is not None:
             stop(ledger, change.gone)
             running = [one for one in running if one.job_id != change.gone.job_id]
-        return Trials(replace(now, ledger=ledger, running=running), change.job or self.job, most=self.left)
+        known = known and Known(
+            known.verdicts, known.capacity, {one: set(ids) for one, ids in ledger.grown.items()}
+        )
+        situation = replace(now, ledger=ledger, running=running)
+        return Trials(situation, change.job or self.job, most=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
         """What the scheduler would do with the job, and why; with ``preempts`` also whom it would end for it."""
         job = change.job or self.job
         with self.state(change) as ledger, self._queued(job):
-            return self._rounds(ledger, job, change.gone, preempts=preempts)
+            return self._rounds(ledger, job, change, preempts=preempts)
 
     @contextmanager
     def state(self, change: Change) -> Iterator[Ledger]:
@@ -166,12 +216,14 @@ class Trials:
         self.left -= self._price + self._copy_price * copies
         if self.left < 0:
             raise Spent
+        if self.known is not None:
+            self.situation.ledger.grown = self.known.grown_since()
         with _changed(self.situation.ledger, change) as ledger:
             yield ledger
 
-    def trial(self, situation: Situation, ledger: Ledger) -> Trial:
+    def trial(self, situation: Situation, ledger: Ledger, change: Change = NOTHING) -> Trial:
         """Rounds of the scheduler in a state, to be taken back."""
-        return Trial(situation, ledger, self._queues)
+        return Trial(situation, ledger, self._queues, None if change.cluster is not None else self.known)
 
     @contextmanager
     def _queued(self, job: PendingJob) -> Iterator[None]:
@@ -182,14 +234,16 @@ class Trials:
         finally:
             queue.drop(job.job_id)
 
-    def _rounds(self, ledger: Ledger, job: PendingJob, gone: Holder | None, *, preempts: bool) -> Outcome:
+    def _rounds(self, ledger: Ledger, job: PendingJob, change: Change, *, preempts: bool) -> Outcome:
         """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
-        trial = self.trial(self.situation, ledger)
+        trial, gone = self.trial(self.situation, ledger, change), change.gone
         wait: Wait | None = None
         victims: tuple[Victim, ...] = ()
+        is_calm = change.node is None and change.cluster is None and change.gone is None
         try:
             for _ in range(MOST_ROUNDS):
                 plan = trial.decide(preempts=preempts)
+                is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
                         return Outcome(start, None)
@@ -204,9 +258,25 @@ class Trials:
                     break
                 trial.end(gone)
                 gone = None
+            if is_calm:
+                self.known = self._learn(ledger)
             return Outcome(None, wait, trial.begun, victims)
         finally:
             trial.take_back()
+
+    def _learn(self, ledger: Ledger) -> Known | None:
+        """Nothing starts as things are: what was found of the shapes that wait holds in all other trials."""
+        if self.situation.earmarks:
+            return None
+        verdicts = {
+            (parent_id, key): shape.blocked
+            for parent_id, queue in self._queues.items()
+            for key, shape in queue.shapes.items()
+            if shape.blocked is not None
+            and shape.blocked[0] in (INFEASIBLE, INSUFFICIENT)
+            and not shape.exhausted
+        }
+        return Known(verdicts, _capacities(ledger, self._queues), {})
 
 
 def _is_of(wait: Wait, job: PendingJob) -> bool:
@@ -217,7 +287,9 @@ def _is_of(wait: Wait, job: PendingJob) -> bool:
 class Trial:
     """Rounds of the scheduler on a ledger and queues, taken back at the end."""
 
-    def __init__(self, situation: Situation, ledger: Ledger, queues: dict[str, Queue]) -> None:
+    def __init__(
+        self, situation: Situation, ledger: Ledger, queues: dict[str, Queue], known: Known | None = None
+    ) -> None:
         self.now_ns = situation.now_ns
         self.ledger = ledger
         self.queues = queues
@@ -232,16 +304,19 @@ class Trial:
         for task in situation.tasks:
             self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
         self.done: list[Start | TaskStart] = []
-        self._judge_anew()
         for queue in queues.values():
+            queue.forget_verdicts()
             for job_id in list(queue.earmarks):
                 queue.set_earmark(job_id, None)
+        if known is not None:
+            known.tell(ledger, queues)
         for earmark in situation.earmarks:
             if earmark.parent_id in queues:
                 queues[earmark.parent_id].set_earmark(earmark.job_id, earmark)
         for queue in queues.values():
             queue.told.clear()
             queue.kept.clear()
+            queue.shared.clear()
 
     @property
     def begun(self) -> tuple[int, ...]:
@@ -273,11 +348,6 @@ class Trial:
         """A running job is over."""
         stop(self.ledger, job)
         self.running.drop(job.job_id)
-        self._judge_anew()
-
-    def _judge_anew(self) -> None:
-        for queue in self.queues.values():
-            queue.forget_verdicts()
 
     def take_back(self) -> None:
         """Leave ledger and queues as they were."""
@@ -287,6 +357,7 @@ class Trial:
                 self.queues[one.job.parent_id].put(one.job)
             else:
                 revert_task(self.ledger, one)
+        self.ledger.grown.clear()  # what the reverts gave back was never gone
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class TaskTrials(Trials):
         task = change.task or self.task
         with self.state(change) as ledger:
             tasks = [one for one in self.situation.tasks if one.task_id != task.task_id]
-            trial = self.trial(replace(self.situation, tasks=[*tasks, task]), ledger)
+            trial = self.trial(replace(self.situation, tasks=[*tasks, task]), ledger, change)
             gone = change.gone
             try:
                 for _ in range(MOST_ROUNDS):
