@@ -243,10 +243,16 @@ class Call:
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
         from vctl.cli.words import seconds_between
-        from vctl.operations.views import scheduler
         from vctl.spec.quantities import format_duration
 
-        state = scheduler(self.backend)
+        if self.is_remote:
+            from vctl.operations import views as verbs
+
+            state = verbs.scheduler(self.backend)
+        else:  # every command asks this: without the declarations of all views
+            from vctl.ops import views
+
+            state = views.scheduler(self.store)
         if state["running"] or state["starting"]:
             return None
         age_s = seconds_between(state["last_beat"], None)
