@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vctl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PURE = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] in ("core", "scheduler", "engine")]
-LONGEST_MODULE = 500
+LONGEST_MODULE = 400
 TOP_LEVEL = {"pyproject.toml", "vctl", "tests", "completions", "docs", "README.md"}
 MADE_BY_TOOLS = {"build", "dist", "vctl.egg-info", "__pycache__"}
 
