@@ -17,9 +17,10 @@ pytestmark = spec("17.retention")
 
 def move_aside(home: Path) -> None:
     """A record that is none, and a folder in the place of a log, as they are met."""
+    for name in ("runs/r", "exits"):  # the records of the versions before, which are still read
+        (home / name).mkdir(parents=True, exist_ok=True)
     runtime = LocalRuntime(home)
     runtime.prepare()
-    (home / "runs" / "r").mkdir()
     (home / "exits" / "r.exit").write_text("garbage")
     assert runtime.observe("r").state is RunState.LOST
     runtime.close()
