@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         world = crowd.build(home, NOW_S)
         assert world.scheduler is not None
         world.scheduler.last_round_ms = 1.25
-        world.scheduler.beat()
+        world.scheduler.heartbeat()
         lock = SchedulerLock(home)  # no command starts another one
         assert lock.acquire("daemon")
         for name, line in [*SCREENS.items(), ("submit", SUBMIT)]:

@@ -19,8 +19,8 @@ import pytest
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.daemon.mirror import Mirror
-from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.following import FollowedState
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
@@ -37,8 +37,8 @@ from vctl.store.write import Emitted, write
 ON_THE_CLOCK = (
     "scheduler",
     "maintenance",
-    "returning",
-    "reclaiming",
+    "lease_expiry",
+    "lease_revocation",
     "provider",
     "objects",
     "looking",
@@ -230,7 +230,7 @@ class World:
                 "-inf"
             )  # look at every process: nobody writes into the watched directory
             scheduler.turn()
-            self.folding.check(scheduler.mirror)
+            self.folding.check(scheduler.state)
             if self._moved() == before:
                 self.check()
                 return
@@ -247,34 +247,34 @@ class World:
         problems = prove(self.store)
         assert problems == [], problems
         assert self.scheduler is not None
-        mirror = self.scheduler.mirror
-        assert mirror is not None
-        problems = differences(mirror.ledger, clusters.load_ledger(self.store))
+        state = self.scheduler.state
+        assert state is not None
+        problems = differences(state.ledger, clusters.load_ledger(self.store))
         assert problems == [], problems
         leases = {row["lease_id"]: rows.lease(row) for row in self.store.rows("SELECT * FROM leases")}
-        assert mirror.leases == leases
-        problems = unlike(picture_of(mirror), picture_of(loaded(self.store)))
+        assert state.leases == leases
+        problems = unlike(picture_of(state), picture_of(loaded(self.store)))
         assert problems == [], problems
-        problems = astray(mirror.ledger, list(leases.values()), self._entries())
+        problems = astray(state.ledger, list(leases.values()), self._entries())
         assert problems == [], problems
         live = {row[0] for row in self.store.rows("SELECT run_id FROM runs WHERE state <> 'ENDED'")}
-        assert set(mirror.runs) == live
+        assert set(state.runs) == live
         assert set(self.processes.running()) <= live
         assert all(count == 1 for count in self.processes.starts.values())
         pending = {row[0] for row in self.store.rows(
             "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
         )}  # fmt: skip
-        assert set(mirror.parent_of) == pending
+        assert set(state.parent_of) == pending
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
         )
-        assert set(mirror.task_cluster) == {row[0] for row in waiting}
+        assert set(state.task_cluster) == {row[0] for row in waiting}
         assert self._orphans() == []
-        kept = {one.job_id: one for one in preemptions.earmarks(self.store)}
-        assert {one.job_id: one for one in mirror.preemptions.earmarks(mirror)} == kept
+        kept = {one.job_id: one for one in preemptions.nominations(self.store)}
+        assert {one.job_id: one for one in state.preemptions.nominations(state)} == kept
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}
-        assert set(mirror.preemptions.active) == ending <= set(mirror.running.jobs)
-        self._check_objects(mirror)
+        assert set(state.preemptions.active) == ending <= set(state.running.jobs)
+        self._check_objects(state)
 
     def overlooked(self) -> list[str]:
         """What a scheduler that starts now, without any verdict of the past, would start: nothing was overlooked.
@@ -283,9 +283,9 @@ class World:
         where reservations of the past keep room.
         """
         assert self.scheduler is not None
-        old = self.scheduler.mirror
+        old = self.scheduler.state
         assert old is not None
-        fresh = Mirror.load(self.store)
+        fresh = FollowedState.load(self.store)
         fresh.lease_s, fresh.ledger.may_gain_nodes = old.lease_s, old.ledger.may_gain_nodes
         fresh.ledger.joined.clear()
         plan = decide(
@@ -296,29 +296,29 @@ class World:
             running=fresh.running,
             usage=fresh.usage,
         )
-        if any(queue.kept for mirror in (old, fresh) for queue in mirror.queues.values()):
+        if any(queue.kept for state in (old, fresh) for queue in state.queues.values()):
             return []
         jobs = [start.job.submission_id for start in plan.starts if not start.growth]
         return jobs + [start.task.task_id for start in plan.task_starts if not start.growth]
 
-    def _check_objects(self, mirror: Mirror) -> None:
+    def _check_objects(self, state: FollowedState) -> None:
         """Who waits for inputs is right to, who waits for a place has them, and nothing lies on dead nodes."""
         awaiting = self.store.rows(
             "SELECT task_id, job_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_ARGS_AVAIL'"
         )
-        assert mirror.awaiting == {row[0]: row[1] for row in awaiting}
+        assert state.awaiting == {row[0]: row[1] for row in awaiting}
         for row in self.store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING'"):
             verdict = objects.judge(self.store, row["job_id"], rows.loads(row["inputs"]))
             assert not verdict.broken, (tuple(row), verdict)
             assert bool(verdict.awaits) == (row["state"] == "PENDING_ARGS_AVAIL"), (tuple(row), verdict)
         places = {one[0]: one[1] for one in self.store.rows("SELECT task_id, vnode_id FROM tasks")}
-        for queue in mirror.tasks.values():
+        for queue in state.tasks.values():
             for task in queue.tasks.values():
                 assert places[task.task_id] == task.bound_vnode_id
         counts = self.store.rows(
             "SELECT job_id, count(*) FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING' GROUP BY job_id"
         )
-        assert mirror.waiting_tasks_of == {row[0]: row[1] for row in counts}
+        assert state.waiting_tasks_of == {row[0]: row[1] for row in counts}
         assert self.store.rows(
             "SELECT 1 FROM objects o LEFT JOIN nodes n USING (node_id) LEFT JOIN jobs j USING (job_id)"
             " WHERE coalesce(n.state, 'DEAD') = 'DEAD' OR j.status IS NULL OR j.status = 'PENDING'"
@@ -374,9 +374,9 @@ class Folding:
         base = bytearray(self.store.db.serialize())
         base[18:20] = b"\1\1"  # a copy in memory has no write-ahead log
         self.base = bytes(base)
-        self.follower: Mirror | None = None
+        self.follower: FollowedState | None = None
 
-    def check(self, mirror: Mirror | None) -> None:
+    def check(self, state: FollowedState | None) -> None:
         """Fold all that came since the last look, where all of it has moved; else begin anew."""
         entries = feed.journal(self.store, self.seq)
         if not entries:
@@ -384,7 +384,7 @@ class Folding:
         if all(row["change"] is not None for row in entries):
             self.steps += 1
             self._fold_tables(entries)
-            if self.follower is not None and mirror is not None:
+            if self.follower is not None and state is not None:
                 for row in entries:
                     apply(self.follower, decode(row["change"]))
                 problems = unlike(picture_of(self.follower), picture_of(loaded(self.store)))
@@ -408,13 +408,13 @@ class Folding:
             assert db.execute(sql).fetchall() == [tuple(row) for row in self.store.rows(sql)]
 
 
-def loaded(store: Store) -> Mirror:
+def loaded(store: Store) -> FollowedState:
     """The state that the tables give, read by whoever comes to know of it now."""
     live = {row["run_id"]: rows.run(row) for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'")}
-    return Mirror._read(store, Replayed(clusters.load_ledger(store), live))
+    return FollowedState._read(store, Replayed(clusters.load_ledger(store), live))
 
 
-def picture_of(state: Mirror) -> dict[object, object]:
+def picture_of(state: FollowedState) -> dict[object, object]:
     """All of a state that changes give, comparable."""
     found: dict[object, object] = dict(picture(state.ledger))
     for queue in state.queues.values():
@@ -427,7 +427,7 @@ def picture_of(state: Mirror) -> dict[object, object]:
     found.update((("parent", job_id), parent) for job_id, parent in state.parent_of.items())
     for job_id, run_ids in state.runs_of_job.items():
         found["runs", job_id] = set(run_ids)
-    for array_id, window in state.windows.windows.items():
+    for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open)
     return found
 
@@ -450,7 +450,7 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
             room.cores,
             room.gone,
         )
-        for vnode_id, room in ledger.rooms.items()
+        for vnode_id, room in ledger.capacities.items()
     }  # fmt: skip
     tables: Mapping[str, Mapping[str, object]] = {
         "node": ledger.nodes,
@@ -479,7 +479,7 @@ def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mappin
     found = []
     for cluster in ledger.clusters.values():
         parts = [v for v in ledger.slots(cluster.cluster_id) if v.kind == "flexible"]
-        has = rs.total(part.holding.amounts for part in parts)
+        has = rs.total(part.allocation.amounts for part in parts)
         leased = rs.total(lease.amounts for lease in leases if lease.borrower_id == cluster.cluster_id)
         for name in {*has, *leased}:
             over = max(0, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
@@ -492,26 +492,27 @@ def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mappin
 
 
 def unbalanced(ledger: Ledger) -> list[str]:
-    """Where total is not free plus held: recomputed from virtual nodes and charges, by other means than rooms use."""
+    """Where total is not free plus held: recomputed from virtual nodes and charges, by other means than free
+    capacities use."""
     found = []
     for slot_id, slot in ledger.vnodes.items():
-        inside = [v.holding for v in ledger.vnodes.values() if v.parent_id == slot_id]
-        inside += [holding for where, holding in ledger.charges.values() if where == slot_id]
-        held = rs.total(holding.amounts for holding in inside)
-        room = ledger.rooms[slot_id]
-        for name in {*slot.holding.amounts, *held, *room.free}:
-            total, free, used = (m.get(name, 0) for m in (slot.holding.amounts, room.free, held))
+        inside = [v.allocation for v in ledger.vnodes.values() if v.parent_id == slot_id]
+        inside += [allocation for where, allocation in ledger.charges.values() if where == slot_id]
+        held = rs.total(allocation.amounts for allocation in inside)
+        room = ledger.capacities[slot_id]
+        for name in {*slot.allocation.amounts, *held, *room.free}:
+            total, free, used = (m.get(name, 0) for m in (slot.allocation.amounts, room.free, held))
             if total != free + used or free < 0:
                 found.append(f"{slot_id}: {total} {name} is not {free} free + {used} held")
-        for name, whole in slot.holding.instances.items():
-            if sum(whole.values()) != slot.holding.amounts.get(name, 0):
+        for name, whole in slot.allocation.instances.items():
+            if sum(whole.values()) != slot.allocation.amounts.get(name, 0):
                 found.append(f"{slot_id}: the shares of {name} are not its amount")
             for index, share in whole.items():
                 used = sum(h.instances.get(name, {}).get(index, 0) for h in inside)
                 if share != room.instances[name].get(index, 0) + used:
                     found.append(f"{slot_id}: {name} {index} does not add up")
-        cores = [core for holding in inside for core in holding.cores]
-        if len(cores) != len(set(cores)) or set(slot.holding.cores) != room.cores | set(cores):
+        cores = [core for allocation in inside for core in allocation.cores]
+        if len(cores) != len(set(cores)) or set(slot.allocation.cores) != room.cores | set(cores):
             found.append(f"{slot_id}: cores {sorted(cores)} held, {sorted(room.cores)} free")
         if slot.parent_id is not None:
             above = ledger.vnodes[slot.parent_id]

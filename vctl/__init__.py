@@ -50,7 +50,7 @@ __all__ = [
     "summarize_tasks",
 ]  # fmt: skip
 
-_ROOMS = {
+_CAPACITIES = {
     "vctl.client.allocation": ("init", "shutdown"),
     "vctl.client.virtual_cluster": ("VirtualCluster",),
     "vctl.client.context": ("RuntimeContext", "VirtualClusterInfo", "VirtualNodeInfo"),
@@ -69,8 +69,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    room = next((room for room, names in _ROOMS.items() if name in names), "vctl.client.api")
-    found: object = getattr(import_module(room), name)
+    capacity = next((capacity for capacity, names in _CAPACITIES.items() if name in names), "vctl.client.api")
+    found: object = getattr(import_module(capacity), name)
     globals()[name] = found
     return found
 

@@ -73,13 +73,13 @@ def cpu_ms(place: Bed, words: list[str]) -> float:
 
 def load_ms(home: Path) -> list[float]:
     """What a starting scheduler does with the tables."""
-    from vctl.daemon.mirror import Mirror
+    from vctl.daemon.following import FollowedState
 
     found = []
     for _ in range(3):
         with Store.open(home) as store:
             began = time.process_time()
-            Mirror.load(store)
+            FollowedState.load(store)
             found.append((time.process_time() - began) * 1e3)
     return found
 

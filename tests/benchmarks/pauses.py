@@ -58,7 +58,7 @@ def rounds(count: int, collection: Collection | None) -> list[float]:
                 assert start.cluster is not None
                 ledger.put_cluster(start.cluster)
                 for vnode in start.vnodes:
-                    ledger.carve(vnode)
+                    ledger.assign(vnode)
                 queue.drop(start.job.job_id)
             if collection is not None:
                 collection.between(1.0)

@@ -14,7 +14,7 @@ from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, Clust
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
-from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Holding, Room, whole_node
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation, FreeCapacity, whole_node
 from vctl.engine.changes import RunStarted
 from vctl.ops.prove import prove
 from vctl.store import clusters, nodes
@@ -64,7 +64,7 @@ def write(store: Store, ledger: Ledger) -> None:
         for vnode in ledger.vnodes.values():
             if vnode.parent_id is not None:
                 clusters.insert_vnode(store, vnode)
-        for run_id, (vnode_id, holding) in ledger.charges.items():
+        for run_id, (vnode_id, allocation) in ledger.charges.items():
             vnode = ledger.vnodes[vnode_id]
             job_id = int(run_id)
             columns = {
@@ -76,12 +76,12 @@ def write(store: Store, ledger: Ledger) -> None:
             store.db.execute(
                 f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
             )
-            run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, holding)
+            run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, allocation)
             store.emit(RunStarted(1, run))
 
 
 class Tree(RuleBasedStateMachine):
-    """Carve, release, resize, charge, discharge, nodes that change state, in any order."""
+    """Assign, release, resize, charge, discharge, nodes that change state, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Tree(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.ledger.clusters) > 1)
     @rule(data=st.data(), request=amounts, flexible=st.booleans())
-    def carve(self, data: st.DataObject, request: dict[str, int], flexible: bool) -> None:
+    def assign(self, data: st.DataObject, request: dict[str, int], flexible: bool) -> None:
         cluster = self.ledger.clusters[self.pick(data, [c for c in self.ledger.clusters if c != PRIMARY])]
         assert cluster.parent_id is not None
         above = list(self.ledger.members[cluster.parent_id])
@@ -125,18 +125,18 @@ class Tree(RuleBasedStateMachine):
         own = [self.ledger.vnodes[v] for v in self.ledger.members[cluster.cluster_id]]
         if flexible and any(v.kind == FLEXIBLE and v.node_id == parent.node_id for v in own):
             return
-        room = self.ledger.rooms[parent.vnode_id].copy()
-        if not room.fits(request):
-            # what does not fit cannot be carved, whichever instances it names
-            bare = VNode("x", cluster.cluster_id, parent.node_id, parent.vnode_id, FIXED, Holding(request))
-            assert not self.ledger.can_carve(bare) or GPU in request
+        capacity = self.ledger.capacities[parent.vnode_id].copy()
+        if not capacity.fits(request):
+            # what does not fit cannot be assigned, whichever instances it names
+            bare = VNode("x", cluster.cluster_id, parent.node_id, parent.vnode_id, FIXED, Allocation(request))
+            assert not self.ledger.can_assign(bare) or GPU in request
             return
         vnode = VNode(
             f"{cluster.cluster_id}/{self.number()}", cluster.cluster_id, parent.node_id, parent.vnode_id,
-            FLEXIBLE if flexible else FIXED, room.take(request),
+            FLEXIBLE if flexible else FIXED, capacity.take(request),
         )  # fmt: skip
-        assert self.ledger.can_carve(vnode)
-        self.ledger.carve(vnode)
+        assert self.ledger.can_assign(vnode)
+        self.ledger.assign(vnode)
 
     def leaves(self) -> list[str]:
         return [
@@ -150,10 +150,10 @@ class Tree(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         vnode = self.ledger.vnodes[self.pick(data, self.leaves())]
         assert vnode.parent_id is not None
-        before = dict(self.ledger.rooms[vnode.parent_id].free)
+        before = dict(self.ledger.capacities[vnode.parent_id].free)
         self.ledger.release(vnode.vnode_id)
-        after = self.ledger.rooms[vnode.parent_id].free
-        for name, amount in vnode.holding.amounts.items():
+        after = self.ledger.capacities[vnode.parent_id].free
+        for name, amount in vnode.allocation.amounts.items():
             assert after[name] - before[name] == amount
 
     @precondition(lambda self: any(v.kind == FLEXIBLE for v in self.ledger.vnodes.values()))
@@ -163,25 +163,25 @@ class Tree(RuleBasedStateMachine):
         found = [v for v, vnode in self.ledger.vnodes.items() if vnode.kind == FLEXIBLE]
         vnode = self.ledger.vnodes[self.pick(data, found)]
         assert vnode.parent_id is not None
-        inside = Room(vnode.holding)
-        mine = self.ledger.rooms[vnode.vnode_id]
-        used = {n: a - mine.free.get(n, 0) for n, a in vnode.holding.amounts.items()}
+        inside = FreeCapacity(vnode.allocation)
+        mine = self.ledger.capacities[vnode.vnode_id]
+        used = {n: a - mine.free.get(n, 0) for n, a in vnode.allocation.amounts.items()}
         shares = {
             n: {i: s - mine.instances[n].get(i, 0) for i, s in held.items()}
-            for n, held in vnode.holding.instances.items()
+            for n, held in vnode.allocation.instances.items()
         }
         cores = inside.cores - mine.cores
-        room = self.ledger.rooms[vnode.parent_id].copy()
-        room.give_back(vnode.holding)
-        kept = Holding(
+        capacity = self.ledger.capacities[vnode.parent_id].copy()
+        capacity.give_back(vnode.allocation)
+        kept = Allocation(
             {n: a for n, a in used.items() if a},
             {n: {i: s for i, s in held.items() if s} for n, held in shares.items() if any(held.values())},
             tuple(sorted(cores)),
         )
-        room.take_exactly(kept)
-        if not room.fits(request):
+        capacity.take_exactly(kept)
+        if not capacity.fits(request):
             return
-        more = room.take(request)
+        more = capacity.take(request)
         joined: dict[str, dict[int, int]] = {n: dict(held) for n, held in kept.instances.items()}
         for name, held in more.instances.items():
             for index, share in held.items():
@@ -189,18 +189,18 @@ class Tree(RuleBasedStateMachine):
         amounts_ = dict(kept.amounts)
         for name, amount in more.amounts.items():
             amounts_[name] = amounts_.get(name, 0) + amount
-        holding = Holding(amounts_, joined, tuple(sorted({*kept.cores, *more.cores})))
+        allocation = Allocation(amounts_, joined, tuple(sorted({*kept.cores, *more.cores})))
         self.ledger.resize(
-            VNode(vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, FLEXIBLE, holding)
+            VNode(vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, FLEXIBLE, allocation)
         )
 
     @precondition(lambda self: any(v.parent_id for v in self.ledger.vnodes.values()))
     @rule(data=st.data(), request=amounts)
     def charge(self, data: st.DataObject, request: dict[str, int]) -> None:
         vnode_id = self.pick(data, [v for v, vnode in self.ledger.vnodes.items() if vnode.parent_id])
-        room = self.ledger.rooms[vnode_id].copy()
-        if room.fits(request):
-            self.ledger.charge(str(self.number()), vnode_id, room.take(request))
+        capacity = self.ledger.capacities[vnode_id].copy()
+        if capacity.fits(request):
+            self.ledger.charge(str(self.number()), vnode_id, capacity.take(request))
 
     @precondition(lambda self: self.ledger.charges)
     @rule(data=st.data())
@@ -227,18 +227,18 @@ class Tree(RuleBasedStateMachine):
 
     @invariant()
     def what_is_there_is_free_or_held(self) -> None:
-        for vnode_id, room in self.ledger.rooms.items():
-            inside = [self.ledger.vnodes[child].holding for child in self.ledger.children[vnode_id]]
+        for vnode_id, capacity in self.ledger.capacities.items():
+            inside = [self.ledger.vnodes[child].allocation for child in self.ledger.children[vnode_id]]
             inside += [held for where, held in self.ledger.charges.values() if where == vnode_id]
-            for name, total in room.total.amounts.items():
-                assert total == room.free[name] + sum(h.amounts.get(name, 0) for h in inside)
-            for name, whole in room.total.instances.items():
+            for name, total in capacity.total.amounts.items():
+                assert total == capacity.free[name] + sum(h.amounts.get(name, 0) for h in inside)
+            for name, whole in capacity.total.instances.items():
                 for index, total in whole.items():
                     held = sum(h.instances.get(name, {}).get(index, 0) for h in inside)
-                    assert total == room.instances[name].get(index, 0) + held
+                    assert total == capacity.instances[name].get(index, 0) + held
             booked = [core for h in inside for core in h.cores]
             assert len(booked) == len(set(booked))
-            assert room.cores == set(room.total.cores) - set(booked)
+            assert capacity.cores == set(capacity.total.cores) - set(booked)
 
     @invariant()
     def the_tables_and_the_proof_from_them_agree(self) -> None:
@@ -246,10 +246,10 @@ class Tree(RuleBasedStateMachine):
         assert prove(self.store) == []
         twin = clusters.load_ledger(self.store)
         assert twin.members.keys() == self.ledger.members.keys()
-        for vnode_id, room in self.ledger.rooms.items():
-            other = twin.rooms[vnode_id]
-            assert {**dict.fromkeys(room.free, 0), **other.free} == room.free
-            assert (other.instances, other.cores) == (room.instances, room.cores)
+        for vnode_id, capacity in self.ledger.capacities.items():
+            other = twin.capacities[vnode_id]
+            assert {**dict.fromkeys(capacity.free, 0), **other.free} == capacity.free
+            assert (other.instances, other.cores) == (capacity.instances, capacity.cores)
         for cluster_id in self.ledger.members:
             kept, new = self.ledger.index(cluster_id), twin.index(cluster_id)
             assert {k: g.ids for k, g in kept.classes.items()} == {k: g.ids for k, g in new.classes.items()}

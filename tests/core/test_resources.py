@@ -1,4 +1,4 @@
-"""Rooms keep exact books: no drift, no instance above one, and what is given back heals."""
+"""Free capacities keep exact books: no drift, no instance above one, and what is given back heals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.specification import spec
-from vctl.core.resources import SCALE, Holding, Room, whole_node
+from vctl.core.resources import SCALE, Allocation, FreeCapacity, whole_node
 
 pytestmark = spec("2.amounts", "2.instances")
 
@@ -25,16 +25,16 @@ requests = st.fixed_dictionaries(
 )
 
 
-def check(room: Room, held: list[Holding]) -> None:
+def check(capacity: FreeCapacity, held: list[Allocation]) -> None:
     """Total = free + held, for amounts, instances and cores."""
     for name, total in NODE.items():
-        assert room.free[name] + sum(holding.amounts.get(name, 0) for holding in held) == total
-        assert room.free[name] >= 0
+        assert capacity.free[name] + sum(allocation.amounts.get(name, 0) for allocation in held) == total
+        assert capacity.free[name] >= 0
     for index in range(4):
-        taken = sum(holding.instances.get("GPU", {}).get(index, 0) for holding in held)
+        taken = sum(allocation.instances.get("GPU", {}).get(index, 0) for allocation in held)
         assert taken <= SCALE
-        assert room.instances["GPU"][index] == SCALE - taken
-    cores = [core for holding in held for core in holding.cores] + sorted(room.cores)
+        assert capacity.instances["GPU"][index] == SCALE - taken
+    cores = [core for allocation in held for core in allocation.cores] + sorted(capacity.cores)
     assert sorted(cores) == list(range(8)), "a core belongs to one holder"
 
 
@@ -43,51 +43,51 @@ def check(room: Room, held: list[Holding]) -> None:
 def test_books_are_right_after_every_step_and_everything_heals(
     steps: list[tuple[dict[str, int], int]],
 ) -> None:
-    room, held = Room(whole_node(NODE)), list[Holding]()
+    capacity, held = FreeCapacity(whole_node(NODE)), list[Allocation]()
     for request, give in steps:
-        if room.fits(request):
-            held.append(room.take(request))
+        if capacity.fits(request):
+            held.append(capacity.take(request))
         if held and give < 2:
-            room.give_back(held.pop(give % len(held)))
-        check(room, held)
-    for holding in held:
-        room.give_back(holding)
-    assert room.free == NODE
-    assert room.is_untouched()
-    assert set(room.instances["GPU"].values()) == {SCALE}
+            capacity.give_back(held.pop(give % len(held)))
+        check(capacity, held)
+    for allocation in held:
+        capacity.give_back(allocation)
+    assert capacity.free == NODE
+    assert capacity.is_untouched()
+    assert set(capacity.instances["GPU"].values()) == {SCALE}
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(requests, max_size=10))
 def test_a_holding_fits_exactly_where_it_came_from(many: list[dict[str, int]]) -> None:
-    room = Room(whole_node(NODE))
-    twin = room.copy()
+    capacity = FreeCapacity(whole_node(NODE))
+    twin = capacity.copy()
     for request in many:
-        if room.fits(request):
-            holding = room.take(request)
-            assert twin.fits_exactly(holding)
-            twin.take_exactly(holding)
-    assert (room.free, room.instances, room.cores) == (twin.free, twin.instances, twin.cores)
+        if capacity.fits(request):
+            allocation = capacity.take(request)
+            assert twin.fits_exactly(allocation)
+            twin.take_exactly(allocation)
+    assert (capacity.free, capacity.instances, capacity.cores) == (twin.free, twin.instances, twin.cores)
 
 
 def test_a_hundred_thousand_pairs_leave_no_drift() -> None:
     pick = random.Random(1)
-    room, held = Room(whole_node(NODE)), list[Holding]()
+    capacity, held = FreeCapacity(whole_node(NODE)), list[Allocation]()
     shapes = [
         {"CPU": pick.randint(1, 2 * SCALE), "GPU": pick.choice([1, 3333, 5000, 7501, SCALE]), "memory": 12345}
         for _ in range(50)
     ]
     for _ in range(100_000):
         request = shapes[pick.randrange(50)]
-        if len(held) > 3 or not room.fits(request):
-            room.give_back(held.pop(pick.randrange(len(held))))
+        if len(held) > 3 or not capacity.fits(request):
+            capacity.give_back(held.pop(pick.randrange(len(held))))
         else:
-            held.append(room.take(request))
-    check(room, held)
-    for holding in held:
-        room.give_back(holding)
-    assert room.free == NODE
-    assert room.instances == Room(whole_node(NODE)).instances
+            held.append(capacity.take(request))
+    check(capacity, held)
+    for allocation in held:
+        capacity.give_back(allocation)
+    assert capacity.free == NODE
+    assert capacity.instances == FreeCapacity(whole_node(NODE)).instances
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_a_hundred_thousand_pairs_leave_no_drift() -> None:
     ],
 )
 def test_which_instances_a_request_gets(taken: list[int], request_: int, want: dict[int, int]) -> None:
-    room = Room(whole_node(NODE))
+    capacity = FreeCapacity(whole_node(NODE))
     for share in taken:
-        room.take({"GPU": share})
-    assert room.take({"GPU": request_}).instances["GPU"] == want
+        capacity.take({"GPU": share})
+    assert capacity.take({"GPU": request_}).instances["GPU"] == want
 
 
 def test_one_and_a_half_gpus_never_fit() -> None:
-    assert not Room(whole_node(NODE)).fits({"GPU": SCALE + SCALE // 2})
+    assert not FreeCapacity(whole_node(NODE)).fits({"GPU": SCALE + SCALE // 2})

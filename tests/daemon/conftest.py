@@ -32,7 +32,8 @@ PATIENCE_S = 30.0
 
 
 class Life:
-    """A state directory and, while it lives, its scheduler. After every turn the rules hold, the mirror is right."""
+    """A state directory and, while it lives, its scheduler. After every turn the rules hold, the scheduler
+    state is right."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -83,8 +84,8 @@ class Life:
     def check(self) -> None:
         assert prove(self.store) == []
         assert self.scheduler is not None
-        assert self.scheduler.mirror is not None
-        assert picture(self.scheduler.mirror.ledger) == picture(clusters.load_ledger(self.store))
+        assert self.scheduler.state is not None
+        assert picture(self.scheduler.state.ledger) == picture(clusters.load_ledger(self.store))
 
     # ---- what users do ----
 
@@ -204,8 +205,11 @@ def cpu(count: float) -> dict[str, int]:
 
 def picture(ledger: Ledger) -> object:
     """All that a ledger says, comparable."""
-    rooms = {v: (dict(room.free), room.instances, room.cores, room.total) for v, room in ledger.rooms.items()}
-    return ledger.nodes, ledger.vnodes, rooms, ledger.charges, ledger.homes, set(ledger.clusters)
+    capacities = {
+        v: (dict(capacity.free), capacity.instances, capacity.cores, capacity.total)
+        for v, capacity in ledger.capacities.items()
+    }
+    return ledger.nodes, ledger.vnodes, capacities, ledger.charges, ledger.homes, set(ledger.clusters)
 
 
 @pytest.fixture

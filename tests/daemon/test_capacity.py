@@ -124,5 +124,5 @@ def _run_of(shop: Shop, name: str) -> str:
 
 def _kept(shop: Shop) -> list[Reservation]:
     assert shop.scheduler is not None
-    assert shop.scheduler.mirror is not None
-    return list(shop.scheduler.mirror.queues["X"].kept.values())
+    assert shop.scheduler.state is not None
+    return list(shop.scheduler.state.queues["X"].kept.values())

@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.core.resources import SCALE
-from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template

@@ -8,8 +8,8 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.provider import Provider
-from vctl.daemon.returning import LeaseTerms
 from vctl.ops import clusters, leases, nodes, tasks
 from vctl.ops.views import available_resources, cluster_resources
 from vctl.spec.cluster_spec import parse_cluster_spec

@@ -16,8 +16,8 @@ def test_events_that_were_pruned_unread_lead_to_a_fresh_load(life: Life) -> None
     life.turn()
     scheduler = life.scheduler
     assert scheduler is not None
-    assert scheduler.mirror is not None
-    seen, epoch = scheduler.mirror.seen, scheduler.store.epoch
+    assert scheduler.state is not None
+    seen, epoch = scheduler.state.seen, scheduler.store.epoch
     life.submit("unread")  # the scheduler is suspended from here on
     life.skew_ns += MINUTES_10
     life.store.clock = life.now

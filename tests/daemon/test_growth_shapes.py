@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.daemon.commit import commit
-from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.ops import clusters, leases, nodes
 from vctl.ops.views import cluster_resources
 from vctl.scheduler.cycle import decide
@@ -118,8 +118,8 @@ def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: 
     scheduler = life.start()
     life.turn()
     life.submit("train", cluster="team", spec={"flexible_resource_min": {"CPU": 4}})
-    scheduler.mirror.follow(scheduler.store)
-    plan = decide(scheduler.mirror.ledger, scheduler.mirror.queues, now_ns=life.now())
+    scheduler.state.follow(scheduler.store)
+    plan = decide(scheduler.state.ledger, scheduler.state.queues, now_ns=life.now())
     assert len(plan.starts) == 1
     two = parse_resources({"CPU": 2}, "limit")
     if limit == "maximum":
@@ -129,7 +129,7 @@ def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: 
         clusters.update(life.store, "rich", lending_limit=two)
     else:
         clusters.update(life.store, "team", borrow_limit=two)
-    assert commit(scheduler.store, scheduler.mirror, plan) == []
+    assert commit(scheduler.store, scheduler.state, plan) == []
     life.turn()
     assert life.job("train")["status"] == "PENDING"
 

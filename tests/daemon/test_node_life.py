@@ -252,7 +252,7 @@ def test_after_a_restart_of_the_machine_its_node_is_dead_and_its_jobs_failed_wit
     assert life.state(old) == "DEAD"
     life.until(lambda: life.job("j")["status"] == "FAILED")
     assert life.job("j")["state_reason"] == "NodeFailed"
-    assert scheduler.mirror is not None
+    assert scheduler.state is not None
 
 
 # ---- heartbeats, drain, totals ----

@@ -13,9 +13,9 @@ pytestmark = spec("12.odd-rows")
 __all__ = ["there"]
 
 SPOILS = {
-    "pieces": ("earmarks", "UPDATE earmarks SET pieces = 'x'"),
-    "a piece": ("earmarks", "UPDATE earmarks SET pieces = '[[1]]'"),
-    "the awaited": ("earmarks", "UPDATE earmarks SET awaited = '5'"),
+    "pieces": ("nominations", "UPDATE nominations SET pieces = 'x'"),
+    "a piece": ("nominations", "UPDATE nominations SET pieces = '[[1]]'"),
+    "the awaited": ("nominations", "UPDATE nominations SET awaited = '5'"),
     "an end": ("preemptions", "UPDATE preemptions SET ends_at = 'x'"),
     "an amount": ("usage", "UPDATE usage SET amount = 'x'"),
     "no amount": ("usage", "UPDATE usage SET amount = 9e999"),
@@ -28,8 +28,8 @@ def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql:
     clusters.update(there.store, "primary", queue={"order": "fair", "half_life_s": 100})
     full(there)
     assert there.scheduler is not None
-    assert there.scheduler.mirror is not None
-    there.scheduler.memory.write(there.scheduler.mirror)
+    assert there.scheduler.state is not None
+    there.scheduler.memory.write(there.scheduler.state)
     there.die()
     assert there.store.db.execute(sql).rowcount > 0
     there.turn()

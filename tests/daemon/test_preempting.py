@@ -77,7 +77,7 @@ class Contest(World):
         self.turn()
 
     def is_at_rest(self) -> bool:
-        counts = [self.store.value(f"SELECT count(*) FROM {name}") for name in ("preemptions", "earmarks")]
+        counts = [self.store.value(f"SELECT count(*) FROM {name}") for name in ("preemptions", "nominations")]
         return counts == [0, 0]
 
 

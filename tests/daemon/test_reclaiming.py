@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
-from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
@@ -32,7 +32,7 @@ def shared(life: Life) -> Life:
         clusters.create(life.store, name, divisible=True, spec=spec, lending_limit=limit)
     scheduler = life.start()
     scheduler.returns.terms = TERMS
-    scheduler.reclaims.grace_s = TERMS.reclaim_grace_s
+    scheduler.lease_revocation.grace_s = TERMS.reclaim_grace_s
     return life
 
 
@@ -99,7 +99,7 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
     assert shared.scheduler is not None
-    shared.scheduler.reclaims.grace_s = 60.0
+    shared.scheduler.lease_revocation.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))
     notice = json.loads((shared.home / "notices" / "train.json").read_text())
@@ -173,28 +173,28 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     scheduler = shared.scheduler
     assert scheduler is not None
-    monkeypatch.setattr(scheduler.reclaims, "grace_s", 60.0)
-    monkeypatch.setattr(scheduler.reclaims, "turn", lambda *_: None)
+    monkeypatch.setattr(scheduler.lease_revocation, "grace_s", 60.0)
+    monkeypatch.setattr(scheduler.lease_revocation, "turn", lambda *_: None)
     shared.until(lambda: shared.job("own")["state_reason"] == "InsufficientResources")
     monkeypatch.undo()
-    scheduler.reclaims.grace_s = 60.0
+    scheduler.lease_revocation.grace_s = 60.0
     with (
         shared.store.transaction()
     ):  # somebody else, after the scheduler looked: half of it has been given back
         shared.store.db.execute("UPDATE leases SET amounts = '{\"CPU\": 5000}' WHERE borrower_id = 'b'")
         shared.store.event("vnodes.changed", "vnodes", "b")
-    mirror = scheduler.mirror
-    assert mirror is not None
+    state = scheduler.state
+    assert state is not None
     began = time.monotonic()
-    scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
+    scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
     assert not shared.events("lease.called_in")
-    assert scheduler.reclaims.due_s() == float("inf")  # nobody was told, so no grace runs
+    assert scheduler.lease_revocation.due_s() == float("inf")  # nobody was told, so no grace runs
     assert not scheduler.returns.called
     shared.turn()
     assert len(shared.events("lease.called_in")) == 1
     assert (shared.home / "notices" / "train.json").exists()
-    assert 59 < scheduler.reclaims.due_s() + time.monotonic() - began <= 61
-    scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
+    assert 59 < scheduler.lease_revocation.due_s() + time.monotonic() - began <= 61
+    scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
     assert len(shared.events("lease.called_in")) == 1
     assert task_state(shared, task)[0] == "RUNNING"
 
@@ -207,21 +207,21 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     shared.run("train", cluster="b", spec=GANG)
     first = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, first)[0] == "RUNNING")
-    scheduler.reclaims.grace_s = 60.0
+    scheduler.lease_revocation.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))
-    mirror = scheduler.mirror
-    assert mirror is not None
-    (lease_id,) = scheduler.reclaims._deadline
-    told, notice = scheduler.reclaims._told[lease_id], shared.home / "notices" / "train.json"
+    state = scheduler.state
+    assert state is not None
+    (lease_id,) = scheduler.lease_revocation._deadline
+    told, notice = scheduler.lease_revocation._told[lease_id], shared.home / "notices" / "train.json"
     (job_id,) = told
     told.clear()  # as if it had begun a moment later
     notice.unlink()
 
     def at_the_deadline() -> list[str | None]:
-        scheduler.reclaims._deadline[lease_id] = 0.0
-        scheduler.reclaims.turn(mirror, scheduler._stop_run, scheduler._tell)
-        return [run.stop_reason for run in mirror.runs.values() if run.task_id == first]
+        scheduler.lease_revocation._deadline[lease_id] = 0.0
+        scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
+        return [run.stop_reason for run in state.runs.values() if run.task_id == first]
 
     assert at_the_deadline() == [None]
     assert notice.exists()

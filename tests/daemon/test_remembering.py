@@ -7,7 +7,7 @@ import pytest
 from tests.daemon.conftest import Life, cpu
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
-from vctl.daemon import remembering
+from vctl.daemon import usage_checkpoint
 from vctl.ops import clusters as cluster_ops
 from vctl.store import usage
 
@@ -19,15 +19,15 @@ HOUR_NS = 3600 * 10**9
 def used(life: Life) -> float:
     """What the only user is remembered for, in CPUs."""
     scheduler = life.scheduler or life.start()
-    assert scheduler.mirror is not None
-    found = [use for member, use in scheduler.mirror.usage.past.items() if member[:2] == (PRIMARY, "")]
+    assert scheduler.state is not None
+    found = [use for member, use in scheduler.state.usage.past.items() if member[:2] == (PRIMARY, "")]
     return sum(use.get("CPU", 0.0) for use in found) / 10_000
 
 
 @pytest.fixture
 def hour(life: Life, monkeypatch: pytest.MonkeyPatch) -> Life:
     """A job has held four CPUs for an hour, which is one half-life; the memory is written at every turn."""
-    monkeypatch.setattr(remembering, "EVERY_S", 0.0)
+    monkeypatch.setattr(usage_checkpoint, "EVERY_S", 0.0)
     life.nodes(1, "t", 4)
     cluster_ops.update(life.store, "primary", queue={"order": "fair", "half_life_s": 3600})
     life.submit("job", entry=cpu(4))

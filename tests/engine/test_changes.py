@@ -14,7 +14,7 @@ from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.engine import changes as ch
 from vctl.engine.codec import decode, encode
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
@@ -22,7 +22,7 @@ from vctl.store import repair
 
 pytestmark = spec("17.durable", "12.odd-rows")
 
-HOLDING = Holding({"CPU": 15000, "GPU": 10000}, {"GPU": {3: 10000}}, (0, 7))
+HOLDING = Allocation({"CPU": 15000, "GPU": 10000}, {"GPU": {3: 10000}}, (0, 7))
 NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
 SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
 NODE_OF = Node("n", "4c", HOLDING, "host", {"zone": "a"}, "simulated", "ALIVE", "boot", shrunk=True)

@@ -245,7 +245,7 @@ class Place:
 
         def ready() -> bool:
             assert process.poll() is None, (self.folder / "daemon.log").read_text()
-            return self.beat().get("pid") == process.pid
+            return self.heartbeat().get("pid") == process.pid
 
         eventually(ready, "the daemon to begin")
         return process
@@ -254,7 +254,7 @@ class Place:
         """Which scheduler is at work, as ``vctl daemon --status`` says."""
         return background.status(self.home)
 
-    def beat(self) -> dict[str, Any]:
+    def heartbeat(self) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads((self.home / "scheduler.beat").read_text())
         except (FileNotFoundError, ValueError):

@@ -33,7 +33,7 @@ def of(place: Place) -> list[list[bytes]]:
 
 def starts(place: Place) -> int:
     with place.sql() as db:
-        return int(db.execute("SELECT count(*) FROM reigns").fetchone()[0])
+        return int(db.execute("SELECT count(*) FROM terms").fetchone()[0])
 
 
 # ---- it is started, once ----

@@ -111,7 +111,7 @@ def flow(
             ended = "SELECT count(*) FROM events WHERE kind = 'job.ended'"
             assert db.execute(ended).fetchone() == (jobs,)
             assert db.execute("SELECT count(*) FROM runs").fetchone() == (jobs,)
-            assert db.execute("SELECT count(*) FROM reigns").fetchone()[0] >= 1
+            assert db.execute("SELECT count(*) FROM terms").fetchone()[0] >= 1
         assert set(place.free().values()) == {4.0}
         assert os.listdir(place.home / "stops") == []
         assert not (place.home / "runs").exists()
@@ -256,7 +256,7 @@ def test_an_old_scheduler_that_wakes_up_is_fenced(one: Place) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     (one.home / "scheduler.lock").rename(one.home / "scheduler.lock.old")
     with one.sql() as db:
-        db.execute("UPDATE reigns SET ended_at = 1")
+        db.execute("UPDATE terms SET ended_at = 1")
     other = one.daemon()
     os.kill(daemon.pid, signal.SIGCONT)
     one.ok("job", "submit", "--", "true")

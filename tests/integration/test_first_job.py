@@ -86,7 +86,7 @@ def test_the_exit_code_travels(
         assert argv[0] in ran.err
         with one.sql() as db:
             ((took_ns,),) = db.execute(
-                "SELECT ended_at - max(submitted_at, (SELECT started_at FROM reigns)) FROM jobs"
+                "SELECT ended_at - max(submitted_at, (SELECT started_at FROM terms)) FROM jobs"
             )
         assert (
             took_ns < 1e9

@@ -50,7 +50,7 @@ def test_a_foreground_daemon_takes_over_within_a_second(one: Place) -> None:
     asked_at = time.time_ns()
     daemon = one.daemon()
     with one.sql() as db:
-        (began,) = db.execute("SELECT max(started_at) FROM reigns WHERE kind = 'foreground'").fetchone()
+        (began,) = db.execute("SELECT max(started_at) FROM terms WHERE kind = 'foreground'").fetchone()
     assert began - asked_at < (1 + 4 * start_s) * 1e9  # a second, and the start of a process
     eventually(lambda: is_gone(before["pid"]), "the one in the background to end", 5)
     assert one.scheduler() == {**one.scheduler(), "kind": "foreground", "pid": daemon.pid}
@@ -217,7 +217,7 @@ def test_a_daemon_that_is_suspended_is_called_old(one: Place) -> None:
     daemon = one.daemon()
     assert one.run("status").err == ""
     os.kill(daemon.pid, signal.SIGSTOP)
-    old = {**one.beat(), "last_beat": timestamp(time.time_ns() - 100 * 10**9)}
+    old = {**one.heartbeat(), "last_beat": timestamp(time.time_ns() - 100 * 10**9)}
     old["last_beat_ns"] -= 100 * 10**9
     (one.home / "scheduler.beat").write_text(json.dumps(old).ljust(512))
     assert "seen 1m4" in one.run("status").err

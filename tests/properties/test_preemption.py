@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler.contest import Contest
 from tests.scheduler.trees import tree
 from tests.specification import spec
@@ -130,14 +130,14 @@ def check(seed: int, *, elastic: bool = False) -> int:
         }
         if there.ending:
             job_id = rng.choice(sorted(there.ending))  # they go in any order, and others look in between
-            waiting = {n for n, mark in there.queue.earmarks.items() if mark.awaited == {job_id}}
+            waiting = {n for n, mark in there.queue.nominations.items() if mark.awaited == {job_id}}
             there.gone(job_id)
             expected = [there.queue.jobs[n] for n in sorted(waiting)]
         elif not (plan.starts or plan.preempts or plan.lapsed or plan.unsearched):
             break
     else:
         raise AssertionError(f"seed {seed} does not come to rest: {there.log}")
-    assert there.queue.earmarks == {}, (seed, there.log)
+    assert there.queue.nominations == {}, (seed, there.log)
     return count
 
 
@@ -159,7 +159,7 @@ def reaches(there: Contest, winner: PendingJob, since: int) -> None:
     """All its victims have gone: in the next round the winner starts, unless the room went to a higher priority."""
     priorities = {job.submission_id: job.priority for job in there.known.values()}
     started = [line.removeprefix("start ") for line in there.log[since:] if line.startswith("start ")]
-    others = [*started, *(mark.submission_id for mark in there.queue.earmarks.values())]
+    others = [*started, *(mark.submission_id for mark in there.queue.nominations.values())]
     higher = any(priorities[name] > winner.priority for name in others)
     assert winner.submission_id in started or higher, there.log
 
@@ -258,7 +258,7 @@ def losses_of(there: Contest) -> dict[int, int]:
     total = there.ledger.total(there.parent_id)
     losses = {}
     for job_id, begun in there.begun.items():
-        held = [vnode.holding.amounts for vnode in begun.start.vnodes]
+        held = [vnode.allocation.amounts for vnode in begun.start.vnodes]
         share = max(
             (10**9 * sum(h.get(name, 0) for h in held) // total[name] for name in total if total[name]),
             default=0,

@@ -394,7 +394,7 @@ class Users:
             "promises",
             "task_inputs",
             "preemptions",
-            "earmarks",
+            "nominations",
         ):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
         assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
@@ -403,7 +403,7 @@ class Users:
         assert list(files.kept(self.world.home)) == []
         assert [s for s in self.world.processes.runs.values() if s.state is RunState.RUNNING] == []
         ledger = clusters.load_ledger(self.store)
-        assert all(room.is_untouched() for room in ledger.rooms.values())
+        assert all(capacity.is_untouched() for capacity in ledger.capacities.values())
         assert self.count("SELECT count(*) FROM nodes WHERE state = 'DRAINING'") == 0
         assert [node for node in ledger.nodes.values() if MADE_BY in node.labels] == []
 

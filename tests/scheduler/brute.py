@@ -11,7 +11,7 @@ from itertools import product
 from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode
 from vctl.core.labels import matches
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Room
+from vctl.core.resources import FreeCapacity
 from vctl.scheduler.placement import Placed
 
 ONE, HALF = 10_000, 5_000
@@ -21,15 +21,15 @@ class Slot:
     """One virtual node with plain numbers."""
 
     def __init__(self, world: Ledger, slot_id: str) -> None:
-        vnode, room = world.vnodes[slot_id], world.rooms[slot_id]
+        vnode, capacity = world.vnodes[slot_id], world.capacities[slot_id]
         self.slot_id, self.node_id, self.labels = slot_id, vnode.node_id, vnode.labels
-        self.cpu = room.free.get("CPU", 0)
-        self.gpus = [room.instances["GPU"][i] for i in sorted(room.instances.get("GPU", {}))]
+        self.cpu = capacity.free.get("CPU", 0)
+        self.gpus = [capacity.instances["GPU"][i] for i in sorted(capacity.instances.get("GPU", {}))]
         self.total_cpu, self.total_gpu = (
-            vnode.holding.amounts.get("CPU", 0),
-            vnode.holding.amounts.get("GPU", 0),
+            vnode.allocation.amounts.get("CPU", 0),
+            vnode.allocation.amounts.get("GPU", 0),
         )
-        whole = vnode.whole and room.is_untouched()
+        whole = vnode.whole and capacity.is_untouched()
         self.template = world.nodes[vnode.node_id].template_id if whole else None
 
     def puts(self, cpu: int, gpu: int) -> Iterator[None]:
@@ -177,24 +177,28 @@ def _gpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool
 
 
 def check(world: Ledger, parent_id: str, spec: ClusterSpec, entry: dict[str, int], plan: Placed) -> None:
-    """Carve a plan into a copy of its rooms and hold it against the spec."""
-    rooms: dict[str, Room] = {}
+    """Assign a plan into a copy of its free capacities and hold it against the spec."""
+    capacities: dict[str, FreeCapacity] = {}
     for rank, piece in enumerate(plan.pieces):
         assert piece.rank == rank
         vnode = world.vnodes[piece.parent_vnode_id]
         assert vnode.cluster_id == parent_id
         assert vnode.node_id == piece.node_id
-        room = rooms.setdefault(piece.parent_vnode_id, world.rooms[piece.parent_vnode_id].copy())
-        assert room.fits_exactly(piece.holding), piece
-        room.take_exactly(piece.holding)
-        for name, shares in piece.holding.instances.items():
-            assert sum(shares.values()) == piece.holding.amounts[name]
-            assert piece.holding.amounts[name] % ONE == 0 or len(shares) == 1 or piece.whole
-        if world.rooms[piece.parent_vnode_id].instances and piece.holding.amounts.get("GPU"):
-            assert "GPU" in piece.holding.instances
+        capacity = capacities.setdefault(
+            piece.parent_vnode_id, world.capacities[piece.parent_vnode_id].copy()
+        )
+        assert capacity.fits_exactly(piece.allocation), piece
+        capacity.take_exactly(piece.allocation)
+        for name, shares in piece.allocation.instances.items():
+            assert sum(shares.values()) == piece.allocation.amounts[name]
+            assert piece.allocation.amounts[name] % ONE == 0 or len(shares) == 1 or piece.whole
+        if world.capacities[piece.parent_vnode_id].instances and piece.allocation.amounts.get("GPU"):
+            assert "GPU" in piece.allocation.instances
     fixed = [piece for piece in plan.pieces if piece.kind != FLEXIBLE and not piece.whole]
     bundles = [(g, node) for g, group in enumerate(spec.groups) for node in group.nodes]
-    assert [(p.group, dict(p.holding.amounts)) for p in fixed] == [(g, dict(n.resources)) for g, n in bundles]
+    assert [(p.group, dict(p.allocation.amounts)) for p in fixed] == [
+        (g, dict(n.resources)) for g, n in bundles
+    ]
     for piece, (_, node) in zip(fixed, bundles, strict=True):
         assert matches(node.selector, world.vnodes[piece.parent_vnode_id].labels)
     for g, group in enumerate(spec.groups):
@@ -207,10 +211,10 @@ def check(world: Ledger, parent_id: str, spec: ClusterSpec, entry: dict[str, int
     assert len({piece.node_id for piece in parts}) == len(parts)
     assert [p.node_id for p in parts] == sorted(p.node_id for p in parts)
     for name in ("CPU", "GPU"):
-        got = sum(piece.holding.amounts.get(name, 0) for piece in parts)
+        got = sum(piece.allocation.amounts.get(name, 0) for piece in parts)
         least = spec.flexible_min.get(name, 0)
         assert got in (least, max(least, entry.get(name, 0)))
     if any(entry.values()):
         home = plan.pieces[plan.entry_rank]
-        assert all(a <= home.holding.amounts.get(n, 0) for n, a in entry.items())
+        assert all(a <= home.allocation.amounts.get(n, 0) for n, a in entry.items())
         assert {n: a for n, a in plan.entry.amounts.items() if a} == {n: a for n, a in entry.items() if a}

@@ -15,7 +15,7 @@ from tests.scheduler.brute import HALF, ONE
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, ClusterSpec, FixedNode
 from vctl.core.labels import VCLUSTER_ID, VNODE_ID, matches
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 
 QUARTER = 2_500
 Atom = tuple[str, int]
@@ -54,10 +54,10 @@ class World:
         if vnode_id is None:
             return 0
         name, index = atom
-        room = self.tree.rooms[vnode_id]
+        capacity = self.tree.capacities[vnode_id]
         if index < 0:
-            return max(room.free.get(name, 0), 0)
-        return room.instances.get(name, {}).get(index, 0)
+            return max(capacity.free.get(name, 0), 0)
+        return capacity.instances.get(name, {}).get(index, 0)
 
     def gain_left(self, cluster_id: str, name: str) -> int:
         cluster = self.tree.clusters[cluster_id]
@@ -145,7 +145,7 @@ class World:
 
 def flexible_total(tree: Ledger, cluster_id: str, name: str) -> int:
     return sum(
-        v.holding.amounts.get(name, 0)
+        v.allocation.amounts.get(name, 0)
         for v in tree.vnodes.values()
         if v.cluster_id == cluster_id and v.kind == FLEXIBLE
     )
@@ -210,7 +210,7 @@ class Gang:
                 continue
             if vnode is not None and (place.above is None and not vnode.whole):
                 continue
-            if vnode is not None and not tree.rooms[vnode.vnode_id].is_untouched():
+            if vnode is not None and not tree.capacities[vnode.vnode_id].is_untouched():
                 continue
             before = dict(self.taken)
             for name, amount in node.total.amounts.items():
@@ -401,7 +401,7 @@ def idle(tree: Ledger, cluster_id: str) -> Ledger:
             while cut_some(tree, part.vnode_id):
                 pass
             if (
-                not any(tree.vnodes[part.vnode_id].holding.amounts.values())
+                not any(tree.vnodes[part.vnode_id].allocation.amounts.values())
                 and not tree.children[part.vnode_id]
             ):
                 tree.release(part.vnode_id)
@@ -410,21 +410,21 @@ def idle(tree: Ledger, cluster_id: str) -> Ledger:
 
 def cut_some(tree: Ledger, vnode_id: str) -> bool:
     """Take a quarter of something off a virtual node that has it free and does not need it for the minimum."""
-    vnode, room = tree.vnodes[vnode_id], tree.rooms[vnode_id]
+    vnode, capacity = tree.vnodes[vnode_id], tree.capacities[vnode_id]
     least = tree.clusters[vnode.cluster_id].spec.flexible_min
-    for name, amount in vnode.holding.amounts.items():
+    for name, amount in vnode.allocation.amounts.items():
         has = flexible_total(tree, vnode.cluster_id, name)
-        if room.free.get(name, 0) < QUARTER or has - QUARTER < least.get(name, 0):
+        if capacity.free.get(name, 0) < QUARTER or has - QUARTER < least.get(name, 0):
             continue
-        instances = {n: dict(shares) for n, shares in vnode.holding.instances.items()}
+        instances = {n: dict(shares) for n, shares in vnode.allocation.instances.items()}
         if name in instances:
-            index = max(i for i, share in room.instances[name].items() if share)
+            index = max(i for i, share in capacity.instances[name].items() if share)
             instances[name][index] -= QUARTER
-        amounts = {**vnode.holding.amounts, name: amount - QUARTER}
-        cores = tuple(sorted(room.cores)) if name == "CPU" else ()
-        held = tuple(core for core in vnode.holding.cores if core not in cores)
+        amounts = {**vnode.allocation.amounts, name: amount - QUARTER}
+        cores = tuple(sorted(capacity.cores)) if name == "CPU" else ()
+        held = tuple(core for core in vnode.allocation.cores if core not in cores)
         keep = max(amounts.get("CPU", 0) // ONE - len(held), 0) if cores else 0
-        left = tuple(sorted({*held, *cores[:keep]})) if cores else vnode.holding.cores
-        tree.resize(replace(vnode, holding=Holding(amounts, instances, left)))
+        left = tuple(sorted({*held, *cores[:keep]})) if cores else vnode.allocation.cores
+        tree.resize(replace(vnode, allocation=Allocation(amounts, instances, left)))
         return True
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
@@ -92,7 +92,7 @@ class Contest:
             assert parent_id == self.parent_id
             self._unmark(job_id)
         for one in plan.preempts:
-            self.queue.set_earmark(one.job.job_id, one.earmark)
+            self.queue.set_nomination(one.job.job_id, one.nomination)
             for victim in one.victims:
                 self.running.leave(victim.job.job_id)
                 self.ending[victim.job.job_id] = one
@@ -111,10 +111,10 @@ class Contest:
         return plan
 
     def _unmark(self, job_id: int) -> None:
-        earmark = self.queue.earmarks.get(job_id)
-        if earmark is not None:
-            self.queue.set_earmark(job_id, None)
-            self.ledger.note_growth(part[0] for part in earmark.pieces)
+        nomination = self.queue.nominations.get(job_id)
+        if nomination is not None:
+            self.queue.set_nomination(job_id, None)
+            self.ledger.note_growth(part[0] for part in nomination.pieces)
 
     def gone(self, job_id: int, *, requeue: bool = True) -> None:
         """A job that runs has ended; what it was told to leave for may use what it returns."""
@@ -124,9 +124,9 @@ class Contest:
             self.ledger.remove_cluster(begun.start.cluster_id)
         self.running.drop(job_id)
         self.ending.pop(job_id, None)
-        for winner, earmark in list(self.queue.earmarks.items()):
-            if job_id in earmark.awaited:
-                self.queue.set_earmark(winner, replace(earmark, awaited=earmark.awaited - {job_id}))
+        for winner, nomination in list(self.queue.nominations.items()):
+            if job_id in nomination.awaited:
+                self.queue.set_nomination(winner, replace(nomination, awaited=nomination.awaited - {job_id}))
         self.log.append(f"end {job.submission_id}")
         if requeue:
             self.queue.put(begun.start.job)

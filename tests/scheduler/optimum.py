@@ -24,11 +24,11 @@ class Solved:
 def solve(given: Instance, effort: float = EFFORT) -> Solved:
     """Choose a start for every job and a node for every bundle; each node holds what lies on it at any time."""
     model = cp_model.CpModel()
-    horizon = sum(job.minutes for job in given.jobs)
-    makespan = model.new_int_var(0, horizon, "makespan")
+    profile = sum(job.minutes for job in given.jobs)
+    makespan = model.new_int_var(0, profile, "makespan")
     lying: list[list[tuple[cp_model.IntervalVar, tuple[int, ...]]]] = [[] for _ in given.nodes]
     for j, job in enumerate(given.jobs):
-        start = model.new_int_var(0, horizon, f"start{j}")
+        start = model.new_int_var(0, profile, f"start{j}")
         model.add(start + job.minutes <= makespan)
         chosen = []
         for b, size in enumerate(job.bundles):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode
 from vctl.core.jobs import PendingJob

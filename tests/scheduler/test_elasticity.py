@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import differences, unbalanced
@@ -114,7 +114,7 @@ def test_growth(nodes: str, clusters: list[str], request_: str, want: dict[str, 
     assert steps is not None
     assert {cluster: trees.parts(ledger, cluster) for cluster in want} == want
     assert unbalanced(ledger) == []
-    assert any(ledger.rooms[v].fits(g.amounts(amounts)) for v in ledger.members[cluster_id])
+    assert any(ledger.capacities[v].fits(g.amounts(amounts)) for v in ledger.members[cluster_id])
     for step in reversed(steps):
         revert_growth(ledger, step)
     assert differences(ledger, before) == []
@@ -127,8 +127,8 @@ def test_growth(nodes: str, clusters: list[str], request_: str, want: dict[str, 
 def fill(ledger: Ledger, cluster_id: str) -> None:
     """Processes take all that is free in a cluster."""
     for vnode_id in sorted(ledger.members[cluster_id]):
-        free = {name: amount for name, amount in ledger.rooms[vnode_id].free.items() if amount > 0}
-        ledger.charge(f"fill:{vnode_id}", vnode_id, ledger.rooms[vnode_id].copy().take(free))
+        free = {name: amount for name, amount in ledger.capacities[vnode_id].free.items() if amount > 0}
+        ledger.charge(f"fill:{vnode_id}", vnode_id, ledger.capacities[vnode_id].copy().take(free))
 
 
 LABELS = {"n1": "zone=a", "n2": "zone=b"}
@@ -193,8 +193,8 @@ def test_cores_follow_whole_cpus() -> None:
     fill(ledger, "a")
     grow(ledger, "a", g.amounts("2c"))
     (vnode,) = ledger.slots("a")
-    assert vnode.holding.cores == (0, 1, 2)
-    assert ledger.rooms["n1"].cores == {3}
+    assert vnode.allocation.cores == (0, 1, 2)
+    assert ledger.capacities["n1"].cores == {3}
 
 
 @spec("5.labels")
@@ -248,7 +248,7 @@ def test_loans(
     assert (trees.parts(ledger, "a"), trees.parts(ledger, "b")) == (lender, borrower)
     gained, lost = steps[-1], steps[0]
     assert gained.lender_id == "a"
-    taken = lost.before.holding.amounts["CPU"] - lost.after.holding.amounts["CPU"] if lost.before else 0
+    taken = lost.before.allocation.amounts["CPU"] - lost.after.allocation.amounts["CPU"] if lost.before else 0
     assert gained.lent == {"CPU": taken}
     for step in reversed(steps):
         revert_growth(ledger, step)
@@ -375,9 +375,11 @@ class Story:
             self.lend(step)
         assert differences(self.ledger, grown) == []
         vnode_id = next(
-            v for v in sorted(self.ledger.members[cluster_id]) if self.ledger.rooms[v].fits(wanted)
+            v for v in sorted(self.ledger.members[cluster_id]) if self.ledger.capacities[v].fits(wanted)
         )
-        self.ledger.charge(f"run{self.number()}", vnode_id, self.ledger.rooms[vnode_id].copy().take(wanted))
+        self.ledger.charge(
+            f"run{self.number()}", vnode_id, self.ledger.capacities[vnode_id].copy().take(wanted)
+        )
 
     def lend(self, step: Grow) -> None:
         if lent := above_minimum(self.ledger, step):

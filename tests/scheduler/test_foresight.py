@@ -82,10 +82,10 @@ def test_the_same_state_gives_the_same_order_and_looks_are_counted(seed: int) ->
     given = instance(seed)
     jobs = [pending(n, job) for n, job in enumerate(given.jobs, 1)]
     ledger = ledger_of(given.nodes)
-    before = {n: room.copy().free for n, room in ledger.rooms.items()}
+    before = {n: capacity.copy().free for n, capacity in ledger.capacities.items()}
     first = foresight.foresee(ledger, PRIMARY, jobs, Running(), 0)
     assert first == foresight.foresee(ledger_of(given.nodes), PRIMARY, jobs[::-1], Running(), 0)
-    assert {n: room.free for n, room in ledger.rooms.items()} == before
+    assert {n: capacity.free for n, capacity in ledger.capacities.items()} == before
 
 
 @pytest.mark.parametrize("seed", range(2, 40, 4))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.scheduler import brute, brute_growth, ground
+from tests.scheduler import brute, brute_growth, candidates
 from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core import labels as lb
@@ -30,7 +30,7 @@ def random_tree(pick: random.Random) -> tuple[Ledger, str]:
         f"{pick.choice([2, 3, 4, 4, 5, 6])}c {pick.choice([0, 1, 2, 2])}g" for _ in range(pick.randint(2, 3))
     ]
     labels = {f"n{i}": f"zone={pick.choice('ab')}" for i in range(1, 4) if pick.random() < 0.6}
-    world = ground.ledger(nodes, labels)
+    world = candidates.ledger(nodes, labels)
     parent, cluster_id = PRIMARY, ""
     for depth in range(pick.choice([1, 2, 2, 3])):
         cluster_id = "abc"[depth]
@@ -41,9 +41,11 @@ def random_tree(pick: random.Random) -> tuple[Ledger, str]:
         parent = cluster_id
     for vnode_id in sorted(world.vnodes):
         for _ in range(pick.randint(0, 2)):
-            held_ = ground.amounts(pick.choice(["0.5c", "1c", "1.5c", "2c", "0.5g", "0.25g", "1g"]))
-            if pick.random() < 0.4 and world.rooms[vnode_id].fits(held_):
-                world.charge(f"run-{len(world.charges)}", vnode_id, world.rooms[vnode_id].copy().take(held_))
+            held_ = candidates.amounts(pick.choice(["0.5c", "1c", "1.5c", "2c", "0.5g", "0.25g", "1g"]))
+            if pick.random() < 0.4 and world.capacities[vnode_id].fits(held_):
+                world.charge(
+                    f"run-{len(world.charges)}", vnode_id, world.capacities[vnode_id].copy().take(held_)
+                )
     return world, cluster_id
 
 
@@ -52,16 +54,18 @@ def add_cluster(
 ) -> None:
     most = pick.choice([None, None, None, None, None, "8c", "6c 2g", "5c 1.5g", "3.5c", "2g"])
     borrow = pick.choice([None, None, None, None, None, "4c", "4c 2g", "1.5c"])
-    spec = ClusterSpec({}, None if most is None else ground.amounts(most), flexible=flexible)
+    spec = ClusterSpec({}, None if most is None else candidates.amounts(most), flexible=flexible)
     world.put_cluster(Cluster(cluster_id, parent, LOGICAL, spec))
     for rank in range(pick.randint(2, 3) if lends else pick.randint(0 if flexible else 1, 3)):
         slots = sorted(world.members[parent])
         if not slots:
             return
         slot = world.vnodes[pick.choice(slots)]
-        want = ground.amounts(f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0, 0.5, 0.25, 1])}g")
+        want = candidates.amounts(
+            f"{pick.choice([0, 0.5, 1, 1, 2])}c {pick.choice([0, 0, 0, 0.5, 0.25, 1])}g"
+        )
         if lends:
-            want = {n: a for n, a in world.rooms[slot.vnode_id].free.items() if a > 0}
+            want = {n: a for n, a in world.capacities[slot.vnode_id].free.items() if a > 0}
             want["CPU"] = max(want.get("CPU", 0) - pick.choice([0, 0, 0, HALF, SCALE]), 0)
             if pick.random() < 0.5:
                 want.pop("GPU", None)
@@ -73,7 +77,7 @@ def add_cluster(
             world.vnodes[v].kind == FLEXIBLE and world.vnodes[v].node_id == slot.node_id
             for v in world.members[cluster_id]
         )
-        if (is_flexible and there) or not world.rooms[slot.vnode_id].fits(want):
+        if (is_flexible and there) or not world.capacities[slot.vnode_id].fits(want):
             continue
         after = {n: held(world, cluster_id).get(n, 0) + a for n, a in want.items()}
         if is_flexible and any(a > (spec.flexible_max or {}).get(n, a) for n, a in after.items()):
@@ -82,15 +86,17 @@ def add_cluster(
         own = {"tier": pick.choice("xy")} if not is_flexible and pick.random() < 0.5 else {}
         tags = {**slot.labels, **own, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
         kind = FLEXIBLE if is_flexible else FIXED
-        holding = world.rooms[slot.vnode_id].copy().take(want)
-        world.carve(VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, kind, holding, tags, rank=rank))
+        allocation = world.capacities[slot.vnode_id].copy().take(want)
+        world.assign(
+            VNode(vnode_id, cluster_id, slot.node_id, slot.vnode_id, kind, allocation, tags, rank=rank)
+        )
     has = held(world, cluster_id)
     least = {name: pick.choice([0, amount, amount, max(amount - HALF, 0)]) for name, amount in has.items()}
     lending: dict[str, int] = {}
     if lends:
         least = {n: a + pick.choice([0, 0, HALF]) for n, a in has.items()}
         lending = {n: pick.choice([a, a, HALF, SCALE]) for n, a in least.items() if a}
-    limit = None if borrow is None else ground.amounts(borrow)
+    limit = None if borrow is None else candidates.amounts(borrow)
     if limit is not None:
         limit = {n: max(a, has.get(n, 0) - least.get(n, 0)) for n, a in limit.items()}
     least = {n: a for n, a in least.items() if a}
@@ -104,7 +110,7 @@ HALF = SCALE // 2
 
 
 def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[str, int]]:
-    groups = ground.random_groups(pick, pick.choice([0, 0, 1, 1, 2, 3]), random_bundle)
+    groups = candidates.random_groups(pick, pick.choice([0, 0, 1, 1, 2, 3]), random_bundle)
     whole = {}
     if pick.random() < 0.1:
         whole = {pick.choice(sorted({n.template_id for n in world.nodes.values()})): pick.randint(1, 2)}
@@ -115,7 +121,7 @@ def random_gang(pick: random.Random, world: Ledger) -> tuple[ClusterSpec, dict[s
         if pick.random() < 0.2:
             most = "8c 2g"
     entry = pick.choice(["", "", "", "", "", "", "0.5c", "0.5c", "1c", "1c 0.5g"])
-    return ground.spec(*groups, flexible=flexible, most=most, whole=whole), ground.amounts(entry)
+    return candidates.spec(*groups, flexible=flexible, most=most, whole=whole), candidates.amounts(entry)
 
 
 def random_bundle(pick: random.Random) -> str:

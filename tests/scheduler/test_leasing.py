@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import unbalanced
@@ -74,8 +74,8 @@ def test_the_cores_of_what_returns_are_free_ones() -> None:
     ledger.discharge("a/0#0")  # core 0 is free, core 1 is not
     lent = trees.lease(ledger, "a/0: 3c")
     give_back(ledger, lent, free_part(ledger, lent))
-    assert ledger.vnodes["a/0"].holding.cores == (1,)
-    assert ledger.rooms["n1"].cores == {0, 2, 3}
+    assert ledger.vnodes["a/0"].allocation.cores == (1,)
+    assert ledger.capacities["n1"].cores == {0, 2, 3}
 
 
 def test_what_a_child_has_is_not_free() -> None:

@@ -83,15 +83,17 @@ def test_a_queue_filed_at_once_is_the_queue_filed_one_by_one(
     anew.put_all({job.job_id: job for job in jobs})
     anew.arrange(policy)
     want = filed(one_by_one)
-    assert sum(len(lane) for lane in want.values()) == 200
+    assert sum(len(sub_queue) for sub_queue in want.values()) == 200
     assert filed(at_once) == filed(anew) == want
     assert at_once.timed == anew.timed == one_by_one.timed != set()
 
 
 def filed(queue: Queue) -> dict[tuple[str, object], list[tuple[int, int]]]:
-    """The lanes of a queue, in order."""
+    """The sub-queues of a queue, in order."""
     return {
-        (name, key): lane.order for name, shape in queue.shapes.items() for key, lane in shape.lanes.items()
+        (name, key): sub_queue.order
+        for name, shape in queue.shapes.items()
+        for key, sub_queue in shape.sub_queues.items()
     }
 
 

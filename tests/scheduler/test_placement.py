@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests import specification
-from tests.scheduler import ground
+from tests.scheduler import candidates
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
@@ -17,7 +17,7 @@ from vctl.scheduler.placement import Placed, Unplaced, place
 
 pytestmark = specification.spec("6.policies", "6.gang", "6.deterministic")
 
-spec = ground.spec
+spec = candidates.spec
 
 # sentence: (nodes, used "n1:1c", labels, spec, entry, want). In want, "n1 n2" are the nodes of the pieces by
 # rank and "| 0" the entrypoint's rank; a text starting with "no:" is the start of the message instead.
@@ -286,10 +286,10 @@ CASES: dict[str, tuple[str, str, dict[str, str], ClusterSpec, str, str]] = {
 
 
 def world_of(nodes: str, used: str, labels: dict[str, str]) -> Ledger:
-    world = ground.ledger([text for text in nodes.split(",") if text], labels)
+    world = candidates.ledger([text for text in nodes.split(",") if text], labels)
     for use in filter(None, used.split(",")):
         node_id, _, want = use.strip().partition(":")
-        ground.use(world, node_id, want)
+        candidates.use(world, node_id, want)
     return world
 
 
@@ -298,7 +298,7 @@ def test_placement(
     nodes: str, used: str, labels: dict[str, str], want_spec: ClusterSpec, entry: str, want: str
 ) -> None:
     world = world_of(nodes, used, labels)
-    plan = place(world, PRIMARY, want_spec, ground.amounts(entry))
+    plan = place(world, PRIMARY, want_spec, candidates.amounts(entry))
     if want.startswith("no:"):
         assert isinstance(plan, Unplaced), plan
         assert plan.message.startswith(want[4:]), plan.message
@@ -313,35 +313,37 @@ def test_placement(
 
 @specification.spec("5.labels", "2.environment")
 def test_a_piece_carries_instances_cores_and_its_own_labels() -> None:
-    world = ground.ledger("4c 2g")
-    ground.use(world, "n1", "1c 1g")
-    bundle = replace(ground.group("PACK: 2c 1g").nodes[0], labels={"bundle_index": "0"})
+    world = candidates.ledger("4c 2g")
+    candidates.use(world, "n1", "1c 1g")
+    bundle = replace(candidates.group("PACK: 2c 1g").nodes[0], labels={"bundle_index": "0"})
     plan = place(
-        world, PRIMARY, ClusterSpec(groups=(replace(ground.group("PACK: 2c"), nodes=(bundle,)),)), {}
+        world, PRIMARY, ClusterSpec(groups=(replace(candidates.group("PACK: 2c"), nodes=(bundle,)),)), {}
     )
     assert isinstance(plan, Placed)
     (piece,) = plan.pieces
-    assert piece.holding.instances == {"GPU": {1: SCALE}}
-    assert piece.holding.cores == (1, 2)
+    assert piece.allocation.instances == {"GPU": {1: SCALE}}
+    assert piece.allocation.cores == (1, 2)
     assert piece.labels == {"bundle_index": "0"}
-    assert world.rooms["n1"].free["CPU"] == 3 * SCALE, "placing changes nothing"
+    assert world.capacities["n1"].free["CPU"] == 3 * SCALE, "placing changes nothing"
 
 
 def test_the_entrypoint_sees_what_it_asked_for() -> None:
-    plan = place(ground.ledger("4c 2g"), PRIMARY, spec("PACK: 2c 2g"), ground.amounts("1c 1g"))
+    plan = place(candidates.ledger("4c 2g"), PRIMARY, spec("PACK: 2c 2g"), candidates.amounts("1c 1g"))
     assert isinstance(plan, Placed)
     assert plan.entry.instances == {"GPU": {0: SCALE}}
     assert plan.entry.cores == (0,)
 
 
 def test_what_asks_for_nothing_does_not_run_on_a_node_that_left_the_view() -> None:
-    world = ground.ledger("4c, 4c, 4c")
+    world = candidates.ledger("4c, 4c, 4c")
     nothing = ClusterSpec()
     for number, cluster_id in enumerate(("team", "other"), 1):
         world.put_cluster(Cluster(cluster_id, PRIMARY, LOGICAL, ClusterSpec(replica_sets={"4c": 1})))
         node = world.vnodes[f"n{number}"]
-        world.carve(replace(node, vnode_id=f"{cluster_id}/0", cluster_id=cluster_id, parent_id=node.vnode_id))
-    ground.use(world, "n3", "4c")
+        world.assign(
+            replace(node, vnode_id=f"{cluster_id}/0", cluster_id=cluster_id, parent_id=node.vnode_id)
+        )
+    candidates.use(world, "n3", "4c")
     plan = place(world, PRIMARY, nothing, {})
     assert isinstance(plan, Placed)
     assert [piece.node_id for piece in plan.pieces] == ["n3"], "full, but in the view"
@@ -353,8 +355,8 @@ def test_what_asks_for_nothing_does_not_run_on_a_node_that_left_the_view() -> No
 
 class TestTwoVirtualNodesOnOnePhysicalNode:
     def world(self) -> Ledger:
-        world = ground.ledger("4c, 4c")
-        ground.slice_cluster(world, "part", "n1=1c, n1=2c, n2=1c")
+        world = candidates.ledger("4c, 4c")
+        candidates.slice_cluster(world, "part", "n1=1c, n1=2c, n2=1c")
         return world
 
     def test_strict_spread_means_physical_nodes(self) -> None:
@@ -390,7 +392,7 @@ class TestEver:
         assert ever(world, PRIMARY, spec("PACK: 4c"), {}) is None
 
     def test_a_draining_node_counts(self) -> None:
-        world = ground.ledger("4c")
+        world = candidates.ledger("4c")
         world.put_node(replace(world.nodes["n1"], state=DRAINING))
         assert isinstance(place(world, PRIMARY, spec("PACK: 4c"), {}), Unplaced)
         assert ever(world, PRIMARY, spec("PACK: 4c"), {}) is None
@@ -423,8 +425,8 @@ def test_explain_says_the_documented_words() -> None:
         ("n3", "available"),
         ("n4", "infeasible"),
     ]
-    assert verdicts[1].need == ground.amounts("3c")
-    assert verdicts[1].have == ground.amounts("1c")
+    assert verdicts[1].need == candidates.amounts("3c")
+    assert verdicts[1].have == candidates.amounts("1c")
     assert "zone" in verdicts[3].note
 
 
@@ -438,10 +440,10 @@ def test_could_help_looks_at_the_changed_slots_only() -> None:
 
 
 def test_a_spent_budget_says_so() -> None:
-    world = ground.ledger(["10c"] * 6)
+    world = candidates.ledger(["10c"] * 6)
     wanted = spec("PACK: " + ", ".join(["6c", "5.5c", "5.1c", "5c", "4.7c", "4.6c", "4.2c", "4.1c", "3.9c"]))
     wanted = replace(
-        wanted, groups=(*wanted.groups, ground.group("PACK: 3.6c, 3.3c, 3.3c, 2.3c, 2.2c, 1.1c, 1.1c"))
+        wanted, groups=(*wanted.groups, candidates.group("PACK: 3.6c, 3.3c, 3.3c, 2.3c, 2.2c, 1.1c, 1.1c"))
     )
     plan = place(world, PRIMARY, wanted, {}, budget=1)
     full = place(world, PRIMARY, wanted, {})
@@ -457,7 +459,7 @@ def test_the_same_state_gives_the_same_plan_whatever_came_before() -> None:
     busy = world_of("4c, 4c, 4c", "", {})
     busy.index(PRIMARY)
     for node_id in ("n3", "n1", "n2"):
-        ground.use(busy, node_id, "1c")
+        candidates.use(busy, node_id, "1c")
     for run_id in ("run-0", "run-1"):
         busy.discharge(run_id)
     first = place(calm, PRIMARY, wanted, {})

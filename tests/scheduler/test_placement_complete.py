@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.scheduler import brute, ground
+from tests.scheduler import brute, candidates
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.ledger import Ledger
@@ -20,7 +20,7 @@ def random_case(seed: int) -> Case:
     """A cluster of at most four slots, partly used, and a gang of at most four bundles."""
     pick = random.Random(seed)
     world, parent_id = random_world(pick)
-    groups = ground.random_groups(pick, pick.choice([0, 1, 2, 3, 3, 4]), random_bundle)
+    groups = candidates.random_groups(pick, pick.choice([0, 1, 2, 3, 3, 4]), random_bundle)
     whole = {}
     if parent_id == PRIMARY and pick.random() < 0.2:
         whole = {pick.choice(sorted({node.template_id for node in world.nodes.values()})): pick.randint(1, 2)}
@@ -34,8 +34,8 @@ def random_case(seed: int) -> Case:
     return (
         world,
         parent_id,
-        ground.spec(*groups, flexible=flexible, most=most, whole=whole),
-        ground.amounts(entry),
+        candidates.spec(*groups, flexible=flexible, most=most, whole=whole),
+        candidates.amounts(entry),
     )
 
 
@@ -44,20 +44,20 @@ def random_world(pick: random.Random) -> tuple[Ledger, str]:
         f"{pick.choice([1, 2, 2, 3, 4])}c {pick.choice([0, 1, 1, 2, 2])}g" for _ in range(pick.randint(2, 4))
     ]
     labels = {f"n{i}": f"zone={pick.choice('ab')}" for i in range(1, 5) if pick.random() < 0.7}
-    world, parent_id = ground.ledger(nodes, labels), PRIMARY
+    world, parent_id = candidates.ledger(nodes, labels), PRIMARY
     if pick.random() < 0.4:
         parent_id = "part"
-        ground.slice_cluster(world, parent_id, "n1=0.5c")
+        candidates.slice_cluster(world, parent_id, "n1=0.5c")
         for i in range(2, 5):
             node_id = pick.choice(sorted(world.nodes))
-            want = ground.amounts(f"{pick.choice([1, 1.5, 2, 2])}c {pick.choice([0, 0.5, 1, 1])}g")
-            if world.rooms[node_id].fits(want):
-                ground.carve(world, parent_id, f"part-v{i}", node_id, want, i)
+            want = candidates.amounts(f"{pick.choice([1, 1.5, 2, 2])}c {pick.choice([0, 0.5, 1, 1])}g")
+            if world.capacities[node_id].fits(want):
+                candidates.assign(world, parent_id, f"part-v{i}", node_id, want, i)
     for vnode_id in sorted(world.members[parent_id]):
         for _ in range(pick.randint(0, 2)):
             held = pick.choice(["0.5c", "1c", "0.5g", "0.25g", "0.75g", "0.25g"])
-            if pick.random() < 0.5 and world.rooms[vnode_id].fits(ground.amounts(held)):
-                ground.use(world, vnode_id, held)
+            if pick.random() < 0.5 and world.capacities[vnode_id].fits(candidates.amounts(held)):
+                candidates.use(world, vnode_id, held)
     return world, parent_id
 
 
@@ -96,7 +96,7 @@ def test_pack_uses_the_fewest_nodes() -> None:
         pick = random.Random(seed)
         world, parent_id = random_world(pick)
         text = "PACK: " + ", ".join(random_bundle(pick) for _ in range(pick.randint(2, 4)))
-        spec = ground.spec(text)
+        spec = candidates.spec(text)
         plan = place(world, parent_id, spec, {})
         if isinstance(plan, Placed):
             best = min(len({n for _, n in found}) for found in brute.assignments(world, parent_id, spec, {}))
@@ -113,9 +113,9 @@ def test_spread_uses_distinct_nodes_when_it_can() -> None:
         pick = random.Random(seed)
         world, parent_id = random_world(pick)
         bundles = ", ".join(random_bundle(pick) for _ in range(pick.randint(2, 3)))
-        strict = place(world, parent_id, ground.spec(f"STRICT_SPREAD: {bundles}"), {})
+        strict = place(world, parent_id, candidates.spec(f"STRICT_SPREAD: {bundles}"), {})
         if isinstance(strict, Placed):
-            soft = place(world, parent_id, ground.spec(f"SPREAD: {bundles}"), {})
+            soft = place(world, parent_id, candidates.spec(f"SPREAD: {bundles}"), {})
             assert isinstance(soft, Placed), seed
             assert len({piece.node_id for piece in soft.pieces}) == len(soft.pieces), seed
 

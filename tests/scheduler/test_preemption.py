@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler.contest import POLICY, Contest
 from tests.specification import spec
 from vctl.core import jobs as jb
@@ -15,7 +15,7 @@ from vctl.core.queue_policy import BACKFILL, FIFO, OFF, SECOND, STRICT
 from vctl.core.tasks import PendingTask
 from vctl.scheduler import preemption
 from vctl.scheduler.cycle import decide
-from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.task_queue import TaskQueue
 
@@ -145,10 +145,10 @@ def test_other_queues_and_tasks_keep_off() -> None:
     queues = {PRIMARY: there.queue}
     there.queue.jobs[there.names["w"]]
     held = replace(there.queue.jobs[there.names["w"]], begin_at_ns=10**18)
-    there.queue.put(held)  # it cannot start now, so nothing but the earmark is in the way
+    there.queue.put(held)  # it cannot start now, so nothing but the nomination is in the way
     plan = decide(there.ledger, queues, {"team": tasks}, now_ns=NOW * SECOND, running=there.running)
     assert plan.task_starts == ()
-    there.queue.set_earmark(held.job_id, None)
+    there.queue.set_nomination(held.job_id, None)
     there.ledger.note_growth(["n1"])
     plan = decide(there.ledger, queues, {"team": tasks}, now_ns=NOW * SECOND, running=there.running)
     assert len(plan.task_starts) == 1
@@ -203,7 +203,7 @@ def test_jobs_that_share_a_cluster_leave_with_their_tasks() -> None:
     there = Contest(world, POLICY, "svc")
     there.run("a", 0, ClusterSpec(), shares=True, entry="1c")
     there.run("b", 0, ClusterSpec(), shares=True, entry="2c", since=900)
-    world.charge("a-task-1", "svc-v1", world.rooms["svc-v1"].copy().take(g.amounts("1c")))
+    world.charge("a-task-1", "svc-v1", world.capacities["svc-v1"].copy().take(g.amounts("1c")))
     there.running.put_task(there.names["a"], "a-task-1")
     there.now = NOW
     there.submit("w", 5, ClusterSpec(), shares=True, entry="4c")
@@ -217,11 +217,11 @@ def test_nothing_is_searched_twice_for_the_same_state() -> None:
     there = contest("2c, 2c", "a:1c b:2c+9")
     there.submit("w", 5, g.spec("STRICT_SPREAD: 2c, 2c"))
     there.round()
-    lane = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].lanes.values()))
-    assert lane.futile is not None
-    before = lane.futile
+    sub_queue = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].sub_queues.values()))
+    assert sub_queue.futile is not None
+    before = sub_queue.futile
     there.round()
-    assert lane.futile is before
+    assert sub_queue.futile is before
     there.gone(there.names["b"], requeue=False)
     there.round()
     assert there.told_to_go() == ["a"]
@@ -250,11 +250,11 @@ def test_what_not_even_all_could_help_is_looked_at_again_when_a_job_of_its_own_p
     there = contest("4c", "a:1c b:1c+5 c:1c d:1c+5")
     there.submit("w", 5, g.spec("PACK: 3c"))
     there.round()
-    lane = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].lanes.values()))
-    before = lane.futile
+    sub_queue = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].sub_queues.values()))
+    before = sub_queue.futile
     there.gone(there.names["c"], requeue=False)
     there.round()
-    assert lane.futile is before, "what it returns was counted on"
+    assert sub_queue.futile is before, "what it returns was counted on"
     there.gone(there.names["d"], requeue=False)
     there.round()
     assert there.told_to_go() == ["a"]
@@ -277,8 +277,8 @@ def test_what_is_kept_in_another_cluster_is_no_room_of_this_one() -> None:
     there.run("low", 0, g.spec("PACK: 2c"))
     there.now = NOW
     other = Queue("b")
-    part = ("b-v1", world.rooms["b-v1"].copy().take(g.amounts("1c")))
-    other.set_earmark(99, Earmark(99, "other", 3, "b", (part,), frozenset({77})))
+    part = ("b-v1", world.capacities["b-v1"].copy().take(g.amounts("1c")))
+    other.set_nomination(99, Nomination(99, "other", 3, "b", (part,), frozenset({77})))
     there.submit("w", 5, g.spec("STRICT_SPREAD: 3c, 3c"))
     plan = decide(world, {"a": there.queue, "b": other}, now_ns=NOW * SECOND, running=there.running)
     assert plan.preempts == ()

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler.contest import POLICY, Contest
 from tests.specification import spec
 from vctl.core.clusters import JOB, PRIMARY, Cluster
@@ -39,7 +39,7 @@ def crowd() -> Contest:
         there.names[name] = number
         there.ledger.put_cluster(Cluster(cluster_id, PRIMARY, JOB, ONE, divisible=True, job=str(number)))
         node_id = f"n{(number - 1) // CPUS + 1}"
-        g.carve(there.ledger, cluster_id, f"{cluster_id}/0", node_id, g.amounts("1c"))
+        g.assign(there.ledger, cluster_id, f"{cluster_id}/0", node_id, g.amounts("1c"))
         there.running.put(RunningJob.begun(job, cluster_id, f"run-{number}", rng.randrange(900) * SECOND))
     there.now = 1_000
     return there
@@ -63,7 +63,7 @@ def test_a_large_gang_among_two_thousand(
     plan = decided(crowd)
     (one,) = plan.preempts
     assert len(one.victims) == size * cpus, "no more than it takes"
-    assert len({vnode_id for vnode_id, _ in one.earmark.pieces}) <= size
+    assert len({vnode_id for vnode_id, _ in one.nomination.pieces}) <= size
     placement = QUESTION + PER_PIECE * size
     assert max(steps) <= max(MOST_STEPS, placement), (
         "a round does its share, or one placement and nothing else"
@@ -81,7 +81,7 @@ def test_it_is_found_once_more_the_same(crowd: Contest) -> None:
     first = decided(crowd).preempts[0]
     for victim in first.victims:
         crowd.running.leave(victim.job.job_id, leaves=False)
-    crowd.queue.set_earmark(first.job.job_id, None)
+    crowd.queue.set_nomination(first.job.job_id, None)
     crowd.ledger.note_growth(["n1"])
     assert [one.victims for one in decided(crowd).preempts] == [first.victims]
 
@@ -93,7 +93,7 @@ def test_however_often_it_is_put_off_it_finds_the_same(
     crowd.submit("w", 99, g.spec("STRICT_SPREAD: " + ", ".join(["6c"] * 8)))
     whole = crowd.queue.jobs[crowd.names["w"]]
     wanted = decided(crowd).preempts[0].victims
-    crowd.queue.set_earmark(whole.job_id, None)
+    crowd.queue.set_nomination(whole.job_id, None)
     for victim in wanted:
         crowd.running.leave(victim.job.job_id, leaves=False)
     crowd.queue.look = None
@@ -125,7 +125,7 @@ def test_what_starts_and_ends_meanwhile_is_seen_at_its_end(
         crowd.ledger.remove_cluster(victim.job.cluster_id)
         crowd.running.drop(victim.job.job_id)
         crowd.ending.pop(victim.job.job_id)
-    crowd.queue.set_earmark(one.job.job_id, replace(one.earmark, awaited=frozenset()))
+    crowd.queue.set_nomination(one.job.job_id, replace(one.nomination, awaited=frozenset()))
     crowd.round()
     assert crowd.is_running("w")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import differences

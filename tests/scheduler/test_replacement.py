@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.specification import spec
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, VNode
@@ -36,25 +36,33 @@ def world(nodes: str, *clusters: str) -> Ledger:
         spec = replace(g.spec(*groups, flexible=least if "~" in slots else None), replica_sets={})
         ledger.put_cluster(Cluster(cluster_id, parent, KINDS[kind], spec, divisible=True, job="1"))
         for rank, part in enumerate(parts):
-            _carve(ledger, cluster_id, parent, part.strip(), rank)
+            _assign(ledger, cluster_id, parent, part.strip(), rank)
     return ledger
 
 
-def _carve(ledger: Ledger, cluster_id: str, parent: str, text: str, rank: int) -> None:
+def _assign(ledger: Ledger, cluster_id: str, parent: str, text: str, rank: int) -> None:
     busy = text.endswith("*")
     node_id, amounts = text.strip("*"), ""
     for sign in "=~":
         if sign in text:
             node_id, amounts = text.strip("*").split(sign)
     above = next(v for v in ledger.slots(parent) if v.node_id == node_id)
-    room = ledger.rooms[above.vnode_id]
-    holding = room.copy().take(g.amounts(amounts)) if amounts else room.total
+    capacity = ledger.capacities[above.vnode_id]
+    allocation = capacity.copy().take(g.amounts(amounts)) if amounts else capacity.total
     vnode_id = f"{cluster_id}/{rank}"
     labels = {**above.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
     kind = FLEXIBLE if "~" in text else FIXED
-    ledger.carve(
+    ledger.assign(
         VNode(
-            vnode_id, cluster_id, node_id, above.vnode_id, kind, holding, labels, whole=not amounts, rank=rank
+            vnode_id,
+            cluster_id,
+            node_id,
+            above.vnode_id,
+            kind,
+            allocation,
+            labels,
+            whole=not amounts,
+            rank=rank,
         )
     )
     if busy:
@@ -70,7 +78,7 @@ def places(ledger: Ledger, cluster_id: str) -> str:
     found = []
     for vnode in sorted(ledger.slots(cluster_id), key=lambda v: (v.node_id, v.vnode_id)):
         sign = "" if vnode.whole else "~" if vnode.kind == FLEXIBLE else "="
-        found.append(vnode.node_id + (f"{sign}{vnode.holding.amounts['CPU'] // 10_000}c" if sign else ""))
+        found.append(vnode.node_id + (f"{sign}{vnode.allocation.amounts['CPU'] // 10_000}c" if sign else ""))
         assert ledger.vnodes[vnode.parent_id or ""].node_id == vnode.node_id
         assert vnode.labels[lb.VNODE_ID] == vnode.vnode_id
     return " ".join(found)

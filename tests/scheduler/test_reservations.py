@@ -15,9 +15,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FIFO, PRIORITY, SECOND, QueuePolicy
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.scheduler.horizon import parts_of
+from vctl.scheduler.availability_profile import parts_of
 from vctl.scheduler.reservations import FOR_EVER
-from vctl.scheduler.running import holdings_of
+from vctl.scheduler.running import allocations_of
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, in_order, rigid, shape_name
 
@@ -67,18 +67,18 @@ def arrival(random: Random, number: int, *, all_limited: bool) -> Arrival:
 def check_room(player: Player) -> None:
     """Running jobs until their limits and all reservations with a start fit together at every moment.
 
-    Counted anew from the holdings, amount by amount and instance by instance.
+    Counted anew from the allocations, amount by amount and instance by instance.
     """
     ledger, now = player.ledger, player.now_ns
     spans: list[tuple[int, int, str, dict[object, int]]] = []
     for job in player.running.jobs.values():
         end = FOR_EVER if job.ends_at_ns is None else max(job.ends_at_ns, now + 1)
-        spans += [(now, end, vnode, parts_of(held)) for vnode, held in holdings_of(ledger, job)]
+        spans += [(now, end, vnode, parts_of(held)) for vnode, held in allocations_of(ledger, job)]
     for one in player.queues[PRIMARY].kept.values() if PRIMARY in player.queues else ():
         if one.start_ns is not None:
             for piece in one.placed.pieces:
                 end = one.end_ns or FOR_EVER
-                spans.append((max(one.start_ns, now), end, piece.parent_vnode_id, parts_of(piece.holding)))
+                spans.append((max(one.start_ns, now), end, piece.parent_vnode_id, parts_of(piece.allocation)))
     for moment in {span[0] for span in spans}:
         used: dict[tuple[str, object], int] = {}
         for start, end, vnode, parts in spans:
@@ -86,7 +86,7 @@ def check_room(player: Player) -> None:
                 for part, amount in parts.items():
                     used[vnode, part] = used.get((vnode, part), 0) + amount
         for (vnode, part), amount in used.items():
-            assert amount <= parts_of(ledger.vnodes[vnode].holding).get(part, 0), (vnode, part, moment)
+            assert amount <= parts_of(ledger.vnodes[vnode].allocation).get(part, 0), (vnode, part, moment)
 
 
 def late(played: list[Played]) -> list[tuple[str, int, int]]:

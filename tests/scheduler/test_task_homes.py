@@ -116,7 +116,7 @@ def check(seed: int, placements: int) -> None:
         assert vnode.cluster_id == task.cluster_id
         assert vnode.node_id == start.node_id
         assert ledger.nodes[start.node_id].state == ALIVE
-        assert all(start.holding.amounts.get(name, 0) == amount for name, amount in task.request.items())
+        assert all(start.allocation.amounts.get(name, 0) == amount for name, amount in task.request.items())
         assert (
             task.bound_vnode_id in (None, start.vnode_id)
             or task.bound_vnode_id not in ledger.vnodes
@@ -125,7 +125,7 @@ def check(seed: int, placements: int) -> None:
         grown = [step.after.cluster_id for step in start.growth if not _shrinks(step)]
         assert all(f"{task.cluster_id}##".startswith(f"{one}##") for one in grown)  # a sibling only lends
         if "one##b" in grown:
-            held = rs.total(vnode.holding.amounts for vnode in ledger.slots("one##b"))
+            held = rs.total(vnode.allocation.amounts for vnode in ledger.slots("one##b"))
             assert held["CPU"] <= 4 * rs.SCALE  # its maximum
 
 

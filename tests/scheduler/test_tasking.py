@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import differences
@@ -129,7 +129,9 @@ def test_on_idle_nodes_the_first_two_of_four_stay_local() -> None:
         found = choose(ledger, trees.task("a: 1c", origin="a/1", number=number))
         assert found is not None
         nodes.append(found.node_id)
-        ledger.charge(f"t{number}", found.vnode_id, ledger.rooms[found.vnode_id].copy().take(g.amounts("1c")))
+        ledger.charge(
+            f"t{number}", found.vnode_id, ledger.capacities[found.vnode_id].copy().take(g.amounts("1c"))
+        )
     assert nodes == ["n2", "n2", "n1", "n1", "n2", "n1", "n2", "n1"]
 
 
@@ -139,14 +141,14 @@ def test_hybrid_is_as_the_formula_says(seed: int) -> None:
     dice = random.Random(seed)
     ledger = trees.tree("4c 8m,4c 8m,2c 4m,8c 2m", "a < primary []: n1~4c 8m, n2~4c 8m, n3~2c 4m, n4~8c 2m")
     for vnode in in_order(ledger, "a"):
-        total = vnode.holding.amounts
+        total = vnode.allocation.amounts
         part = {name: dice.randint(0, 8) * amount // 8 for name, amount in total.items()}
-        ledger.charge(f"r{vnode.rank}", vnode.vnode_id, ledger.rooms[vnode.vnode_id].copy().take(part))
+        ledger.charge(f"r{vnode.rank}", vnode.vnode_id, ledger.capacities[vnode.vnode_id].copy().take(part))
     request = {"CPU": dice.randint(0, 4) * 10_000, "memory": dice.randint(0, 4) * 10_000}
     origin = dice.choice([None, "a/0", "a/1", "a/2", "a/3"])
     best: tuple[Any, ...] | None = None
     for vnode in in_order(ledger, "a"):
-        free, total = ledger.rooms[vnode.vnode_id].free, vnode.holding.amounts
+        free, total = ledger.capacities[vnode.vnode_id].free, vnode.allocation.amounts
         if any(free[name] < amount for name, amount in request.items()):
             continue
         used = max(Fraction(total[name] - free[name], total[name]) for name in total)
@@ -548,7 +550,7 @@ def test_a_node_that_joins(nodes: str, cluster: str, asked: list[str], rounds: l
         assert " ".join(placed.get(task_id, "-") for task_id in waiting) == want
         grown, joined = set(), {}
         if not round_.deferred:
-            assert not queue.tasks or all(shape in queue.blocked for shape in queue.lanes)
+            assert not queue.tasks or all(shape in queue.blocked for shape in queue.sub_queues)
     assert not round_.deferred
 
 
@@ -561,7 +563,7 @@ def test_a_virtual_node_that_grows_takes_one_that_was_not_too_large() -> None:
     commit(queue, *decide_tasks(ledger, {"job": queue}))
     ledger.joined.clear()
     vnode = ledger.vnodes["job/0"]
-    ledger.resize(replace(vnode, holding=rs.Holding(g.amounts("8c"), {}, ())))
+    ledger.resize(replace(vnode, allocation=rs.Allocation(g.amounts("8c"), {}, ())))
     assert ledger.joined == {"job": {"n1"}}
     starts, _ = decide_tasks(ledger, {"job": queue}, {"job"}, joined=ledger.joined)
     assert [start.task.number for start in starts] == [2, 0]

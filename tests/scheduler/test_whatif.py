@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from tests.scheduler.situations import cases, queues_of, single_numbers, starts_when
 from tests.specification import spec
 from tests.world import picture

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.scheduler import ground as g
+from tests.scheduler import candidates as g
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Holding
+from vctl.core.resources import SCALE, Allocation
 from vctl.core.tasks import PendingTask
 
 SHORT = {"CPU": "c", "GPU": "g", "memory": "m"}
@@ -47,31 +47,31 @@ def tree(nodes: str, *clusters: str, labels: Mapping[str, str] | None = None) ->
             )
         )  # fmt: skip
         for rank, part in enumerate(one for one in (found["parts"] or "").split(",") if one.strip()):
-            carve(ledger, found["id"], part.strip(), rank)
+            assign(ledger, found["id"], part.strip(), rank)
     return ledger
 
 
-def carve(ledger: Ledger, cluster_id: str, text: str, rank: int) -> None:
+def assign(ledger: Ledger, cluster_id: str, text: str, rank: int) -> None:
     """'n1~1c': a virtual node in the first of the parent's on that node that has room."""
     node_id, sign, wanted = re.split(r"([~=])", text)
     want = g.amounts(wanted)
     above = next(
         v
         for v in ledger.slots(ledger.clusters[cluster_id].parent_id or "")
-        if v.node_id == node_id and ledger.rooms[v.vnode_id].fits(want)
+        if v.node_id == node_id and ledger.capacities[v.vnode_id].fits(want)
     )
     vnode_id = f"{cluster_id}/{rank}"
-    holding = ledger.rooms[above.vnode_id].copy().take(want)
+    allocation = ledger.capacities[above.vnode_id].copy().take(want)
     labels = {**above.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
     kind = FLEXIBLE if sign == "~" else FIXED
-    ledger.carve(VNode(vnode_id, cluster_id, node_id, above.vnode_id, kind, holding, labels, rank=rank))
+    ledger.assign(VNode(vnode_id, cluster_id, node_id, above.vnode_id, kind, allocation, labels, rank=rank))
 
 
 def use(ledger: Ledger, text: str) -> None:
     """'team/0: 1c': a process; it is called after the virtual node and a number."""
     vnode_id, _, want = text.partition(": ")
-    holding = ledger.rooms[vnode_id].copy().take(g.amounts(want))
-    ledger.charge(f"{vnode_id}#{len(ledger.charges)}", vnode_id, holding)
+    allocation = ledger.capacities[vnode_id].copy().take(g.amounts(want))
+    ledger.charge(f"{vnode_id}#{len(ledger.charges)}", vnode_id, allocation)
 
 
 def shown(amounts: Mapping[str, int]) -> str:
@@ -84,7 +84,7 @@ def parts(ledger: Ledger, cluster_id: str) -> str:
     """What a cluster has: 'n1~2c, n2=1c 1g', by node."""
     found = sorted(ledger.slots(cluster_id), key=lambda v: (v.node_id, v.rank))
     return ", ".join(
-        f"{v.node_id}{'~' if v.kind == FLEXIBLE else '='}{shown(v.holding.amounts)}" for v in found
+        f"{v.node_id}{'~' if v.kind == FLEXIBLE else '='}{shown(v.allocation.amounts)}" for v in found
     )
 
 
@@ -118,6 +118,6 @@ def change_node(ledger: Ledger, node_id: str, **changes: object) -> None:
     ledger.put_node(replace(ledger.nodes[node_id], **changes))  # type: ignore[arg-type]
 
 
-def devices(holding: Holding) -> dict[int, int]:
+def devices(allocation: Allocation) -> dict[int, int]:
     """GPU shares by index."""
-    return dict(holding.instances.get("GPU", {}))
+    return dict(allocation.instances.get("GPU", {}))

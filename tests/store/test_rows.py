@@ -11,7 +11,7 @@ from tests.specification import spec
 from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Condition
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.ops.arrays import stop_asked
 from vctl.store import job_views, jobs, queues, rows, shapes
 from vctl.store.store import Store
@@ -34,8 +34,8 @@ specs = st.builds(
     ClusterSpec, maps, st.none() | maps, st.lists(groups, max_size=2).map(tuple),
     st.dictionaries(names, st.integers(0, 9), max_size=2), st.booleans(),
 )  # fmt: skip
-holdings = st.builds(
-    Holding,
+allocations = st.builds(
+    Allocation,
     maps,
     st.dictionaries(
         names, st.dictionaries(st.integers(0, 99), st.integers(1, 10_000), max_size=3), max_size=2
@@ -49,10 +49,10 @@ def test_a_spec_comes_back_as_it_was(spec: ClusterSpec) -> None:
     assert rows.spec(rows.spec_text(spec)) == spec
 
 
-@given(holdings)
-def test_a_holding_comes_back_as_it_was(holding: Holding) -> None:
-    amounts, instances, cores = rows.holding_columns(holding)
-    assert rows.holding({"amounts": amounts, "instances": instances, "cores": cores}) == holding  # type: ignore[arg-type]
+@given(allocations)
+def test_a_holding_comes_back_as_it_was(allocation: Allocation) -> None:
+    amounts, instances, cores = rows.allocation_columns(allocation)
+    assert rows.allocation({"amounts": amounts, "instances": instances, "cores": cores}) == allocation  # type: ignore[arg-type]
 
 
 def queue(

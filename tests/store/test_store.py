@@ -90,18 +90,18 @@ def test_revisions_increase_whatever_the_clock_does(store: Store, clock: Clock) 
 
 def test_a_newer_reign_fences_the_older_one(store: Store) -> None:
     with Store.open(store.home) as old, Store.open(store.home) as new:
-        old.begin_reign("foreground")
+        old.begin_term("foreground")
         with old.transaction():
             old.event("a", "job", "1")
-        new.begin_reign("background")
+        new.begin_term("background")
         with pytest.raises(Fenced), old.transaction():
             old.event("never", "job", "1")
         with new.transaction():
             new.event("b", "job", "1")
-        reign = store.row("SELECT kind, ended_at FROM reigns ORDER BY epoch DESC LIMIT 1")
-        assert reign is not None
-        assert (reign["kind"], reign["ended_at"]) == ("background", None)
-        new.end_reign()
+        term = store.row("SELECT kind, ended_at FROM terms ORDER BY epoch DESC LIMIT 1")
+        assert term is not None
+        assert (term["kind"], term["ended_at"]) == ("background", None)
+        new.end_term()
         with store.transaction():  # whoever rules not at all may write: submits
             store.event("c", "job", "1")
     assert [row["kind"] for row in store.rows("SELECT kind FROM events ORDER BY seq")] == ["a", "b", "c"]
@@ -109,19 +109,19 @@ def test_a_newer_reign_fences_the_older_one(store: Store) -> None:
 
 def test_old_reigns_are_forgotten(store: Store) -> None:
     for _ in range(130):
-        store.begin_reign("background")
-        store.end_reign()
-    assert store.value("SELECT count(*) FROM reigns") <= 101
+        store.begin_term("background")
+        store.end_term()
+    assert store.value("SELECT count(*) FROM terms") <= 101
 
 
 def test_the_beat_is_read_whole_or_not_at_all(store: Store) -> None:
-    assert store.read_beat() is None
-    store.write_beat({"pid": 1, "note": "x" * 100})
-    store.write_beat({"pid": 2})
+    assert store.read_heartbeat() is None
+    store.write_heartbeat({"pid": 1, "note": "x" * 100})
+    store.write_heartbeat({"pid": 2})
     with Store.open(store.home) as other:
-        assert other.read_beat() == {"pid": 2}
+        assert other.read_heartbeat() == {"pid": 2}
     (store.home / "scheduler.beat").write_text('{"pid": ')
-    assert store.read_beat() is None
+    assert store.read_heartbeat() is None
 
 
 def test_who_holds_the_write_lock_is_named(store: Store) -> None:

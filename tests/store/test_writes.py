@@ -72,7 +72,7 @@ jobs.insert jobs change
 leases.call_in leases change
 leases.end leases change
 leases.insert leases change
-nodes.beat nodes observed
+nodes.heartbeat nodes observed
 nodes.remember_devices nodes observed
 objects.drop objects change
 objects.drop promises cascade
@@ -84,12 +84,12 @@ objects.insert_copies objects cascade
 objects.lose objects change
 objects.promise promises change
 preemptions.delete preemptions change
-preemptions.delete_earmark earmarks change
-preemptions.delete_earmark jobs derived
+preemptions.delete_nomination nominations change
+preemptions.delete_nomination jobs derived
 preemptions.insert preemptions change
 preemptions.mark preemptions change
 preemptions.mark_winner jobs derived
-preemptions.put_earmark earmarks change
+preemptions.put_nomination nominations change
 provider.fail provider_requests change
 provider.finish provider_requests change
 provider.insert provider_requests change
@@ -104,8 +104,8 @@ shapes.clear_wait waits observed
 shapes.set_feasible feasible observed
 shapes.set_wait waits observed
 store._write_head head derived
-store.begin_reign reigns observed
-store.end_reign reigns observed
+store.begin_term terms observed
+store.end_term terms observed
 store.remember meta observed
 tasks._move tasks change
 tasks.insert task_launches cascade

@@ -34,14 +34,14 @@ class LiveView:
         assert answer.draw is not None
         top = list(screen.text((f"{self._title}, {time.strftime('%H:%M:%S')}; Ctrl-C ends it", "dim")))
         bottom = list(screen.text((notice, "yellow"))) if notice else []
-        room = max(2, screen.height - len(top) - len(bottom))
-        screen.height = room
+        capacity = max(2, screen.height - len(top) - len(bottom))
+        screen.height = capacity
         body = list(screen.finish(answer.draw(screen)))
         hidden = answer.more
-        if len(body) + (hidden > 0) > room:
-            hidden += len(body) - room + 1
-            keep = room - 1 - header
-            body = [*body[:header], *body[len(body) - keep :]] if answer.newest_last else body[: room - 1]
+        if len(body) + (hidden > 0) > capacity:
+            hidden += len(body) - capacity + 1
+            keep = capacity - 1 - header
+            body = [*body[:header], *body[len(body) - keep :]] if answer.newest_last else body[: capacity - 1]
         if hidden:
             text = f"{screen.mark} {hidden} more rows do not fit on this screen"
             note = list(screen.text((text, "dim")))

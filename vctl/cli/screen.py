@@ -188,10 +188,10 @@ class Screen:
                 widths[index] = max(widths[index], size)
         if self.width is None:
             return widths
-        room = self.width - GAP * (len(widths) - 1)
-        while room < len(widths):  # not even one letter each
+        capacity = self.width - GAP * (len(widths) - 1)
+        while capacity < len(widths):  # not even one letter each
             widths.pop()
-            room = self.width - GAP * (len(widths) - 1)
+            capacity = self.width - GAP * (len(widths) - 1)
         widths = [min(width, self.width) for width in widths]
         floors = [
             width if column.whole else min(width, max(LEAST[column.rank], cell_len(column.heading)))
@@ -199,9 +199,9 @@ class Screen:
         ]
         ranks = [column.rank for column in columns[: len(widths)]]
         for rank in range(GIVES, MATTERS + 1):
-            _narrow(widths, floors, [i for i, one in enumerate(ranks) if one == rank], room)
+            _narrow(widths, floors, [i for i, one in enumerate(ranks) if one == rank], capacity)
         for rank in range(GIVES, MATTERS + 1):
-            _narrow(widths, [1] * len(widths), [i for i, one in enumerate(ranks) if one == rank], room)
+            _narrow(widths, [1] * len(widths), [i for i, one in enumerate(ranks) if one == rank], capacity)
         return widths
 
     def pairs(self, rows: Iterable[tuple[str, Cell | str]], *, raw: Sequence[str] = ()) -> Iterator[Drawn]:
@@ -251,9 +251,9 @@ class Screen:
         return left + self.mark + (set_cell_size(text[::-1], right)[::-1] if right else "")
 
 
-def _narrow(widths: list[int], floors: Sequence[int], able: Sequence[int], room: int) -> None:
+def _narrow(widths: list[int], floors: Sequence[int], able: Sequence[int], capacity: int) -> None:
     """Take from the widest of some columns, down to their floors, until all of them fit."""
-    excess = sum(widths) - room
+    excess = sum(widths) - capacity
     while excess > 0:
         able = [index for index in able if widths[index] > floors[index]]
         if not able:

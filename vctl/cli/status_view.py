@@ -52,11 +52,11 @@ def _height(sections: list[Section]) -> int:
     return sum(one.height for one in sections)
 
 
-def _fit(sections: list[Section], room: int) -> None:
+def _fit(sections: list[Section], capacity: int) -> None:
     """Take rows from the longest section until all of them fit; the empty lines between them go last."""
     for least in (LEAST_LINES, LEAST_LINES - 1):
-        room += len(sections) * (least < LEAST_LINES)  # without the empty lines
-        while _height(sections) > room:
+        capacity += len(sections) * (least < LEAST_LINES)  # without the empty lines
+        while _height(sections) > capacity:
             longest = max(sections, key=lambda one: len(one.lines))
             if len(longest.lines) <= least:
                 break

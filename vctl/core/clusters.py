@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels, Selector
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.core.resources import Amounts, Holding
+from vctl.core.resources import Allocation, Amounts
 
 PRIMARY = "kPrimaryClusterID"
 PRIMARY_ALIAS = "primary"
@@ -78,7 +78,7 @@ class VNode:
     node_id: str
     parent_id: str | None
     kind: str
-    holding: Holding
+    allocation: Allocation
     labels: Labels = field(default_factory=dict)
     whole: bool = False
     rank: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import ClusterSpec
-from vctl.core.resources import Amounts, Holding
+from vctl.core.resources import Allocation, Amounts
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as many
@@ -51,7 +51,7 @@ DEPENDENCY_FAILED = "DependencyFailed"
 EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 
 # states of a run
-ASSIGNED, LAUNCHED, ENDED = "ASSIGNED", "RUNNING", "ENDED"
+ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
 
 
 @many(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Run:
     cluster_id: str
     vnode_id: str
     node_id: str
-    holding: Holding
+    allocation: Allocation
     state: str = ASSIGNED
     pid: int | None = None
     pid_start: int | None = None

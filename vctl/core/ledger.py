@@ -1,7 +1,8 @@
 """The tree of virtual nodes with the room left on each: what decisions work on and commits re-check.
 
 One rule at every level: total of a virtual node = free + its child virtual nodes + what processes of its own
-cluster hold. ``Ledger`` keeps it by construction; ``Room.fits`` is the one predicate for deciding and committing.
+cluster hold. ``Ledger`` keeps it by construction; ``FreeCapacity.fits`` is the one predicate for deciding
+and committing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vctl.core.clusters import (
 )
 from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
-from vctl.core.resources import Amounts, Holding, Room
+from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, SlotIndex
 
 
@@ -37,12 +38,12 @@ class Ledger:
             PRIMARY: Cluster(PRIMARY, None, PRIMARY_KIND, ClusterSpec(flexible=False))
         }
         self.vnodes: dict[str, VNode] = {}
-        self.rooms: dict[str, Room] = {}
+        self.capacities: dict[str, FreeCapacity] = {}
         self.members: dict[str, dict[str, None]] = {PRIMARY: {}}
         self.children: dict[str, dict[str, None]] = {}
         """vnode id -> ids of the virtual nodes that lie in it."""
         self.subclusters: dict[str, dict[str, None]] = {}
-        self.charges: dict[str, tuple[str, Holding]] = {}
+        self.charges: dict[str, tuple[str, Allocation]] = {}
         """run id -> (vnode id, what the process holds there)."""
         self.homes: dict[str, int] = {}
         """vnode id -> how many processes live there, those without a request of their own included."""
@@ -68,7 +69,7 @@ class Ledger:
         """An independent copy, for trials that are not taken back."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.rooms = {vnode_id: room.copy() for vnode_id, room in self.rooms.items()}
+        twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
         twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
         twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
         twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
@@ -95,15 +96,15 @@ class Ledger:
             index = self.index(cluster_id)
             twin.members[cluster_id] = dict(self.members.get(cluster_id, {}))
             for vnode_id in twin.members[cluster_id]:
-                twin.rooms[vnode_id] = self.rooms[vnode_id].copy()
+                twin.capacities[vnode_id] = self.capacities[vnode_id].copy()
                 twin.children[vnode_id] = dict(self.children[vnode_id])
             twin._kinds[cluster_id] = dict(self._kinds.get(cluster_id, {}))
             twin._indexes[cluster_id] = index.copy()
         return twin
 
-    def put_room(self, vnode_id: str, room: Room) -> None:
+    def put_room(self, vnode_id: str, capacity: FreeCapacity) -> None:
         """Look at a virtual node as if this were its room."""
-        self.rooms[vnode_id] = room
+        self.capacities[vnode_id] = capacity
         self._refile(vnode_id)
 
     def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
@@ -126,9 +127,9 @@ class Ledger:
             self.note_joined(PRIMARY, node.node_id)
         if before is not None:
             if before.total != node.total:
-                self.rooms[node.node_id].resize(node.total)
+                self.capacities[node.node_id].resize(node.total)
         else:
-            self.rooms[node.node_id] = Room(node.total)
+            self.capacities[node.node_id] = FreeCapacity(node.total)
             self.members[PRIMARY][node.node_id] = None
             self.children[node.node_id] = {}
         self.nodes[node.node_id] = node
@@ -146,7 +147,7 @@ class Ledger:
         self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
-        del self.nodes[node_id], self.vnodes[node_id], self.rooms[node_id]
+        del self.nodes[node_id], self.vnodes[node_id], self.capacities[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
         self._static.pop(node_id, None)
 
@@ -180,17 +181,17 @@ class Ledger:
         """Serve the primary's queue like this."""
         self.clusters[PRIMARY] = replace(self.clusters[PRIMARY], queue=policy)
 
-    def can_carve(self, vnode: VNode) -> bool:
+    def can_assign(self, vnode: VNode) -> bool:
         """Whether this very slice is free in its parent virtual node."""
-        room = self.rooms.get(vnode.parent_id or "")
-        return room is not None and room.fits_exactly(vnode.holding)
+        capacity = self.capacities.get(vnode.parent_id or "")
+        return capacity is not None and capacity.fits_exactly(vnode.allocation)
 
-    def carve(self, vnode: VNode) -> None:
+    def assign(self, vnode: VNode) -> None:
         """Put a child virtual node into its parent's."""
         assert vnode.parent_id is not None
-        self._take(vnode.parent_id, vnode.node_id, vnode.holding)
+        self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
-        self.rooms[vnode.vnode_id] = Room(vnode.holding)
+        self.capacities[vnode.vnode_id] = FreeCapacity(vnode.allocation)
         self.members[vnode.cluster_id][vnode.vnode_id] = None
         self.children[vnode.vnode_id] = {}
         self.children[vnode.parent_id][vnode.vnode_id] = None
@@ -205,16 +206,16 @@ class Ledger:
         old = self.vnodes[vnode.vnode_id]
         assert vnode.parent_id is not None
         assert vnode.parent_id == old.parent_id, (vnode, old)
-        parent = self.rooms[vnode.parent_id]
-        parent.give_back(old.holding)
-        self._take(vnode.parent_id, vnode.node_id, vnode.holding)
-        self.rooms[vnode.vnode_id].resize(vnode.holding)
+        parent = self.capacities[vnode.parent_id]
+        parent.give_back(old.allocation)
+        self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
+        self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
         for changed in (vnode.parent_id, vnode.vnode_id):
             self._refile(changed)
             self._note_growth(changed)
         self._note_membership(vnode)
-        if not rs.within(vnode.holding.amounts, old.holding.amounts):
+        if not rs.within(vnode.allocation.amounts, old.allocation.amounts):
             self.note_joined(vnode.cluster_id, vnode.node_id)
 
     def release(self, vnode_id: str) -> None:
@@ -222,11 +223,11 @@ class Ledger:
         vnode = self.vnodes[vnode_id]
         assert vnode.parent_id is not None
         assert not self.children[vnode_id], vnode
-        assert self.rooms[vnode_id].is_untouched(), (vnode, self.rooms[vnode_id].free)
+        assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
-        self.rooms[vnode.parent_id].give_back(vnode.holding)
-        del self.vnodes[vnode_id], self.rooms[vnode_id], self.children[vnode_id]
+        self.capacities[vnode.parent_id].give_back(vnode.allocation)
+        del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self._static.pop(vnode_id, None)
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
         self._refile(vnode.parent_id)
@@ -239,18 +240,18 @@ class Ledger:
 
     # ---- processes ----
 
-    def charge(self, run_id: str, vnode_id: str, holding: Holding) -> None:
+    def charge(self, run_id: str, vnode_id: str, allocation: Allocation) -> None:
         """Count what a process of the cluster holds on one of its virtual nodes."""
-        self._take(vnode_id, self.vnodes[vnode_id].node_id, holding)
-        self.charges[run_id] = (vnode_id, holding)
+        self._take(vnode_id, self.vnodes[vnode_id].node_id, allocation)
+        self.charges[run_id] = (vnode_id, allocation)
         self.homes[vnode_id] = self.homes.get(vnode_id, 0) + 1
         self._refile(vnode_id)
 
     def discharge(self, run_id: str) -> None:
         """Return what a process held; unknown runs held nothing."""
         if charge := self.charges.pop(run_id, None):
-            vnode_id, holding = charge
-            self.rooms[vnode_id].give_back(holding)
+            vnode_id, allocation = charge
+            self.capacities[vnode_id].give_back(allocation)
             self.homes[vnode_id] -= 1
             if not self.homes[vnode_id]:
                 del self.homes[vnode_id]
@@ -265,7 +266,7 @@ class Ledger:
         if index is None:
             index = self._indexes[cluster_id] = SlotIndex()
             for vnode_id in self.members.get(cluster_id, ()):
-                self.file(index, vnode_id, self.rooms[vnode_id])
+                self.file(index, vnode_id, self.capacities[vnode_id])
         return index
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
@@ -286,7 +287,7 @@ class Ledger:
     def available(self, cluster_id: str) -> dict[str, int]:
         """What is free in a cluster."""
         return rs.total(
-            self.rooms[v].free
+            self.capacities[v].free
             for v in self.members.get(cluster_id, ())
             if self.nodes[self.vnodes[v].node_id].schedulable
         )
@@ -295,7 +296,7 @@ class Ledger:
         for vnode_id in self.members.get(cluster_id, ()):
             vnode = self.vnodes[vnode_id]
             if self.nodes[vnode.node_id].state not in LOST:
-                yield vnode.holding.amounts
+                yield vnode.allocation.amounts
 
     def _note_membership(self, vnode: VNode) -> None:
         self._note_change(vnode.cluster_id)
@@ -315,10 +316,10 @@ class Ledger:
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
 
-    def _take(self, slot_id: str, node_id: str, holding: Holding) -> None:
+    def _take(self, slot_id: str, node_id: str, allocation: Allocation) -> None:
         """Take a part of a virtual node; on a node that shrank, more than there is may be held already."""
-        room = self.rooms[slot_id]
-        room.take_beyond(holding) if self.nodes[node_id].shrunk else room.take_exactly(holding)
+        capacity = self.capacities[slot_id]
+        capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
         """Let what may fit on these virtual nodes be looked at again, as if they had got more room."""
@@ -331,18 +332,18 @@ class Ledger:
 
     def _refile(self, vnode_id: str) -> None:
         if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
-            self.file(index, vnode_id, self.rooms[vnode_id])
+            self.file(index, vnode_id, self.capacities[vnode_id])
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
         children = (self.vnodes[child] for child in self.children[vnode_id])
         return any(child.whole and self.clusters[child.cluster_id].kind == LOGICAL for child in children)
 
-    def file(self, index: SlotIndex, vnode_id: str, room: Room) -> None:
+    def file(self, index: SlotIndex, vnode_id: str, capacity: FreeCapacity) -> None:
         """Put a virtual node into an index as if this were its room."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
-        if not node.schedulable or (not any(room.free.values()) and self._has_left_the_view(vnode_id)):
+        if not node.schedulable or (not any(capacity.free.values()) and self._has_left_the_view(vnode_id)):
             index.drop(vnode_id)
             return
         template_id = template_of(vnode, node)
@@ -352,13 +353,13 @@ class Ledger:
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
             number = kinds.setdefault((own, template_id), len(kinds))
             known = self._static[vnode_id] = (vnode, template_id, number)
-        index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, room)
+        index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity)
 
 
 def template_of(vnode: VNode, node: Node) -> str:
     """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty."""
     is_whole = vnode.whole or (
-        vnode.kind == FLEXIBLE and rs.within(node.total.amounts, vnode.holding.amounts)
+        vnode.kind == FLEXIBLE and rs.within(node.total.amounts, vnode.allocation.amounts)
     )
     return node.template_id if is_whole else ""
 
@@ -373,6 +374,6 @@ def joined_since(before: Ledger, after: Ledger) -> dict[str, set[str]]:
     found = {cluster_id: set(ids) for cluster_id, ids in before.joined.items()}
     for vnode_id, vnode in after.vnodes.items():
         old = before.vnodes.get(vnode_id)
-        if old is None or not rs.within(vnode.holding.amounts, old.holding.amounts):
+        if old is None or not rs.within(vnode.allocation.amounts, old.allocation.amounts):
             found.setdefault(vnode.cluster_id, set()).add(vnode.node_id)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels
-from vctl.core.resources import Amounts, Holding
+from vctl.core.resources import Allocation, Amounts
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
 """A machine that restarts is a new node id. RELEASING: an empty machine of a node provider stays a row until the
@@ -22,7 +22,7 @@ class Node:
 
     node_id: str
     template_id: str
-    total: Holding
+    total: Allocation
     hostname: str = ""
     labels: Labels = field(default_factory=dict)
     source: str = SIMULATED

@@ -21,7 +21,7 @@ DEFAULT_UNITS = frozenset({GPU})
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Allocation:
     """What one holder has on one virtual node: amounts, and which instances and cores they are.
 
     ``instances[name][index]`` is the share of that instance in 1/10000 (10000 is the whole of it); for a unit
@@ -36,7 +36,7 @@ class Holding:
         return hash((tuple(sorted(self.amounts.items())), self.cores))
 
 
-EMPTY = Holding({})
+EMPTY = Allocation({})
 
 
 def add(left: Amounts, right: Amounts) -> dict[str, int]:
@@ -88,7 +88,7 @@ def is_unit_request(amount: int) -> bool:
     return amount < SCALE or amount % SCALE == 0
 
 
-class Room:
+class FreeCapacity:
     """What is free on one virtual node; the single predicate ``fits`` serves deciding and committing.
 
     Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
@@ -97,17 +97,17 @@ class Room:
 
     __slots__ = ("cores", "free", "gone", "instances", "total")
 
-    def __init__(self, holding: Holding) -> None:
-        self.total = holding
-        self.free: dict[str, int] = dict(holding.amounts)
-        self.instances: dict[str, dict[int, int]] = {n: dict(i) for n, i in holding.instances.items()}
-        self.cores: set[int] = set(holding.cores)
+    def __init__(self, allocation: Allocation) -> None:
+        self.total = allocation
+        self.free: dict[str, int] = dict(allocation.amounts)
+        self.instances: dict[str, dict[int, int]] = {n: dict(i) for n, i in allocation.instances.items()}
+        self.cores: set[int] = set(allocation.cores)
         self.gone: set[int] = set()
         """Cores that somebody holds although they are no longer there."""
 
-    def copy(self) -> Room:
+    def copy(self) -> FreeCapacity:
         """An independent copy, for trials."""
-        twin = Room.__new__(Room)
+        twin = FreeCapacity.__new__(FreeCapacity)
         twin.total, twin.free = self.total, dict(self.free)
         twin.instances = {name: dict(shares) for name, shares in self.instances.items()}
         twin.cores, twin.gone = set(self.cores), set(self.gone)
@@ -143,7 +143,7 @@ class Room:
             return min(free, sum(1 for share in self.instances[name].values() if share == SCALE))
         return free
 
-    def take(self, request: Amounts) -> Holding:
+    def take(self, request: Amounts) -> Allocation:
         """Take a request that fits; returns exactly what was taken."""
         assert self.fits(request), (request, self.free)
         instances = {
@@ -155,12 +155,12 @@ class Room:
         cores: tuple[int, ...] = ()
         if cpu and cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu:
             cores = tuple(sorted(self.cores)[: cpu // SCALE])
-        holding = Holding(dict(request), instances, cores)
-        self.take_exactly(holding)
-        return holding
+        allocation = Allocation(dict(request), instances, cores)
+        self.take_exactly(allocation)
+        return allocation
 
-    def take_most(self, wanted: Holding) -> Holding:
-        """Take as much of a holding as is free: of its very instances, and of any cores."""
+    def take_most(self, wanted: Allocation) -> Allocation:
+        """Take as much of an allocation as is free: of its very instances, and of any cores."""
         amounts: dict[str, int] = {}
         instances: dict[str, dict[int, int]] = {}
         for name, amount in wanted.amounts.items():
@@ -172,88 +172,88 @@ class Room:
             else:
                 amounts[name] = max(0, min(amount, self.free.get(name, 0)))
         cores = tuple(sorted(self.cores)[: amounts.get(CPU, 0) // SCALE])
-        taken = Holding({name: amount for name, amount in amounts.items() if amount}, instances, cores)
+        taken = Allocation({name: amount for name, amount in amounts.items() if amount}, instances, cores)
         self.take_exactly(taken)
         return taken
 
-    def fits_exactly(self, holding: Holding) -> bool:
+    def fits_exactly(self, allocation: Allocation) -> bool:
         """Whether this very holding, with its instances and cores, is free."""
-        if any(amount > self.free.get(name, 0) for name, amount in holding.amounts.items() if amount):
+        if any(amount > self.free.get(name, 0) for name, amount in allocation.amounts.items() if amount):
             return False
-        for name, shares in holding.instances.items():
+        for name, shares in allocation.instances.items():
             have = self.instances.get(name, {})
             if any(share > have.get(index, 0) for index, share in shares.items()):
                 return False
-        return self.cores.issuperset(holding.cores)
+        return self.cores.issuperset(allocation.cores)
 
-    def take_exactly(self, holding: Holding) -> None:
+    def take_exactly(self, allocation: Allocation) -> None:
         """Take named instances and cores; the caller has checked ``fits_exactly``."""
-        for name, amount in holding.amounts.items():
+        for name, amount in allocation.amounts.items():
             self.free[name] = self.free.get(name, 0) - amount
-            assert self.free[name] >= 0, (name, self.free[name], holding)
-        for name, shares in holding.instances.items():
+            assert self.free[name] >= 0, (name, self.free[name], allocation)
+        for name, shares in allocation.instances.items():
             have = self.instances[name]
             for index, share in shares.items():
                 have[index] -= share
-                assert have[index] >= 0, (name, index, holding)
-        assert self.cores.issuperset(holding.cores), (self.cores, holding)
-        self.cores.difference_update(holding.cores)
+                assert have[index] >= 0, (name, index, allocation)
+        assert self.cores.issuperset(allocation.cores), (self.cores, allocation)
+        self.cores.difference_update(allocation.cores)
 
-    def take_beyond(self, holding: Holding) -> None:
+    def take_beyond(self, allocation: Allocation) -> None:
         """Take what somebody holds who was there before the total shrank: the free amounts may become negative."""
-        for name, amount in holding.amounts.items():
+        for name, amount in allocation.amounts.items():
             self.free[name] = self.free.get(name, 0) - amount
-        for name, shares in holding.instances.items():
+        for name, shares in allocation.instances.items():
             have = self.instances.setdefault(name, {})
             for index, share in shares.items():
                 have[index] = have.get(index, 0) - share
-        self.gone.update(core for core in holding.cores if core not in self.cores)
-        self.cores.difference_update(holding.cores)
+        self.gone.update(core for core in allocation.cores if core not in self.cores)
+        self.cores.difference_update(allocation.cores)
 
     def is_overdrawn(self) -> bool:
         """Whether more is held than there is."""
         shares = (share for shares in self.instances.values() for share in shares.values())
         return bool(self.gone) or any(amount < 0 for amount in (*self.free.values(), *shares))
 
-    def give_back(self, holding: Holding) -> None:
+    def give_back(self, allocation: Allocation) -> None:
         """Return what ``take`` or ``take_exactly`` took."""
-        for name, amount in holding.amounts.items():
+        for name, amount in allocation.amounts.items():
             self.free[name] = self.free.get(name, 0) + amount
-            assert self.free[name] <= self.total.amounts.get(name, 0), (name, holding)
-        for name, shares in holding.instances.items():
+            assert self.free[name] <= self.total.amounts.get(name, 0), (name, allocation)
+        for name, shares in allocation.instances.items():
             have, whole = self.instances[name], self.total.instances.get(name, {})
             for index, share in shares.items():
                 have[index] += share
-                assert have[index] <= whole.get(index, 0), (name, index, holding)
+                assert have[index] <= whole.get(index, 0), (name, index, allocation)
                 if index not in whole and not have[index]:
                     del have[index]
-        self.cores.update(core for core in holding.cores if core not in self.gone)
-        self.gone.difference_update(holding.cores)
+        self.cores.update(core for core in allocation.cores if core not in self.gone)
+        self.gone.difference_update(allocation.cores)
 
-    def resize(self, holding: Holding) -> None:
+    def resize(self, allocation: Allocation) -> None:
         """Change the total in place (a flexible vnode or a node whose totals changed); use stays as it is.
 
         The free amounts move by the difference; they may become negative when a node shrinks below its use,
         and nothing fits again until that use has ended.
         """
         old = self.total
-        for name in {*old.amounts, *holding.amounts}:
-            delta = holding.amounts.get(name, 0) - old.amounts.get(name, 0)
+        for name in {*old.amounts, *allocation.amounts}:
+            delta = allocation.amounts.get(name, 0) - old.amounts.get(name, 0)
             self.free[name] = self.free.get(name, 0) + delta
-            if not self.free[name] and name not in holding.amounts:
-                del self.free[name]  # equal rooms look equal, whatever they once had
-        for name in {*old.instances, *holding.instances}:
-            before, after = old.instances.get(name, {}), holding.instances.get(name, {})
+            if not self.free[name] and name not in allocation.amounts:
+                del self.free[name]  # equal free capacities look equal, whatever they once had
+        for name in {*old.instances, *allocation.instances}:
+            before, after = old.instances.get(name, {}), allocation.instances.get(name, {})
             have = self.instances.setdefault(name, {})
             for index in {*before, *after}:
                 have[index] = have.get(index, 0) + after.get(index, 0) - before.get(index, 0)
                 if index not in after and have[index] == 0:
                     del have[index]
-            if not have and name not in holding.instances:
+            if not have and name not in allocation.instances:
                 del self.instances[name]
         held = (set(old.cores) - self.cores) | self.gone
-        self.cores, self.gone = set(holding.cores) - held, held - set(holding.cores)
-        self.total = holding
+        self.cores, self.gone = set(allocation.cores) - held, held - set(allocation.cores)
+        self.total = allocation
 
     def is_untouched(self) -> bool:
         """Whether nobody holds any of it."""
@@ -262,7 +262,7 @@ class Room:
 
 def whole_node(
     amounts: Amounts, units: Iterable[str] = DEFAULT_UNITS, cores: Iterable[int] | None = None
-) -> Holding:
+) -> Allocation:
     """The holding of a whole machine: unit resources get instances 0..n-1, CPUs get core ids.
 
     Core ids default to 0..floor(CPU)-1 (a simulated node).
@@ -271,12 +271,15 @@ def whole_node(
         name: dict.fromkeys(range(amounts[name] // SCALE), SCALE) for name in units if amounts.get(name)
     }
     ids = tuple(range(amounts.get(CPU, 0) // SCALE)) if cores is None else tuple(sorted(cores))
-    return Holding(dict(amounts), instances, ids)
+    return Allocation(dict(amounts), instances, ids)
 
 
 def renumbered(
-    total: Holding, before: Holding, known: Mapping[str, Sequence[int]], used: Mapping[str, Collection[int]]
-) -> Holding:
+    total: Allocation,
+    before: Allocation,
+    known: Mapping[str, Sequence[int]],
+    used: Mapping[str, Collection[int]],
+) -> Allocation:
     """New totals of a node with the instance numbers that it has: those in use stay, and what returns has its old one.
 
     ``known`` are all numbers that it ever had, in the order in which they are given.
@@ -291,18 +294,18 @@ def renumbered(
     return replace(total, instances=instances)
 
 
-def merged(left: Holding, right: Holding) -> Holding:
-    """Two holdings of one holder on one virtual node as one."""
+def merged(left: Allocation, right: Allocation) -> Allocation:
+    """Two allocations of one holder on one virtual node as one."""
     instances = {name: dict(shares) for name, shares in left.instances.items()}
     for name, shares in right.instances.items():
         mine = instances.setdefault(name, {})
         for index, share in shares.items():
             mine[index] = mine.get(index, 0) + share
-    return Holding(add(left.amounts, right.amounts), instances, tuple(sorted({*left.cores, *right.cores})))
+    return Allocation(add(left.amounts, right.amounts), instances, tuple(sorted({*left.cores, *right.cores})))
 
 
-def difference(large: Holding, small: Holding) -> Holding:
-    """What one holding has more than another that lies inside it."""
+def difference(large: Allocation, small: Allocation) -> Allocation:
+    """What one allocation has more than another that lies inside it."""
     instances: dict[str, dict[int, int]] = {}
     for name, shares in large.instances.items():
         had = small.instances.get(name, {})
@@ -312,7 +315,7 @@ def difference(large: Holding, small: Holding) -> Holding:
         if more:
             instances[name] = more
     amounts = {n: a for n, a in subtract(large.amounts, small.amounts).items() if a}
-    return Holding(amounts, instances, tuple(sorted(set(large.cores) - set(small.cores))))
+    return Allocation(amounts, instances, tuple(sorted(set(large.cores) - set(small.cores))))
 
 
 def verdict(request: Amounts, total_amounts: Amounts, available: Amounts, load: Amounts | None = None) -> str:

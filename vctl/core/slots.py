@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels
-from vctl.core.resources import Room
+from vctl.core.resources import FreeCapacity
 
 ClassKey = tuple[object, ...]
 
@@ -15,12 +15,12 @@ ClassKey = tuple[object, ...]
 class SlotClass:
     """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
 
-    ``room`` is that of one member; which instance indexes are free may differ between members, how many may not.
+    ``capacity`` is that of one member; which instance indexes are free may differ between members, how many may not.
     """
 
     labels: Labels
     template_id: str
-    room: Room
+    capacity: FreeCapacity
     untouched: bool
     ids: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class SlotIndex:
         """An independent copy, for a look at another state."""
         twin = SlotIndex()
         twin.classes = {
-            key: SlotClass(group.labels, group.template_id, group.room, group.untouched, list(group.ids))
+            key: SlotClass(group.labels, group.template_id, group.capacity, group.untouched, list(group.ids))
             for key, group in self.classes.items()
         }
         twin._on_node = {node_id: set(here) for node_id, here in self._on_node.items()}
@@ -61,14 +61,20 @@ class SlotIndex:
         return sorted(self._on_node.get(node_id, ()))
 
     def put(
-        self, vnode_id: str, node_id: str, labels: Labels, static: int, template_id: str, room: Room
+        self,
+        vnode_id: str,
+        node_id: str,
+        labels: Labels,
+        static: int,
+        template_id: str,
+        capacity: FreeCapacity,
     ) -> None:
         """File a virtual node under the class of its present state; ``static`` stands for what does not change."""
-        untouched = room.is_untouched()
-        free = tuple(sorted([item for item in room.free.items() if item[1]]))
+        untouched = capacity.is_untouched()
+        free = tuple(sorted([item for item in capacity.free.items() if item[1]]))
         shares = (
-            tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in room.instances.items()]))
-            if room.instances
+            tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in capacity.instances.items()]))
+            if capacity.instances
             else ()
         )
         key = (static, free, shares, untouched)
@@ -79,7 +85,7 @@ class SlotIndex:
             self.drop(vnode_id)
         group = self.classes.get(key)
         if group is None:
-            group = self.classes[key] = SlotClass(labels, template_id, room.copy(), untouched)
+            group = self.classes[key] = SlotClass(labels, template_id, capacity.copy(), untouched)
         self._order[vnode_id] = (node_id, vnode_id)
         insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key

@@ -10,7 +10,7 @@ from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.daemon import gangs
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.engine.changes import JobStarted, RunStarted
 from vctl.ops.growth import write_growth
 from vctl.scheduler import plan as pl
@@ -23,101 +23,101 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 
-def commit(store: Store, mirror: Mirror, plan: Plan) -> list[Run]:
+def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
     """Write every gang that still fits; a stale one is decided again. Returns the processes to launch."""
     started: list[Run] = []
     all_came = True
     with store.transaction():
-        mirror.follow(store)  # inside the write lock: from here on nobody changes anything
+        state.follow(store)  # inside the write lock: from here on nobody changes anything
         waiting = jobs.waiting(store, [start.job.job_id for start in plan.starts]) if plan.starts else {}
         for start in plan.starts:
-            parent = mirror.parent_of.get(start.job.job_id)
-            queue = mirror.queues.get(start.job.parent_id)
+            parent = state.parent_of.get(start.job.job_id)
+            queue = state.queues.get(start.job.parent_id)
             is_wanted = (
                 parent is not None and queue is not None and queue.jobs.get(start.job.job_id) == start.job
             )
-            if not is_wanted or not pl.still_fits(mirror.ledger, start):
+            if not is_wanted or not pl.still_fits(state.ledger, start):
                 all_came = False  # it was stopped or changed meanwhile, or its room was
                 continue
             if (row := waiting.get(start.job.job_id)) is not None:
-                started += _start(store, mirror, start, row)
+                started += _start(store, state, start, row)
         for task in plan.task_starts:
-            is_wanted = task.task.task_id in mirror.task_cluster
-            if not is_wanted or not pt.task_still_fits(mirror.ledger, task):
+            is_wanted = task.task.task_id in state.task_cluster
+            if not is_wanted or not pt.task_still_fits(state.ledger, task):
                 all_came = False
                 continue
-            started.append(_start_task(store, mirror, task))
+            started.append(_start_task(store, state, task))
         for told in plan.task_waits:
             reason = jb.INFEASIBLE if told.infeasible else jb.INSUFFICIENT
             tasks.mark_waiting(store, told.task_id, reason, told.message, told.vnode_id)
-            mirror.bind_task(told)
+            state.bind_task(told)
         if not all_came:
-            mirror.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
+            state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
             plan = dataclasses.replace(plan, preempts=())
-        mirror.preemptions.begin(store, mirror, plan)
+        state.preemptions.begin(store, state, plan)
         for wait in plan.waits:
             shapes.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
-            queue = mirror.queues[parent_id]
+            queue = state.queues[parent_id]
             queue.emptied.discard(shape)
             if shape not in queue.shapes:
                 shapes.clear_wait(store, parent_id, shape)
-        mirror.caught_up(store)
+        state.caught_up(store)
     return started
 
 
-def _start(store: Store, mirror: Mirror, start: Start, row: Row) -> Sequence[Run]:
+def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequence[Run]:
     """Write one gang; its processes, the main one first."""
     job, cluster = start.job, start.cluster
     if cluster is not None:
         cluster = dataclasses.replace(cluster, revision=store.next_revision())
-        held = rs.total(vnode.holding.amounts for vnode in start.vnodes)
+        held = rs.total(vnode.allocation.amounts for vnode in start.vnodes)
         node_ids = sorted({vnode.node_id for vnode in start.vnodes})
     else:
-        held, node_ids = dict(start.holding.amounts), [start.node_id]
+        held, node_ids = dict(start.allocation.amounts), [start.node_id]
     attempt = row["attempt"] + 1
     run = Run(
         f"{job.job_id}.{attempt}.0.{os.urandom(3).hex()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
-        start.node_id, start.holding, supervisor=mirror.assign(),
+        start.node_id, start.allocation, supervisor=state.assign(),
     )  # fmt: skip
-    _grow(store, mirror, start.growth, None)
+    _grow(store, state, start.growth, None)
     runs: tuple[Run, ...] = (run,)
     port = None
     if job.per_node:
-        vnodes = start.vnodes or gangs.vnodes_of(mirror.ledger, start.cluster_id)
-        runs, port = gangs.members(vnodes, run, mirror.assign), gangs.free_port(jobs.master_ports(store))
+        vnodes = start.vnodes or gangs.vnodes_of(state.ledger, start.cluster_id)
+        runs, port = gangs.members(vnodes, run, state.assign), gangs.free_port(jobs.master_ports(store))
     now = store.clock()
     begun = dataclasses.replace(
         rows.running(row), cluster_id=start.cluster_id, run_id=run.run_id, started_at_ns=now, attempt=attempt,
         ends_at_ns=None if job.time_limit_ns is None else now + job.time_limit_ns, message=None, master_port=port,
     )  # fmt: skip
-    mirror.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
-    mirror.preemptions.unmark(store, mirror, job.job_id, "it has started")
+    state.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
+    state.preemptions.unmark(store, state, job.job_id, "it has started")
     return runs
 
 
-def _start_task(store: Store, mirror: Mirror, start: TaskStart) -> Run:
+def _start_task(store: Store, state: FollowedState, start: TaskStart) -> Run:
     task = start.task
-    _grow(store, mirror, start.growth, task.job_id)
+    _grow(store, state, start.growth, task.job_id)
     row = tasks.get(store, task.task_id)
     assert row is not None
     attempt = row["attempt"] + 1
     run = Run(
         f"{task.task_id}.{attempt}.{os.urandom(3).hex()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
-        start.node_id, start.holding, task_id=task.task_id, supervisor=mirror.assign(),
+        start.node_id, start.allocation, task_id=task.task_id, supervisor=state.assign(),
     )  # fmt: skip
-    mirror.emit(store, RunStarted(store.clock(), run))
+    state.emit(store, RunStarted(store.clock(), run))
     if task.inputs_at:
         names = loads(row["inputs"])
         objects.insert_copies(store, task.job_id, names, node_id=run.node_id, cluster_id=run.cluster_id)
     tasks.mark_started(store, task.task_id, vnode_id=start.vnode_id, node_id=start.node_id, attempt=attempt)
-    mirror.drop_task(task.task_id)
+    state.drop_task(task.task_id)
     return run
 
 
-def _grow(store: Store, mirror: Mirror, growth: Sequence[Grow], job_id: int | None) -> None:
+def _grow(store: Store, state: FollowedState, growth: Sequence[Grow], job_id: int | None) -> None:
     """Write how clusters grow, top level first."""
     for step in growth:
-        apply_growth(mirror.ledger, step)
-        for lease in write_growth(store, mirror.ledger, step, lease_s=mirror.lease_s, job_id=job_id):
-            mirror.leases[lease.lease_id] = lease
+        apply_growth(state.ledger, step)
+        for lease in write_growth(store, state.ledger, step, lease_s=state.lease_s, job_id=job_id):
+            state.leases[lease.lease_id] = lease

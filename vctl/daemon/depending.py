@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.ops import dependencies as ops
 from vctl.store import dependencies as table
 from vctl.store.store import Store
 
 
 class Dependencies:
-    """Which jobs ended is told by the mirror; at the start everything that is awaited is looked at."""
+    """Which jobs ended is told by the scheduler state; at the start everything that is awaited is looked at."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -19,17 +19,17 @@ class Dependencies:
         """Look at everything again, after a reload."""
         self._fresh = True
 
-    def turn(self, mirror: Mirror) -> None:
-        """Settle what follows from the jobs that ended; the mirror hears of it through the feed."""
+    def turn(self, state: FollowedState) -> None:
+        """Settle what follows from the jobs that ended; the scheduler state hears of it through the feed."""
         if self._fresh:
             names = table.awaited_names(self.store)
             self._fresh = False
-        elif mirror.ended:
-            names = table.any_waits(self.store, sorted(mirror.ended))
+        elif state.ended:
+            names = table.any_waits(self.store, sorted(state.ended))
         else:
             return
-        mirror.ended.clear()
+        state.ended.clear()
         if names:
             with self.store.transaction():
                 ops.settle(self.store, names)
-            mirror.follow(self.store)
+            state.follow(self.store)

@@ -11,9 +11,9 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.daemon import objects, preempting, retrying, windows
+from vctl.daemon import array_limits, objects, preempting, retrying
+from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left
-from vctl.daemon.mirror import Mirror
 from vctl.daemon.stopping import stop_task
 from vctl.engine.changes import ClusterRemoved, JobEnded, JobEnding, Process, RunEnded, RunSeen
 from vctl.ops.nodes import settle_drained
@@ -46,26 +46,28 @@ class Outcome:
     message: str | None
 
 
-def observed(store: Store, mirror: Mirror, seen: Mapping[str, StartRecord], ended: Collection[Ended]) -> None:
+def observed(
+    store: Store, state: FollowedState, seen: Mapping[str, StartRecord], ended: Collection[Ended]
+) -> None:
     """Record processes that were seen to start and to end, jobs that are over, and what they return."""
     with store.transaction():
-        mirror.follow(store)
+        state.follow(store)
         over = {end.run.run_id for end in ended}
         for run_id, start in seen.items():
-            if run_id not in over and run_id in mirror.runs:
-                mirror.emit(store, RunSeen(run_id, process_of(start)))
+            if run_id not in over and run_id in state.runs:
+                state.emit(store, RunSeen(run_id, process_of(start)))
         touched: set[str] = set()
         for end in sorted(ended, key=_ended_at):
-            _end(store, mirror, end, end.start or seen.get(end.run.run_id))
+            _end(store, state, end, end.start or seen.get(end.run.run_id))
             touched.add(end.run.node_id)
-        if mirror.windows.changed:
-            windows.slide(store, mirror)
+        if state.array_limits.changed:
+            array_limits.slide(store, state)
         for node_id in touched:
-            node = mirror.ledger.nodes.get(node_id)
+            node = state.ledger.nodes.get(node_id)
             if node is not None and node.state == DRAINING:
                 settle_drained(store, node_id)
-        if not any(mirror.ledger.nodes[n].state == DRAINING for n in touched if n in mirror.ledger.nodes):
-            mirror.caught_up(store)
+        if not any(state.ledger.nodes[n].state == DRAINING for n in touched if n in state.ledger.nodes):
+            state.caught_up(store)
 
 
 def _ended_at(end: Ended) -> tuple[int, str]:
@@ -77,23 +79,23 @@ def process_of(start: StartRecord) -> Process:
     return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
 
 
-def _end(store: Store, mirror: Mirror, end: Ended, start: StartRecord | None) -> None:
-    run = mirror.runs.get(end.run.run_id, end.run)
+def _end(store: Store, state: FollowedState, end: Ended, start: StartRecord | None) -> None:
+    run = state.runs.get(end.run.run_id, end.run)
     outcome = outcome_of(run, end)
     if outcome.reason == jb.NODE_FAILED:
-        outcome = dataclasses.replace(outcome, message=f"node {_dead_node(mirror, run)} died")
+        outcome = dataclasses.replace(outcome, message=f"node {_dead_node(state, run)} died")
     process = process_of(start) if start is not None and run.pid is None else None
-    mirror.emit(store, RunEnded(store.clock(), run.run_id, outcome.exit_code, outcome.message, process))
+    state.emit(store, RunEnded(store.clock(), run.run_id, outcome.exit_code, outcome.message, process))
     if run.task_id is not None:
-        _end_task(store, mirror, run, outcome, end.left)
-        settle_job(store, mirror, run.job_id, None)
+        _end_task(store, state, run, outcome, end.left)
+        settle_job(store, state, run.job_id, None)
     else:
-        settle_job(store, mirror, run.job_id, outcome)
+        settle_job(store, state, run.job_id, outcome)
 
 
-def _dead_node(mirror: Mirror, run: Run) -> str:
+def _dead_node(state: FollowedState, run: Run) -> str:
     """The node that took a run with it: its own, or one on which its gang had a part."""
-    ledger = mirror.ledger
+    ledger = state.ledger
     parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
     dead = [
         node_id for node_id in (run.node_id, *parts)
@@ -102,13 +104,13 @@ def _dead_node(mirror: Mirror, run: Run) -> str:
     return dead[0] if dead else run.node_id
 
 
-def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -> None:
+def _end_task(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: Left) -> None:
     """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
     assert run.task_id is not None
     row = tasks.get(store, run.task_id)
     assert row is not None
     job = jobs.get(store, run.job_id)
-    outcome = objects.keep(store, mirror, run, outcome, left)
+    outcome = objects.keep(store, state, run, outcome, left)
     stopping = row["stop_requested_at"] is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
     if (
@@ -118,125 +120,125 @@ def _end_task(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Le
         and (job_goes_on or tasks.is_detached(store, run.task_id))
     ):
         tasks.mark_retry(store, run.task_id, outcome.message or "")
-        objects.wait_again(store, mirror, run.task_id)
-        cancel_owned(store, mirror, run.task_id)  # the next try starts its own
+        objects.wait_again(store, state, run.task_id)
+        cancel_owned(store, state, run.task_id)  # the next try starts its own
         return
     move = "finish" if outcome.status == jb.SUCCEEDED else "fail"
     reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
     tasks.mark_ended(
         store, run.task_id, move=move, reason=reason, message=outcome.message, exit_code=outcome.exit_code
     )
-    cancel_owned(store, mirror, run.task_id)
-    objects.task_over(store, mirror, row)
+    cancel_owned(store, state, run.task_id)
+    objects.task_over(store, state, row)
 
 
-def cancel_owned(store: Store, mirror: Mirror, owner_id: str) -> None:
+def cancel_owned(store: Store, state: FollowedState, owner_id: str) -> None:
     """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
     ended: list[Row] = []
     for row in tasks.owned_by(store, owner_id):
         if row["state"] == tk.RUNNING:
-            stop_task(store, mirror, row, tk.OWNER_ENDED)
+            stop_task(store, state, row, tk.OWNER_ENDED)
         else:
-            mirror.drop_task(row["task_id"])
+            state.drop_task(row["task_id"])
             tasks.mark_ended(
                 store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
                 message=f"{owner_id}, which started it, has ended", exit_code=None,
             )  # fmt: skip
-            cancel_owned(store, mirror, row["task_id"])
+            cancel_owned(store, state, row["task_id"])
             ended.append(row)
     for row in ended:
-        objects.task_over(store, mirror, row)
+        objects.task_over(store, state, row)
 
 
-def settle_job(store: Store, mirror: Mirror, job_id: int, outcome: Outcome | None) -> None:
+def settle_job(store: Store, state: FollowedState, job_id: int, outcome: Outcome | None) -> None:
     """End a job whose entrypoint is over (``outcome`` says how, or its row does) and of which nothing attached lives.
 
     The cluster goes in the same transaction, unless something detached still lives in it; then it goes with that.
     """
-    job = mirror.running.jobs.get(job_id)
+    job = state.running.jobs.get(job_id)
     if job is None:
         row = jobs.get(store, job_id)  # it is over, and was waited for by what it had detached
         if row is not None:
-            _leave(store, mirror, job_id, row["cluster_id"])
+            _leave(store, state, job_id, row["cluster_id"])
         return
     if job.outcome is not None:
         outcome = Outcome(*job.outcome)  # what ended it first
     if outcome is None:
         return  # the entrypoint goes on
-    if mirror.members_of(job_id):
+    if state.members_of(job_id):
         if outcome.status == jb.SUCCEEDED:
             return  # the other members of the gang go on
-        mirror.stop_members(job)
-    if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
-        cancel_owned(store, mirror, job.submission_id)
-    if any(is_attached(store, mirror.runs[run_id]) for run_id in mirror.runs_of_job.get(job_id, ())):
-        _wait_for_rest(store, mirror, job, outcome)
+        state.stop_members(job)
+    if state.runs_of_job.get(job_id) or state.waiting_tasks_of.get(job_id):
+        cancel_owned(store, state, job.submission_id)
+    if any(is_attached(store, state.runs[run_id]) for run_id in state.runs_of_job.get(job_id, ())):
+        _wait_for_rest(store, state, job, outcome)
         return  # told to end; the last one of them ends the job
-    mirror.stops.discard(job_id)
+    state.stops.discard(job_id)
     if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
         outcome = dataclasses.replace(outcome, message=job.message)  # the words of who stopped it
-    outcome = preempting.judged(mirror, job, outcome)
-    if not _goes_on(store, mirror, job, outcome):
-        _job_over(store, mirror, job, outcome)
+    outcome = preempting.judged(state, job, outcome)
+    if not _goes_on(store, state, job, outcome):
+        _job_over(store, state, job, outcome)
 
 
-def _job_over(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+def _job_over(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
     job_id = job.job_id
-    waits = bool(mirror.waiting_tasks_of.get(job_id))
-    is_empty = not (mirror.runs_of_job.get(job_id) or waits)
-    removed = _removal(store, mirror, job.cluster_id) if is_empty else None
-    mirror.emit(store, JobEnded(
+    waits = bool(state.waiting_tasks_of.get(job_id))
+    is_empty = not (state.runs_of_job.get(job_id) or waits)
+    removed = _removal(store, state, job.cluster_id) if is_empty else None
+    state.emit(store, JobEnded(
         store.clock(), job_id, job.submission_id, job.array_id, job.cluster_id, "end", outcome.status, outcome.reason,
         outcome.message, outcome.exit_code, removed,
     ))  # fmt: skip
     if waits:
-        objects.job_over(store, mirror, job_id)
-    preempting.ended(store, mirror, job, outcome)
+        objects.job_over(store, state, job_id)
+    preempting.ended(store, state, job, outcome)
     if is_empty:
-        _drop_objects(store, mirror, job_id)
+        _drop_objects(store, state, job_id)
     else:
-        _leave(store, mirror, job_id, job.cluster_id)
+        _leave(store, state, job_id, job.cluster_id)
 
 
-def _leave(store: Store, mirror: Mirror, job_id: int, cluster_id: str) -> None:
+def _leave(store: Store, state: FollowedState, job_id: int, cluster_id: str) -> None:
     """The cluster of a job that is over goes, unless something detached still lives in it."""
-    if mirror.runs_of_job.get(job_id) or mirror.waiting_tasks_of.get(job_id):
+    if state.runs_of_job.get(job_id) or state.waiting_tasks_of.get(job_id):
         clusters.set_detached(store, cluster_id)
         return
-    _destroy(store, mirror, cluster_id)
-    _drop_objects(store, mirror, job_id)
+    _destroy(store, state, cluster_id)
+    _drop_objects(store, state, job_id)
 
 
-def _drop_objects(store: Store, mirror: Mirror, job_id: int) -> None:
+def _drop_objects(store: Store, state: FollowedState, job_id: int) -> None:
     """The objects of a job go with it; one that never had a task has none."""
-    if job_id in mirror.may_have_objects:
-        mirror.may_have_objects.discard(job_id)
+    if job_id in state.may_have_objects:
+        state.may_have_objects.discard(job_id)
         object_table.drop(store, job_id)
 
 
-def _wait_for_rest(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
-    mirror.emit(
+def _wait_for_rest(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
+    state.emit(
         store, JobEnding(job.job_id, (outcome.status, outcome.reason, outcome.exit_code, outcome.message))
     )
 
 
-def _goes_on(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> bool:
+def _goes_on(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> bool:
     """Whether the job waits again, or detached work has to end first because what it ran on is needed."""
-    again = preempting.requeue if preempting.is_requeued(mirror, job, outcome) else None
+    again = preempting.requeue if preempting.is_requeued(state, job, outcome) else None
     if retrying.is_wanted(job, outcome):
         again = retrying.requeue
     if again is None and outcome.reason != jb.PREEMPTED:
         return False
-    retrying.end_detached(store, mirror, job.job_id)
-    if mirror.runs_of_job.get(job.job_id):
-        _wait_for_rest(store, mirror, job, outcome)
+    retrying.end_detached(store, state, job.job_id)
+    if state.runs_of_job.get(job.job_id):
+        _wait_for_rest(store, state, job, outcome)
         return True
     if again is None:
         return False
-    _destroy(store, mirror, job.cluster_id)
-    _drop_objects(store, mirror, job.job_id)
-    again(store, mirror, job, outcome)
-    mirror.preemptions.over(store, mirror, job.job_id)
+    _destroy(store, state, job.cluster_id)
+    _drop_objects(store, state, job.job_id)
+    again(store, state, job, outcome)
+    state.preemptions.over(store, state, job.job_id)
     return True
 
 
@@ -245,19 +247,19 @@ def is_attached(store: Store, run: Run) -> bool:
     return run.task_id is None or not tasks.is_detached(store, run.task_id)
 
 
-def _destroy(store: Store, mirror: Mirror, cluster_id: str) -> None:
-    if (removed := _removal(store, mirror, cluster_id)) is not None:
-        mirror.emit(store, removed)
+def _destroy(store: Store, state: FollowedState, cluster_id: str) -> None:
+    if (removed := _removal(store, state, cluster_id)) is not None:
+        state.emit(store, removed)
 
 
-def _removal(store: Store, mirror: Mirror, cluster_id: str) -> ClusterRemoved | None:
+def _removal(store: Store, state: FollowedState, cluster_id: str) -> ClusterRemoved | None:
     """What removes the cluster of a job, when all below it are gone; None where the job shared an indivisible one."""
-    cluster = mirror.ledger.clusters.get(cluster_id)
+    cluster = state.ledger.clusters.get(cluster_id)
     if cluster is None or cluster.kind != JOB:
         return None
-    for below in reversed(mirror.ledger.below(cluster_id)):
-        mirror.emit(store, mirror.removal_of(below))
-    return mirror.removal_of(cluster_id, silent=True)
+    for below in reversed(state.ledger.below(cluster_id)):
+        state.emit(store, state.removal_of(below))
+    return state.removal_of(cluster_id, silent=True)
 
 
 _WORDS = {

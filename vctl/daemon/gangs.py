@@ -27,7 +27,7 @@ def members(vnodes: Sequence[VNode], first: Run, assign: Callable[[], int]) -> t
             dataclasses.replace(
                 first,
                 run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
-                rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, holding=EMPTY,
+                rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, allocation=EMPTY,
                 supervisor=assign(),
             )
             for rank, vnode in enumerate(_by_rank(vnodes))

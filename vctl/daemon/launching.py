@@ -12,7 +12,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
-from vctl.core.resources import CPU, GPU, SCALE, Holding
+from vctl.core.resources import CPU, GPU, SCALE, Allocation
 from vctl.daemon import gangs, notices, objects
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
@@ -56,9 +56,9 @@ def request_of(
     options = loads(launch["options"]) if run.task_id is None else {}
     sees_all = options.get("sees_all")
     in_gang = run.task_id is None and job.per_node
-    sees = visible(ledger, run) if sees_all else run.holding
+    sees = visible(ledger, run) if sees_all else run.allocation
     if in_gang:
-        sees = ledger.vnodes[run.vnode_id].holding
+        sees = ledger.vnodes[run.vnode_id].allocation
     local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
     cpus = sees.amounts.get(CPU, 0)
     pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
@@ -116,10 +116,10 @@ def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
     return () if how is None else (sys.executable, "-I", "-S", relay.__file__, *how, "--")
 
 
-def visible(ledger: Ledger, run: Run) -> Holding:
+def visible(ledger: Ledger, run: Run) -> Allocation:
     """All that the run's cluster has on the run's node."""
     parts = [
-        ledger.vnodes[vnode_id].holding
+        ledger.vnodes[vnode_id].allocation
         for vnode_id in ledger.members.get(run.cluster_id, ())
         if ledger.vnodes[vnode_id].node_id == run.node_id
     ]
@@ -130,7 +130,7 @@ def visible(ledger: Ledger, run: Run) -> Holding:
             for index, share in shares.items():
                 merged[index] = merged.get(index, 0) + share
     cores = tuple(sorted({core for part in parts for core in part.cores}))
-    return Holding(rs.total(part.amounts for part in parts), instances, cores)
+    return Allocation(rs.total(part.amounts for part in parts), instances, cores)
 
 
 def path_of(ledger: Ledger, cluster_id: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.runtime.protocol import StartRecord
 from vctl.store import jobs, rows, runs
 from vctl.store.store import Row, Store
@@ -59,16 +59,16 @@ class TimeLimits:
         """How long until something is due."""
         return (self._due[0][0] - self.uptime_ns()) / 1e9 if self._due else None
 
-    def turn(self, mirror: Mirror, stop: Stop, warn: Warn) -> None:
+    def turn(self, state: FollowedState, stop: Stop, warn: Warn) -> None:
         """Warn and end whatever is due; take over limits that were changed."""
-        for job_id in sorted(mirror.edited):
-            for run_id in mirror.runs_of_job.get(job_id, ()):
+        for job_id in sorted(state.edited):
+            for run_id in state.runs_of_job.get(job_id, ()):
                 self._plan(run_id, jobs.get(self.store, job_id))
-        mirror.edited.clear()
+        state.edited.clear()
         now = self.uptime_ns()
         while self._due and self._due[0][0] <= now:
             _, run_id = heapq.heappop(self._due)
-            known = mirror.runs.get(run_id)
+            known = state.runs.get(run_id)
             if known is not None and run_id in self._began and known.stop_reason is None:
                 self._enforce(known, self._began[run_id], stop, warn, now)
 

@@ -1,7 +1,7 @@
 """The maintenance round: silent and dead nodes, what replaces them, clusters and drained nodes that became empty.
 
 Runs at its interval, when a node joined, changed or died, and when something happened while work is left to be done.
-What a round changes is one transaction, in the tables and in the mirror alike.
+What a round changes is one transaction, in the tables and in the scheduler state alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.engine.changes import NodeChanged
 from vctl.ops.clusters import sweep_removing
 from vctl.ops.growth import settle_leases
@@ -54,25 +54,25 @@ class Maintenance:
             due = min(due, (self._lost_at - self.store.clock()) / 1e9)
         return max(0.0, due)
 
-    def turn(self, mirror: Mirror, stop: Stop) -> None:
+    def turn(self, state: FollowedState, stop: Stop) -> None:
         """Do what is due; ``stop`` is called for each process whose node or gang is lost."""
         at_interval = time.monotonic() >= self._next
-        if at_interval or mirror.nodes_changed or self._silence_is_due():
-            self._end_silent(mirror)
-        changed = self.end_lost_work(mirror, stop)
+        if at_interval or state.nodes_changed or self._silence_is_due():
+            self._end_silent(state)
+        changed = self.end_lost_work(state, stop)
         if at_interval:
             self._next = time.monotonic() + self.interval_s
-        if at_interval or changed or mirror.seen != self._seen:
-            seen = mirror.seen
-            self._round(mirror, sweep=at_interval)
-            self._seen = seen if mirror.nodes_changed else mirror.seen
+        if at_interval or changed or state.seen != self._seen:
+            seen = state.seen
+            self._round(state, sweep=at_interval)
+            self._seen = seen if state.nodes_changed else state.seen
 
     # ---- silent and dead nodes ----
 
     def _silence_is_due(self) -> bool:
         return self._lost_at is not None and self._lost_at <= self.store.clock()
 
-    def _end_silent(self, mirror: Mirror) -> None:
+    def _end_silent(self, state: FollowedState) -> None:
         """Nodes whose heartbeat lease is over are dead."""
         now = self.store.clock()
         leased = upkeep.heartbeats(self.store)
@@ -82,13 +82,13 @@ class Maintenance:
                     if row["lost_at"] <= now:
                         silence = f"no heartbeat for {row['timeout_s']:g} s"
                         nodes.move(self.store, row["node_id"], "die", reason=silence, author="vctl")
-            mirror.follow(self.store)
+            state.follow(self.store)
         self._lost_at = min((row["lost_at"] for row in leased if row["lost_at"] > now), default=None)
 
-    def end_lost_work(self, mirror: Mirror, stop: Stop) -> set[str]:
+    def end_lost_work(self, state: FollowedState, stop: Stop) -> set[str]:
         """End what ran on nodes that died and the gangs that lost a part; returns the nodes that changed."""
-        changed, mirror.nodes_changed = mirror.nodes_changed, set()
-        ledger = mirror.ledger
+        changed, state.nodes_changed = state.nodes_changed, set()
+        ledger = state.ledger
         dead = set()
         for node_id in changed:
             node = ledger.nodes.get(node_id)
@@ -99,43 +99,43 @@ class Maintenance:
             if now == DEAD:
                 dead.add(node_id)
         if dead:
-            for run in _lost(mirror, dead):
+            for run in _lost(state, dead):
                 stop(run, jb.NODE_FAILED, 0.0)
         return changed
 
     # ---- the round ----
 
-    def _round(self, mirror: Mirror, *, sweep: bool) -> None:
-        waiting = self._left_dead(mirror) or self._emptied(mirror) or self._fitting_again(mirror)
-        over = _over(mirror) if sweep else []
-        empty = sweep and any(empty_parts(mirror.ledger))
-        if not (waiting or over or empty or mirror.ledger.removing):
+    def _round(self, state: FollowedState, *, sweep: bool) -> None:
+        waiting = self._left_dead(state) or self._emptied(state) or self._fitting_again(state)
+        over = _over(state) if sweep else []
+        empty = sweep and any(empty_parts(state.ledger))
+        if not (waiting or over or empty or state.ledger.removing):
             return
         try:
             with self.store.transaction():
-                mirror.follow(self.store)  # inside the write lock: from here on nobody changes anything
-                done = self._replace(mirror)
-                done = self._destroy(mirror, over) or done
-                done = self._settle(mirror) or done
-                for vnode_id in list(empty_parts(mirror.ledger)) if empty else ():
+                state.follow(self.store)  # inside the write lock: from here on nobody changes anything
+                done = self._replace(state)
+                done = self._destroy(state, over) or done
+                done = self._settle(state) or done
+                for vnode_id in list(empty_parts(state.ledger)) if empty else ():
                     clusters.delete_vnode(self.store, vnode_id)
-                    mirror.ledger.release(vnode_id)
+                    state.ledger.release(vnode_id)
                     done = True
                 for cluster_id in sweep_removing(self.store):
-                    mirror.drop_cluster(cluster_id)
+                    state.drop_cluster(cluster_id)
                     done = True
                 if not done:
                     raise _Nothing
-                mirror.caught_up(self.store)
+                state.caught_up(self.store)
         except _Nothing:
             pass
 
-    def _left_dead(self, mirror: Mirror) -> list[str]:
+    def _left_dead(self, state: FollowedState) -> list[str]:
         """Dead nodes on which something lies."""
-        return sorted(node_id for node_id in self._dead if mirror.ledger.children.get(node_id))
+        return sorted(node_id for node_id in self._dead if state.ledger.children.get(node_id))
 
-    def _emptied(self, mirror: Mirror) -> list[Node]:
-        ledger = mirror.ledger
+    def _emptied(self, state: FollowedState) -> list[Node]:
+        ledger = state.ledger
         found = (ledger.nodes.get(node_id) for node_id in sorted(self._draining))
         return [
             node
@@ -146,38 +146,38 @@ class Maintenance:
             and node.node_id not in ledger.homes
         ]
 
-    def _fitting_again(self, mirror: Mirror) -> list[Node]:
+    def _fitting_again(self, state: FollowedState) -> list[Node]:
         """Nodes that shrank on which no more is held than there is."""
-        ledger = mirror.ledger
+        ledger = state.ledger
         return [
             ledger.nodes[node_id]
             for node_id in sorted(self._shrunk)
             if node_id in ledger.nodes
-            and not ledger.rooms[node_id].is_overdrawn()
-            and not any(ledger.rooms[v.vnode_id].is_overdrawn() for v in below(ledger, node_id))
+            and not ledger.capacities[node_id].is_overdrawn()
+            and not any(ledger.capacities[v.vnode_id].is_overdrawn() for v in below(ledger, node_id))
         ]
 
-    def _replace(self, mirror: Mirror) -> bool:
+    def _replace(self, state: FollowedState) -> bool:
         """Put spares where dead nodes are, as often as that makes more possible."""
         done: list[Replaced] = []
-        while dead := self._left_dead(mirror):
-            more = [*replace_whole(mirror.ledger, dead), *reseat_slices(mirror.ledger, dead)]
+        while dead := self._left_dead(state):
+            more = [*replace_whole(state.ledger, dead), *reseat_slices(state.ledger, dead)]
             if not more:
                 break
             done += more
         moved = [vnode for change in done for vnode in (change.before, change.after) if vnode is not None]
         for vnode_id in dict.fromkeys(vnode.vnode_id for vnode in moved):
-            upkeep.write_vnode(self.store, vnode_id, mirror.ledger.vnodes.get(vnode_id))
+            upkeep.write_vnode(self.store, vnode_id, state.ledger.vnodes.get(vnode_id))
         for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
-            mirror.put_leases(cluster_id, settle_leases(self.store, mirror.ledger, cluster_id))
-            self._tell(mirror, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
+            state.put_leases(cluster_id, settle_leases(self.store, state.ledger, cluster_id))
+            self._tell(state, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
         return bool(done)
 
-    def _tell(self, mirror: Mirror, cluster_id: str, changes: list[Replaced]) -> None:
+    def _tell(self, state: FollowedState, cluster_id: str, changes: list[Replaced]) -> None:
         """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
-        cluster = mirror.ledger.clusters[cluster_id]
-        members = mirror.ledger.members[cluster_id]
-        has = sorted({mirror.ledger.vnodes[vnode_id].node_id for vnode_id in members})
+        cluster = state.ledger.clusters[cluster_id]
+        members = state.ledger.members[cluster_id]
+        has = sorted({state.ledger.vnodes[vnode_id].node_id for vnode_id in members})
         pairs = [(c.before.node_id, None if c.after is None else c.after.node_id) for c in changes]
         upkeep.nodes_replaced(
             self.store, cluster_id, dict.fromkeys(pairs), publish=has if is_published(cluster) else None
@@ -185,71 +185,71 @@ class Maintenance:
         if cluster.kind == JOB and cluster.job is not None:
             upkeep.set_job_nodes(self.store, int(cluster.job), has)
 
-    def _destroy(self, mirror: Mirror, over: Iterable[str]) -> bool:
+    def _destroy(self, state: FollowedState, over: Iterable[str]) -> bool:
         """Destroy job clusters whose job is over and in which nothing detached lives any more."""
         done = False
         for cluster_id in over:
-            cluster = mirror.ledger.clusters.get(cluster_id)
+            cluster = state.ledger.clusters.get(cluster_id)
             below = clusters.subtree(self.store, cluster_id)
-            if cluster is None or self._is_wanted(mirror, [cluster_id, *below], int(cluster.job or 0)):
+            if cluster is None or self._is_wanted(state, [cluster_id, *below], int(cluster.job or 0)):
                 continue
             for one in [*reversed(below), cluster_id]:
-                mirror.emit(self.store, mirror.removal_of(one))
+                state.emit(self.store, state.removal_of(one))
             done = True
         return done
 
-    def _is_wanted(self, mirror: Mirror, cluster_ids: list[str], job_id: int) -> bool:
+    def _is_wanted(self, state: FollowedState, cluster_ids: list[str], job_id: int) -> bool:
         job = jobs.get(self.store, job_id)
         if job is not None and job["status"] == jb.RUNNING:
             return True
-        return _is_inhabited(mirror, cluster_ids) or upkeep.has_detached(self.store, cluster_ids)
+        return _is_inhabited(state, cluster_ids) or upkeep.has_detached(self.store, cluster_ids)
 
-    def _settle(self, mirror: Mirror) -> bool:
+    def _settle(self, state: FollowedState) -> bool:
         """Draining nodes on which nothing is left are drained; what shrank is as others once its use fits."""
         done = False
-        for node in self._fitting_again(mirror):
-            mirror.emit(self.store, NodeChanged(replace(node, shrunk=False), settled=True))
+        for node in self._fitting_again(state):
+            state.emit(self.store, NodeChanged(replace(node, shrunk=False), settled=True))
             self._shrunk.discard(node.node_id)
             done = True
-        for node in self._emptied(mirror):
+        for node in self._emptied(state):
             settle_drained(self.store, node.node_id)
-            if mirror.follow(self.store) and mirror.ledger.nodes[node.node_id].state == DRAINED:
+            if state.follow(self.store) and state.ledger.nodes[node.node_id].state == DRAINED:
                 self._draining.discard(node.node_id)
                 done = True
         return done
 
 
-def _lost(mirror: Mirror, dead: set[str]) -> list[Run]:
+def _lost(state: FollowedState, dead: set[str]) -> list[Run]:
     """Processes on dead nodes, and all members of each job of which one, or a slice of its gang, was on one.
 
     Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
     """
     ended: set[int] = set()
     found: dict[str, Run] = {}
-    for run in mirror.runs.values():
+    for run in state.runs.values():
         if run.node_id in dead:
             found[run.run_id] = run
             if run.task_id is None:
                 ended.add(run.job_id)
     for node_id in dead:
-        ended.update(int(cluster.job or 0) for cluster in broken_gangs(mirror.ledger, node_id))
+        ended.update(int(cluster.job or 0) for cluster in broken_gangs(state.ledger, node_id))
     for job_id in ended:
-        members = (mirror.runs[run_id] for run_id in mirror.runs_of_job.get(job_id, ()))
+        members = (state.runs[run_id] for run_id in state.runs_of_job.get(job_id, ()))
         found.update((run.run_id, run) for run in members if run.task_id is None)
     return [found[run_id] for run_id in sorted(found)]
 
 
-def _over(mirror: Mirror) -> list[str]:
+def _over(state: FollowedState) -> list[str]:
     """Job clusters of which no process of the job is known; whether the job is over is in its row."""
     return [
         cluster.cluster_id
-        for cluster in mirror.ledger.clusters.values()
-        if cluster.kind == JOB and not mirror.runs_of_job.get(int(cluster.job or 0))
+        for cluster in state.ledger.clusters.values()
+        if cluster.kind == JOB and not state.runs_of_job.get(int(cluster.job or 0))
     ]
 
 
-def _is_inhabited(mirror: Mirror, cluster_ids: Iterable[str]) -> bool:
-    ledger = mirror.ledger
+def _is_inhabited(state: FollowedState, cluster_ids: Iterable[str]) -> bool:
+    ledger = state.ledger
     return any(
         vnode_id in ledger.homes
         for cluster_id in cluster_ids

@@ -16,8 +16,8 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
+from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left, Measuring
-from vctl.daemon.mirror import Mirror
 from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
 from vctl.runtime import objects as files
@@ -100,7 +100,7 @@ def outputs_of(store: Store, run: Run) -> tuple[Path, list[str]] | None:
     return place, rows.loads(row["outputs"])
 
 
-def keep(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -> Outcome:
+def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: Left) -> Outcome:
     """Record what a task that ended well has left. One that did not leave what it declared has not ended well."""
     if outcome.status != jb.SUCCEEDED:
         return outcome
@@ -109,7 +109,7 @@ def keep(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -
             outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
             message=f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}",
         )  # fmt: skip
-    node = mirror.ledger.nodes.get(run.node_id)
+    node = state.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
         for name, size in left.items():
             table.insert(
@@ -119,32 +119,32 @@ def keep(store: Store, mirror: Mirror, run: Run, outcome: Outcome, left: Left) -
     return outcome
 
 
-def task_over(store: Store, mirror: Mirror, row: Row) -> None:
+def task_over(store: Store, state: FollowedState, row: Row) -> None:
     """A task is over: those that wait for what it was to leave start, or never will."""
     if row["outputs"] != NOTHING:
-        settle(store, mirror, row["job_id"], rows.loads(row["outputs"]))
+        settle(store, state, row["job_id"], rows.loads(row["outputs"]))
 
 
-def settle(store: Store, mirror: Mirror, job_id: int, names: Iterable[str]) -> None:
+def settle(store: Store, state: FollowedState, job_id: int, names: Iterable[str]) -> None:
     """Something happened to objects of a job."""
     for task_id in ops.settle(store, job_id, names):
-        mirror.reload_task(store, task_id)
+        state.reload_task(store, task_id)
 
 
-def job_over(store: Store, mirror: Mirror, job_id: int) -> None:
+def job_over(store: Store, state: FollowedState, job_id: int) -> None:
     """A job takes no more tasks: what waits for an object that nobody makes never starts."""
-    if mirror.waiting_tasks_of.get(job_id):
+    if state.waiting_tasks_of.get(job_id):
         for task_id in ops.give_up(store, job_id):
-            mirror.reload_task(store, task_id)
+            state.reload_task(store, task_id)
 
 
-def wait_again(store: Store, mirror: Mirror, task_id: str) -> None:
+def wait_again(store: Store, state: FollowedState, task_id: str) -> None:
     """A task is to be tried again: it needs its inputs once more."""
     row = tasks.get(store, task_id)
     assert row is not None
     if row["inputs"] != NOTHING:
         ops.settle(store, row["job_id"], rows.loads(row["inputs"]))
-    mirror.reload_task(store, task_id)
+    state.reload_task(store, task_id)
 
 
 # ---- in the course of time ----
@@ -163,14 +163,14 @@ class Objects:
         self._over: list[tuple[int, int, str]] = []
         """(job, attempt, node) of directories that can go; at leisure, removing files is slow beside commits."""
 
-    def turn(self, mirror: Mirror) -> None:
+    def turn(self, state: FollowedState) -> None:
         """Do what is due."""
-        if mirror.lost_nodes:
-            lost, mirror.lost_nodes = mirror.lost_nodes, set()
-            self._lose(mirror, sorted(lost))
+        if state.lost_nodes:
+            lost, state.lost_nodes = state.lost_nodes, set()
+            self._lose(state, sorted(lost))
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.interval_s
-            self.sweep(mirror)
+            self.sweep(state)
 
     def measured(self, end: Ended) -> Ended | None:
         """An end with what the task left; None while that is being measured."""
@@ -183,10 +183,10 @@ class Objects:
         left = self.measuring.result(end.run.run_id, *outputs)
         return None if left is None else dataclasses.replace(end, left=left)
 
-    def let_go(self, mirror: Mirror, run: Run) -> None:
+    def let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""
         self._nodes.setdefault(run.job_id, set()).add(run.node_id)
-        if run.job_id in mirror.runs_of_job or mirror.waiting_tasks_of.get(run.job_id):
+        if run.job_id in state.runs_of_job or state.waiting_tasks_of.get(run.job_id):
             return
         attempt: int | None = run.attempt
         if run.task_id is not None:
@@ -203,33 +203,33 @@ class Objects:
             files.remove(self.store.home, *place)
         self._over.clear()
 
-    def sweep(self, mirror: Mirror) -> None:
+    def sweep(self, state: FollowedState) -> None:
         """Remove what belongs to nobody, and end what waits for nobody: a scheduler may have died before it did."""
-        over = [job_id for job_id in set(mirror.awaiting.values()) if not jobs.is_running(self.store, job_id)]
+        over = [job_id for job_id in set(state.awaiting.values()) if not jobs.is_running(self.store, job_id)]
         if over or table.ownerless(self.store):
             with self.store.transaction():
-                mirror.follow(self.store)
+                state.follow(self.store)
                 for job_id in over:
-                    job_over(self.store, mirror, job_id)
+                    job_over(self.store, state, job_id)
                 for job_id in table.ownerless(self.store):
                     table.drop(self.store, job_id)
-                mirror.caught_up(self.store)
+                state.caught_up(self.store)
         for place in ops.left_over(self.store):
             files.remove(self.store.home, *place)
 
-    def _lose(self, mirror: Mirror, node_ids: list[str]) -> None:
+    def _lose(self, state: FollowedState, node_ids: list[str]) -> None:
         """Nodes are gone, and what lay on them."""
         there = {row["job_id"]: row["attempt"] for one in node_ids for row in table.are_on(self.store, one)}
         if not there:
             return
         with self.store.transaction():
-            mirror.follow(self.store)
+            state.follow(self.store)
             names: dict[int, list[str]] = {}
             for job_id, name in table.lose(self.store, node_ids):
                 names.setdefault(job_id, []).append(name)
             for job_id, lost in names.items():
-                settle(self.store, mirror, job_id, lost)
-            mirror.caught_up(self.store)
+                settle(self.store, state, job_id, lost)
+            state.caught_up(self.store)
         for job_id, attempt in there.items():
             for node_id in node_ids:
                 files.remove(self.store.home, job_id, attempt, node_id)

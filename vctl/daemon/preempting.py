@@ -13,10 +13,10 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.queue_policy import OFF, REQUEUE
 from vctl.daemon import notices
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.daemon.preemptions import Preemption, tell_loss
 from vctl.engine.changes import JobRequeued
-from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.nominations import Nomination
 from vctl.store import jobs, rows, tasks
 from vctl.store.store import Row, Store
 
@@ -35,31 +35,31 @@ class Preempting:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def nearest_ns(self, mirror: Mirror) -> int | None:
+    def nearest_ns(self, state: FollowedState) -> int | None:
         """When something is due: a grace that ends, a job that will have run long enough."""
-        due = [one.ends_ns for one in mirror.preemptions.active.values() if one.told and not one.ending]
-        due += [queue.again_ns for queue in mirror.queues.values() if queue.again_ns is not None]
+        due = [one.ends_ns for one in state.preemptions.active.values() if one.told and not one.ending]
+        due += [queue.again_ns for queue in state.queues.values() if queue.again_ns is not None]
         return min(due, default=None)
 
-    def review(self, mirror: Mirror) -> None:
+    def review(self, state: FollowedState) -> None:
         """Give up what is kept for jobs that do not want it any more."""
-        if not any(self._why_over(mirror, job_id) for job_id in mirror.preemptions.marked):
+        if not any(self._why_over(state, job_id) for job_id in state.preemptions.marked):
             return
         with self.store.transaction():
-            mirror.follow(self.store)
-            for job_id in list(mirror.preemptions.marked):
-                if (why := self._why_over(mirror, job_id)) is not None:
-                    mirror.preemptions.unmark(self.store, mirror, job_id, why)
-            mirror.caught_up(self.store)
+            state.follow(self.store)
+            for job_id in list(state.preemptions.marked):
+                if (why := self._why_over(state, job_id)) is not None:
+                    state.preemptions.unmark(self.store, state, job_id, why)
+            state.caught_up(self.store)
 
-    def _why_over(self, mirror: Mirror, job_id: int) -> str | None:
-        parent_id = mirror.preemptions.marked[job_id]
-        queue = mirror.queues.get(parent_id)
-        parent = mirror.ledger.clusters.get(parent_id)
-        earmark: Earmark | None = None if queue is None else queue.earmarks.get(job_id)
-        if queue is None or earmark is None or (job := queue.jobs.get(job_id)) is None:
+    def _why_over(self, state: FollowedState, job_id: int) -> str | None:
+        parent_id = state.preemptions.marked[job_id]
+        queue = state.queues.get(parent_id)
+        parent = state.ledger.clusters.get(parent_id)
+        nomination: Nomination | None = None if queue is None else queue.nominations.get(job_id)
+        if queue is None or nomination is None or (job := queue.jobs.get(job_id)) is None:
             return "it is not waiting any more"
-        if job.priority < earmark.priority:
+        if job.priority < nomination.priority:
             return "its priority is lower now"
         if not job.may_start(self.store.clock()):
             return "it cannot start now"
@@ -67,58 +67,58 @@ class Preempting:
             return "its cluster admits no jobs"
         if parent.queue.preemption == OFF:
             return "preemption was turned off"
-        return None if earmark.stands(mirror.ledger) else "the resources reserved for it are gone"
+        return None if nomination.stands(state.ledger) else "the resources reserved for it are gone"
 
-    def turn(self, mirror: Mirror, stop: Stop, warn: Warn) -> None:
+    def turn(self, state: FollowedState, stop: Stop, warn: Warn) -> None:
         """Tell those who do not know yet, end those whose grace is over."""
         now = self.store.clock()
-        for name in mirror.preemptions.spared:
+        for name in state.preemptions.spared:
             notices.remove(self.store.home, name)
-        mirror.preemptions.spared.clear()
-        for one in sorted(mirror.preemptions.active.values(), key=lambda one: one.victim_id):
+        state.preemptions.spared.clear()
+        for one in sorted(state.preemptions.active.values(), key=lambda one: one.victim_id):
             job = jobs.get(self.store, one.victim_id)
             if one.ending or job is None:
                 continue
             if job["stop_requested_at"] is not None:
-                self._mark_ending(mirror, one)  # it ends already, and nobody spares it
+                self._mark_ending(state, one)  # it ends already, and nobody spares it
             elif not one.told:
-                self._tell(mirror, one, job, stop, warn)
+                self._tell(state, one, job, stop, warn)
             elif one.ends_ns <= now:
-                self._end(mirror, one, job["grace_s"], stop)
+                self._end(state, one, job["grace_s"], stop)
 
-    def _tell(self, mirror: Mirror, one: Preemption, job: Row, stop: Stop, warn: Warn) -> None:
+    def _tell(self, state: FollowedState, one: Preemption, job: Row, stop: Stop, warn: Warn) -> None:
         notices.write(
             self.store.home, one.victim,
             {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns},
         )  # fmt: skip
         signal = rows.loads(job["rules"]).get("signal") if one.warns else None
         heard = signal is not None and [
-            warn(run_id, signal["number"]) for run_id in sorted(mirror.members_of(one.victim_id))
+            warn(run_id, signal["number"]) for run_id in sorted(state.members_of(one.victim_id))
         ]
         if not heard or not any(heard):
-            self._end(mirror, one, max(0.0, (one.ends_ns - self.store.clock()) / 1e9), stop)
+            self._end(state, one, max(0.0, (one.ends_ns - self.store.clock()) / 1e9), stop)
             return
         with self.store.transaction():
-            mirror.preemptions.mark(self.store, one, ending=False)
+            state.preemptions.mark(self.store, one, ending=False)
 
-    def _end(self, mirror: Mirror, one: Preemption, grace_s: float, stop: Stop) -> None:
-        for run_id in sorted(mirror.runs_of_job.get(one.victim_id, ())):
-            run = mirror.runs[run_id]
+    def _end(self, state: FollowedState, one: Preemption, grace_s: float, stop: Stop) -> None:
+        for run_id in sorted(state.runs_of_job.get(one.victim_id, ())):
+            run = state.runs[run_id]
             if run.task_id is None or not tasks.is_detached(self.store, run.task_id):
                 stop(run, jb.PREEMPTED, grace_s)
-        self._mark_ending(mirror, one)
+        self._mark_ending(state, one)
 
-    def _mark_ending(self, mirror: Mirror, one: Preemption) -> None:
+    def _mark_ending(self, state: FollowedState, one: Preemption) -> None:
         with self.store.transaction():
-            mirror.preemptions.mark(self.store, one, ending=True)
+            state.preemptions.mark(self.store, one, ending=True)
 
 
 # ---- how it ends ----
 
 
-def judged(mirror: Mirror, job: RunningJob, outcome: Outcome) -> Outcome:
+def judged(state: FollowedState, job: RunningJob, outcome: Outcome) -> Outcome:
     """The outcome of a job that was told to make room: one that ended well did, one that was stopped is stopped."""
-    one = mirror.preemptions.of(job)
+    one = state.preemptions.of(job)
     told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT
     if outcome.reason != jb.PREEMPTED and not told:
         return outcome
@@ -137,42 +137,42 @@ def judged(mirror: Mirror, job: RunningJob, outcome: Outcome) -> Outcome:
     )
 
 
-def rule_of(mirror: Mirror, job: RunningJob) -> str:
+def rule_of(state: FollowedState, job: RunningJob) -> str:
     """What becomes of a job that had to make room: by what was decided then, else as its cluster says now."""
-    one = mirror.preemptions.of(job)
+    one = state.preemptions.of(job)
     if one is not None:
         return one.rule
-    parent = mirror.ledger.clusters.get(job.parent_id)
+    parent = state.ledger.clusters.get(job.parent_id)
     return OFF if parent is None else parent.queue.preemption
 
 
-def is_requeued(mirror: Mirror, job: RunningJob, outcome: Outcome) -> bool:
+def is_requeued(state: FollowedState, job: RunningJob, outcome: Outcome) -> bool:
     """Whether a job that ended like this waits again."""
-    return outcome.reason == jb.PREEMPTED and rule_of(mirror, job) == REQUEUE
+    return outcome.reason == jb.PREEMPTED and rule_of(state, job) == REQUEUE
 
 
-def requeue(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+def requeue(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already. This was no failure of its own."""
     row = jobs.get(store, job.job_id)
     assert row is not None
-    tell_loss(store, row, mirror.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
+    tell_loss(store, row, state.preemptions.of(job), rule=REQUEUE, exit_code=outcome.exit_code)
     # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
-    begin_at = None if mirror.preemptions.of(job) is not None else store.clock() + PAUSE_NS
-    mirror.emit(store, JobRequeued(
+    begin_at = None if state.preemptions.of(job) is not None else store.clock() + PAUSE_NS
+    state.emit(store, JobRequeued(
         replace(rows.pending(row), begin_at_ns=begin_at), jb.PREEMPTED,
         f"{outcome.message}; it runs again when its resources are free", job.preemptions + 1,
         {"attempt": job.attempt, "cause": jb.PREEMPTED, "exit_code": outcome.exit_code},
     ))  # fmt: skip
-    mirror.preemptions.over(store, mirror, job.job_id)
+    state.preemptions.over(store, state, job.job_id)
     notices.remove(store.home, job.submission_id)
 
 
-def ended(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+def ended(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
     """A job is over for good; who waited for its room waits no longer."""
     if outcome.reason == jb.PREEMPTED:
         row = jobs.get(store, job.job_id)
         assert row is not None
         tell_loss(
-            store, row, mirror.preemptions.of(job), rule=rule_of(mirror, job), exit_code=outcome.exit_code
+            store, row, state.preemptions.of(job), rule=rule_of(state, job), exit_code=outcome.exit_code
         )
-    mirror.preemptions.over(store, mirror, job.job_id)
+    state.preemptions.over(store, state, job.job_id)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
-from vctl.daemon.mirror import Mirror
-from vctl.daemon.returning import Returns
+from vctl.daemon.following import FollowedState
+from vctl.daemon.lease_expiry import LeaseExpiry
 from vctl.engine.changes import NodeRemoved
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import MADE_BY, NODE_ID, release
@@ -40,7 +40,7 @@ class Provider:
 
     store: Store
     spec: ProviderSpec
-    returns: Returns | None = None
+    returns: LeaseExpiry | None = None
     """Who gives idle leases back: before a machine is started."""
     _calls: dict[str, Call] = field(default_factory=dict)
     """request id -> its command, while that works."""
@@ -60,21 +60,21 @@ class Provider:
             with self.store.transaction():
                 self.store.remember(TEMPLATES, kinds)
 
-    def turn(self, mirror: Mirror) -> None:
+    def turn(self, state: FollowedState) -> None:
         """Carry out what was asked for, ask for more when something waits for it, release idle nodes."""
         if self.spec.kind == NONE:
             return
         self._due = None
-        self._carry_out(mirror)
-        self._scale_up(mirror)
-        self._scale_down(mirror)
-        self._carry_out(mirror)  # what was asked for just now
+        self._carry_out(state)
+        self._scale_up(state)
+        self._scale_down(state)
+        self._carry_out(state)  # what was asked for just now
 
-    def is_needed(self, mirror: Mirror) -> bool:
+    def is_needed(self, state: FollowedState) -> bool:
         """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
         if self.spec.kind == NONE:
             return False
-        return bool(self._open()) or any(self._is_ours(node) for node in mirror.ledger.nodes.values())
+        return bool(self._open()) or any(self._is_ours(node) for node in state.ledger.nodes.values())
 
     def close(self) -> None:
         """Give commands that are at work a moment, and end the others: the next scheduler calls them again."""
@@ -97,7 +97,7 @@ class Provider:
         )  # fmt: skip
         table.insert(self.store, request)
 
-    def _carry_out(self, mirror: Mirror) -> None:
+    def _carry_out(self, state: FollowedState) -> None:
         requests = self._open()
         known = {request.request_id for request in requests}
         for gone in [one for one in self._calls if one not in known]:  # given up by hand
@@ -110,13 +110,13 @@ class Provider:
         for request in requests:
             if request.kind == COMMAND:
                 if self.spec.kind == COMMAND:
-                    self._advance(mirror, request)
+                    self._advance(state, request)
             elif (wait_s := (request.created_at - self.store.clock()) / 1e9 + self.spec.boot_s) > 0:
                 self._wake_in(wait_s)
             else:
-                self._finish(mirror, request, list(request.nodes))
+                self._finish(state, request, list(request.nodes))
 
-    def _advance(self, mirror: Mirror, request: NodeRequest) -> None:
+    def _advance(self, state: FollowedState, request: NodeRequest) -> None:
         """Call the command of a request, or look how its call goes."""
         call = self._calls.get(request.request_id)
         if call is None:
@@ -140,7 +140,7 @@ class Provider:
         except ValueError as error:
             self._failed(request, str(error))
         else:
-            self._finish(mirror, request, made)
+            self._finish(state, request, made)
 
     def _call(self, request: NodeRequest) -> None:
         words = self.spec.up if request.action == UP else self.spec.down
@@ -169,7 +169,7 @@ class Provider:
             table.fail(self.store, request, f"{request.action}: {problem}; next try in {wait_s:g} s")
         self._wake_in(wait_s)
 
-    def _finish(self, mirror: Mirror, request: NodeRequest, node_ids: list[str]) -> None:
+    def _finish(self, state: FollowedState, request: NodeRequest, node_ids: list[str]) -> None:
         """The machines are there, or they are gone: in one transaction with the end of the request."""
         with self.store.transaction():
             for node_id in node_ids:
@@ -182,18 +182,18 @@ class Provider:
                     self.store.emit(NodeRemoved(node_id))
             table.finish(self.store, request, node_ids)
         self._retry_at.pop(request.request_id, None)
-        mirror.follow(self.store)
+        state.follow(self.store)
 
     # ---- more nodes ----
 
     def _is_ours(self, node: Node) -> bool:
         return node.labels.get(MADE_BY) is not None and node.state != DEAD
 
-    def _scale_up(self, mirror: Mirror) -> None:
-        if not (mirror.tasks or any(queue.jobs for queue in mirror.queues.values())):
+    def _scale_up(self, state: FollowedState) -> None:
+        if not (state.tasks or any(queue.jobs for queue in state.queues.values())):
             return
         present: dict[str, int] = {}
-        for node in filter(self._is_ours, mirror.ledger.nodes.values()):
+        for node in filter(self._is_ours, state.ledger.nodes.values()):
             present[node.template_id] = present.get(node.template_id, 0) + 1
         coming: dict[str, int] = {}
         failing = set()
@@ -204,11 +204,11 @@ class Provider:
                 else:
                     coming[request.template] = coming.get(request.template, 0) + len(request.nodes)
         templates = {t.name: t for t in self.spec.templates if t.name not in failing}
-        idle = [] if self.returns is None else self.returns.returnable(mirror)
+        idle = [] if self.returns is None else self.returns.returnable(state)
         wanted = wanted_nodes(
-            mirror.ledger, mirror.queues, mirror.tasks, templates.values(), present, self.spec.units,
+            state.ledger, state.queues, state.tasks, templates.values(), present, self.spec.units,
             coming={name: count for name, count in coming.items() if name in templates}, idle=idle,
-            running=mirror.running, now_ns=self.store.clock(),
+            running=state.running, now_ns=self.store.clock(),
         )  # fmt: skip
         if self.returns is not None and wanted.called_back:
             self._wake_in(self.returns.call_back(wanted.called_back))
@@ -225,19 +225,19 @@ class Provider:
 
     # ---- fewer nodes ----
 
-    def _scale_down(self, mirror: Mirror) -> None:
+    def _scale_down(self, state: FollowedState) -> None:
         """Take away nodes of ours that have been empty for the idle time; those that died at once."""
         now, gone = time.monotonic(), []
         kept = {
-            mirror.ledger.vnodes[part[0]].node_id
-            for earmark in mirror.preemptions.earmarks(mirror)
-            for part in earmark.pieces
-            if part[0] in mirror.ledger.vnodes
+            state.ledger.vnodes[part[0]].node_id
+            for nomination in state.preemptions.nominations(state)
+            for part in nomination.pieces
+            if part[0] in state.ledger.vnodes
         }
-        for node_id, node in mirror.ledger.nodes.items():
+        for node_id, node in state.ledger.nodes.items():
             if node.labels.get(MADE_BY) != self.spec.kind or node.state == RELEASING:
                 continue
-            if mirror.ledger.children[node_id] or node_id in mirror.ledger.homes or node_id in kept:
+            if state.ledger.children[node_id] or node_id in state.ledger.homes or node_id in kept:
                 self._idle_since.pop(node_id, None)
                 continue
             since = self._idle_since.get(node_id)
@@ -248,16 +248,16 @@ class Provider:
                 continue
             self._wake_in(self.spec.idle_s - (now - since))
         for node_id in gone:
-            self._release(mirror, node_id)
-        for node_id in self._idle_since.keys() - mirror.ledger.nodes.keys():
+            self._release(state, node_id)
+        for node_id in self._idle_since.keys() - state.ledger.nodes.keys():
             del self._idle_since[node_id]
 
-    def _release(self, mirror: Mirror, node_id: str) -> None:
+    def _release(self, state: FollowedState, node_id: str) -> None:
         """The node takes no work from now on, and stays a row until its machine is gone."""
         with self.store.transaction():
-            mirror.follow(self.store)
-            node = mirror.ledger.nodes.get(node_id)
-            if node is None or mirror.ledger.children[node_id] or node_id in mirror.ledger.homes:
+            state.follow(self.store)
+            node = state.ledger.nodes.get(node_id)
+            if node is None or state.ledger.children[node_id] or node_id in state.ledger.homes:
                 return
             if node.state != DEAD and objects.are_on(self.store, node_id):
                 return  # running jobs need them
@@ -266,7 +266,7 @@ class Provider:
             else:
                 self.store.emit(NodeRemoved(node_id))
         self._idle_since.pop(node_id, None)
-        mirror.follow(self.store)
+        state.follow(self.store)
 
     def _wake_in(self, seconds: float) -> None:
         at = time.monotonic() + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.daemon.trouble import say
 from vctl.runtime.protocol import RunState, Runtime
 from vctl.store import repair
@@ -25,10 +25,10 @@ class Remains:
         while self.over and time.monotonic() < until:
             runtime.forget(self.over.popleft())
 
-    def end_unknown(self, runtime: Runtime, mirror: Mirror) -> None:
+    def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:
         """End processes that no row knows: their row was set aside, or a backup was restored."""
         for run_id in runtime.known_runs():
-            if run_id not in mirror.runs and not repair.is_set_aside(self.store, "runs", run_id):
+            if run_id not in state.runs and not repair.is_set_aside(self.store, "runs", run_id):
                 self._end(runtime, run_id)
 
     def _end(self, runtime: Runtime, run_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import RunningJob
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.daemon.stopping import stop_task
 from vctl.engine.changes import JobRequeued
 from vctl.ops.forms import timestamp
@@ -38,20 +38,20 @@ def is_wanted(job: RunningJob, outcome: Outcome) -> bool:
     return tried <= rules.get("max_retries", 0) and cause in rules["retry_on"]
 
 
-def end_detached(store: Store, mirror: Mirror, job_id: int) -> None:
+def end_detached(store: Store, state: FollowedState, job_id: int) -> None:
     """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
     for row in tasks.unfinished_of_job(store, job_id):
         if row["state"] == tk.RUNNING:
-            stop_task(store, mirror, row, tk.OWNER_ENDED)
+            stop_task(store, state, row, tk.OWNER_ENDED)
         else:
-            mirror.drop_task(row["task_id"])
+            state.drop_task(row["task_id"])
             tasks.mark_ended(
                 store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
                 message="the attempt that started it has ended", exit_code=None,
             )  # fmt: skip
 
 
-def requeue(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> None:
+def requeue(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
     """Queue the job again at its old place; its cluster is gone already."""
     rules = rows.loads(job.rules)
     attempt = job.attempt - job.preemptions
@@ -66,7 +66,7 @@ def requeue(store: Store, mirror: Mirror, job: RunningJob, outcome: Outcome) -> 
         )
     row = jobs.get(store, job.job_id)
     assert row is not None
-    mirror.emit(store, JobRequeued(
+    state.emit(store, JobRequeued(
         replace(rows.pending(row), begin_at_ns=begin_at), reason, message, job.preemptions,
         {"attempt": job.attempt, "cause": outcome.reason, "exit_code": outcome.exit_code, "backoff_s": backoff_s},
     ))  # fmt: skip

@@ -11,24 +11,24 @@ import os
 import time
 
 from vctl.core.jobs import Run
-from vctl.daemon import commit, endings, gangs, identity, windows
+from vctl.daemon import array_limits, commit, endings, gangs, identity
 from vctl.daemon.beginnings import begin_due, begins_after
 from vctl.daemon.depending import Dependencies
 from vctl.daemon.endings import Ended
+from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.launching import Commands, request_of
+from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
+from vctl.daemon.lease_revocation import LeaseRevocation
 from vctl.daemon.limits import TimeLimits
 from vctl.daemon.looking import STARTS_S, Starts, look
 from vctl.daemon.maintenance import Maintenance
-from vctl.daemon.mirror import Mirror, Unreadable
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
 from vctl.daemon.provider import Provider
-from vctl.daemon.reclaiming import Reclaims
 from vctl.daemon.remains import Remains
-from vctl.daemon.remembering import Memory
-from vctl.daemon.returning import LeaseTerms, Returns
 from vctl.daemon.stopping import carry_out
 from vctl.daemon.trouble import Trouble, say
+from vctl.daemon.usage_checkpoint import UsageCheckpoint
 from vctl.engine.changes import RunAssigned, RunStopping
 from vctl.engine.lifecycle import IllegalTransition
 from vctl.errors import DiskTrouble, VctlError
@@ -72,11 +72,13 @@ class Scheduler:
     ) -> None:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
-        self.returns = Returns(store, terms or LeaseTerms())
-        self.reclaims = Reclaims(store, self.returns, grace_s=self.returns.terms.reclaim_grace_s)
+        self.returns = LeaseExpiry(store, terms or LeaseTerms())
+        self.lease_revocation = LeaseRevocation(
+            store, self.returns, grace_s=self.returns.terms.reclaim_grace_s
+        )
         self.provider = Provider(store, provider or ProviderSpec(), self.returns)
         self.limits = TimeLimits(store)
-        self.memory = Memory(store)
+        self.memory = UsageCheckpoint(store)
         self.commands = Commands(store)
         self.remains = Remains(store)
         self.preempting = Preempting(store)
@@ -89,7 +91,7 @@ class Scheduler:
         self.watch = Watch()
         self.rounds = 0
         self.last_round_ms = 0.0
-        self.mirror: Mirror | None = None
+        self.state: FollowedState | None = None
         self._postponed: dict[str, Run] = {}
         """Runs that could not be launched for a reason that passes."""
         self.trouble = Trouble(say)
@@ -103,14 +105,14 @@ class Scheduler:
     def start(self) -> None:
         """Begin to rule: replay the tables, look for every process, take up what was left undone."""
         self.runtime.prepare()
-        self.store.begin_reign(self.kind)
+        self.store.begin_term(self.kind)
         if found := identity.settle(self.store, self.runtime):
             say(found)
         ensure_local(self.store, wanted=self.local_node)
         self.watch.add(self.store.watched(), MODIFY)
         self.provider.announce()
         self._reload()
-        self.beat()
+        self.heartbeat()
 
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
@@ -124,17 +126,17 @@ class Scheduler:
 
     def resign(self) -> None:
         """Write what is only remembered, and end the reign."""
-        if self.mirror is not None:
-            self.memory.write(self.mirror)
-            self._record(self.mirror, [])
-        self.store.end_reign()
+        if self.state is not None:
+            self.memory.write(self.state)
+            self._record(self.state, [])
+        self.store.end_term()
 
     def is_needed(self) -> bool:
         """Whether anything runs, waits, or is kept for work that may come."""
-        mirror = self.mirror
-        if mirror is None or mirror.runs:
+        state = self.state
+        if state is None or state.runs:
             return True
-        return self.provider.is_needed(mirror) or upkeep.is_unfinished(self.store)
+        return self.provider.is_needed(state) or upkeep.is_unfinished(self.store)
 
     def restore_files(self) -> None:
         """Make again what somebody removed from the state directory, and watch it."""
@@ -143,18 +145,18 @@ class Scheduler:
         self.store.reopen_files()
 
     def _reload(self) -> None:
-        self.mirror = Mirror.load(self.store)
-        self.mirror.lease_s = self.returns.terms.duration_s
-        self.mirror.assign = self.runtime.assign
-        self.mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
+        self.state = FollowedState.load(self.store)
+        self.state.lease_s = self.returns.terms.duration_s
+        self.state.assign = self.runtime.assign
+        self.state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self._postponed.clear()  # they are launched by the sweep
         self.starts.seen.clear()  # they are seen again
         self.limits.clear()
         self.dependencies.clear()
         self.maintenance.end_lost_work(
-            self.mirror, self._stop_run
+            self.state, self._stop_run
         )  # first, so that it is known why they ended
-        self._sweep(self.mirror, relaunch=True)
+        self._sweep(self.state, relaunch=True)
 
     # ---- one turn ----
 
@@ -172,7 +174,7 @@ class Scheduler:
                         raise
                     self._read_again(error)
         except BaseException as error:
-            self.mirror = None  # a half-applied batch must not be built upon
+            self.state = None  # a half-applied batch must not be built upon
             if not self.trouble.passes(error):
                 raise
         else:
@@ -181,111 +183,109 @@ class Scheduler:
 
     def _read_again(self, error: Unreadable | IllegalTransition) -> None:
         """Drop the state. An object that cannot move as the rules want is set aside, and everything else goes on."""
-        self.mirror = None
+        self.state = None
         say(f"the tables are read again: {error}")
         if isinstance(error, IllegalTransition):
             with self.store.transaction():
                 repair.set_object_aside(self.store, error.lifecycle, error.key, error.problem)
 
     def _turn(self) -> None:
-        if self.mirror is None:
+        if self.state is None:
             self._reload()
-        mirror = self.mirror
-        assert mirror is not None
+        state = self.state
+        assert state is not None
         self.watch.read()  # that somebody wrote is what the feed tells, below
         names = self.runtime.changes() | self.objects.measuring.ready()
-        self._launch_postponed(mirror)
-        self._observe(mirror, names)
+        self._launch_postponed(state)
+        self._observe(state, names)
         if time.monotonic() - self._last_sweep > SAFETY_S:
-            self._sweep(mirror)
-        mirror.follow(self.store)
-        self.maintenance.turn(mirror, self._stop_run)
-        self.objects.turn(mirror)
-        mirror.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        carry_out(self.store, mirror, self._stop_run)
-        self.dependencies.turn(mirror)
-        self.limits.turn(mirror, self._stop_run, self.runtime.signal_run)
-        begin_due(self.store, mirror)
-        windows.let_in(self.store, mirror)
-        self.preempting.review(mirror)
-        self.returns.turn(mirror)
+            self._sweep(state)
+        state.follow(self.store)
+        self.maintenance.turn(state, self._stop_run)
+        self.objects.turn(state)
+        state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
+        carry_out(self.store, state, self._stop_run)
+        self.dependencies.turn(state)
+        self.limits.turn(state, self._stop_run, self.runtime.signal_run)
+        begin_due(self.store, state)
+        array_limits.let_in(self.store, state)
+        self.preempting.review(state)
+        self.returns.turn(state)
         until = time.monotonic() + ROUNDS_S
-        self._more = self._round(mirror)
+        self._more = self._round(state)
         while self._more and time.monotonic() < until:
-            self._observe(mirror, self.runtime.changes())
-            self._more = self._round(mirror)
-        self.preempting.turn(mirror, self._stop_run, self.runtime.signal_run)
-        self.reclaims.turn(mirror, self._stop_run, self._tell)
-        self.provider.turn(mirror)
-        self.memory.turn(mirror)
+            self._observe(state, self.runtime.changes())
+            self._more = self._round(state)
+        self.preempting.turn(state, self._stop_run, self.runtime.signal_run)
+        self.lease_revocation.turn(state, self._stop_run, self._tell)
+        self.provider.turn(state)
+        self.memory.turn(state)
         self.remains.remove(self.runtime, FORGET_S)
-        self.beat()
+        self.heartbeat()
 
-    def _round(self, mirror: Mirror) -> bool:
+    def _round(self, state: FollowedState) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
-        plan, started = self._decide(mirror)
+        plan, started = self._decide(state)
         for run in started:
-            self._launch(mirror, run)
+            self._launch(state, run)
         proposed = len(plan.starts) + len(plan.task_starts)
         done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
         return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred or plan.unsearched
 
-    def _decide(self, mirror: Mirror) -> tuple[Plan, list[Run]]:
+    def _decide(self, state: FollowedState) -> tuple[Plan, list[Run]]:
         """What to start, and what of it was committed."""
         began = time.perf_counter()
         plan = decide(
-            mirror.ledger, mirror.queues, mirror.tasks,
-            now_ns=self.store.clock(), running=mirror.running, usage=mirror.usage,
+            state.ledger, state.queues, state.tasks,
+            now_ns=self.store.clock(), running=state.running, usage=state.usage,
         )  # fmt: skip
         if plan.is_empty:
             return plan, []
-        started = commit.commit(self.store, mirror, plan)
+        started = commit.commit(self.store, state, plan)
         self.last_round_ms = (time.perf_counter() - began) * 1e3
         self.rounds += 1
         return plan, started
 
-    def _launch(self, mirror: Mirror, run: Run) -> None:
+    def _launch(self, state: FollowedState, run: Run) -> None:
         try:
-            assigned = run if run.supervisor is not None else self._adopted(mirror, run)
+            assigned = run if run.supervisor is not None else self._adopted(state, run)
             if assigned is None:
                 return  # the version before has started it
-            request = request_of(
-                self.store, mirror, self.commands, assigned, log_max_bytes=self.log_max_bytes
-            )
+            request = request_of(self.store, state, self.commands, assigned, log_max_bytes=self.log_max_bytes)
             if request is not None:
                 self.runtime.launch(request)
         except Unprepared as error:
-            self._record(mirror, [Ended(run, None, error.problem, error.reason)])
-            self._let_go(mirror, run)
+            self._record(state, [Ended(run, None, error.problem, error.reason)])
+            self._let_go(state, run)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._record(mirror, [Ended(run, None, f"its command cannot be read: {error}")])
-            self._let_go(mirror, run)
+            self._record(state, [Ended(run, None, f"its command cannot be read: {error}")])
+            self._let_go(state, run)
         except (OSError, VctlError) as error:
             if not self.trouble.passes(error):
                 raise
             self._postponed[run.run_id] = run
 
-    def _adopted(self, mirror: Mirror, run: Run) -> Run | None:
+    def _adopted(self, state: FollowedState, run: Run) -> Run | None:
         """A run that the version before has assigned to nobody, with its number; None when it was started then."""
         if not self.runtime.adopt(run.run_id):
             return None
         with self.store.transaction():
-            mirror.follow(self.store)
-            mirror.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
-        return mirror.runs.get(run.run_id)
+            state.follow(self.store)
+            state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
+        return state.runs.get(run.run_id)
 
-    def _launch_postponed(self, mirror: Mirror) -> None:
+    def _launch_postponed(self, state: FollowedState) -> None:
         postponed, self._postponed = self._postponed, {}
         for run_id in postponed:
-            if (run := mirror.runs.get(run_id)) is not None:
-                self._launch(mirror, run)
+            if (run := state.runs.get(run_id)) is not None:
+                self._launch(state, run)
 
     # ---- looking at processes ----
 
-    def _observe(self, mirror: Mirror, run_ids: set[str], *, relaunch: bool = False) -> None:
+    def _observe(self, state: FollowedState, run_ids: set[str], *, relaunch: bool = False) -> None:
         ended: list[Ended] = []
         for run_id in sorted(run_ids):
-            run = mirror.runs.get(run_id)
+            run = state.runs.get(run_id)
             if run is None:
                 continue
             run = self.starts.known(run)
@@ -303,54 +303,54 @@ class Scheduler:
                 self.starts.note(run, found)
                 self.limits.note(run, found)
             elif found is RunState.NEVER_STARTED and relaunch:
-                self._launch(mirror, run)
+                self._launch(state, run)
         if ended:
-            self._follow_up(mirror, ended)
+            self._follow_up(state, ended)
         elif self.starts.are_due:
-            self._record(mirror, [])
+            self._record(state, [])
 
-    def _follow_up(self, mirror: Mirror, ended: list[Ended]) -> None:
+    def _follow_up(self, state: FollowedState, ended: list[Ended]) -> None:
         """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
         with self.store.together():
-            self._record(mirror, ended)
-            self.dependencies.turn(mirror)
-            _, started = self._decide(mirror)
+            self._record(state, ended)
+            self.dependencies.turn(state)
+            _, started = self._decide(state)
         for end in ended:
-            self._let_go(mirror, end.run)
+            self._let_go(state, end.run)
         for run in started:
-            self._launch(mirror, run)
+            self._launch(state, run)
 
-    def _record(self, mirror: Mirror, ended: list[Ended]) -> None:
+    def _record(self, state: FollowedState, ended: list[Ended]) -> None:
         """Write the starts that were seen, and what has ended."""
         if self.starts.seen or ended:
-            endings.observed(self.store, mirror, self.starts.seen, ended)
+            endings.observed(self.store, state, self.starts.seen, ended)
             self.starts.seen.clear()
 
-    def _let_go(self, mirror: Mirror, run: Run) -> None:
+    def _let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over."""
         self.limits.forget(run.run_id)
         self.remains.over.append(run.run_id)
-        self.objects.let_go(mirror, run)
-        if run.job_id not in mirror.runs_of_job:
+        self.objects.let_go(state, run)
+        if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
 
-    def _sweep(self, mirror: Mirror, *, relaunch: bool = False) -> None:
+    def _sweep(self, state: FollowedState, *, relaunch: bool = False) -> None:
         """Look at every process: after a start, a lost wake-up, and now and then."""
         self._last_sweep = time.monotonic()
-        self._observe(mirror, set(mirror.runs), relaunch=relaunch)
+        self._observe(state, set(state.runs), relaunch=relaunch)
         self.objects.tidy()
         if relaunch:
-            self.remains.end_unknown(self.runtime, mirror)
-        self.runtime.settle({run_id: run.supervisor for run_id, run in mirror.runs.items()})
+            self.remains.end_unknown(self.runtime, state)
+        self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()})
 
     # ---- ending work ----
 
     def _stop_run(self, run: Run, reason: str, grace_s: float) -> None:
-        mirror = self.mirror
-        assert mirror is not None
+        state = self.state
+        assert state is not None
         if run.stop_reason is None:
             with self.store.transaction():
-                mirror.emit(self.store, RunStopping(run.run_id, reason))
+                state.emit(self.store, RunStopping(run.run_id, reason))
         self.runtime.stop(run.run_id, grace_s=grace_s)
 
     def _tell(self, run_id: str, signo: int) -> None:
@@ -366,25 +366,25 @@ class Scheduler:
         due = []
         if self.starts.seen:
             due.append(now + int(STARTS_S * 1e9))
-        if self.mirror is not None:
-            if self.mirror.run_stops or self.mirror.stops or self.mirror.ended:
+        if self.state is not None:
+            if self.state.run_stops or self.state.stops or self.state.ended:
                 return 0.0  # found out at the end of the turn
             if self._more:
                 return 0.0
-            if (at := self.preempting.nearest_ns(self.mirror)) is not None:
+            if (at := self.preempting.nearest_ns(self.state)) is not None:
                 due.append(at)
-            due += begins_after(self.mirror, now)
+            due += begins_after(self.state, now)
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        clocks = (self.maintenance, self.returns, self.reclaims, self.provider)
+        clocks = (self.maintenance, self.returns, self.lease_revocation, self.provider)
         if self.remains.over or self._postponed:
             nearest = min(nearest, LEISURE_S)
         if (left_s := self.limits.left_s()) is not None:
             nearest = min(nearest, left_s)
         return max(0.0, min(SAFETY_S, nearest, self.runtime.due_s(), *(clock.due_s() for clock in clocks)))
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Leave a sign of life with the figures that ``vctl status`` shows."""
-        self.store.write_beat(
+        self.store.write_heartbeat(
             {
                 "pid": os.getpid(),
                 "kind": self.kind,

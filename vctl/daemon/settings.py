@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vctl.daemon.returning import LeaseTerms
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.spec.provider_spec import parse_provider
 from vctl.store.store import Store

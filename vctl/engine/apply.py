@@ -27,7 +27,7 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)
         for vnode in change.vnodes:
-            ledger.carve(vnode)
+            ledger.assign(vnode)
     for run in change.runs:
         _add_run(state, run)
     state.dequeue(job.job_id)
@@ -39,7 +39,7 @@ def _run_started(state: SchedulerState, change: ch.RunStarted) -> None:
 
 
 def _add_run(state: SchedulerState, run: Run) -> None:
-    state.ledger.charge(run.run_id, run.vnode_id, run.holding)
+    state.ledger.charge(run.run_id, run.vnode_id, run.allocation)
     state.add_run(run)
 
 
@@ -91,7 +91,7 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
     state.dequeue(change.job_id)
     state.stops.discard(change.job_id)
     state.running.drop(change.job_id)
-    state.windows.leave(change.array_id, change.job_id)
+    state.array_limits.leave(change.array_id, change.job_id)
     state.note_end(change.submission_id, change.array_id)
     if change.removed is not None:
         _cluster_removed(state, change.removed)
@@ -130,7 +130,7 @@ def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
     for first, last in change.spans:
         for job_id in range(first, last + 1):
             state.dequeue(job_id)
-            state.windows.leave(change.array_id, job_id)
+            state.array_limits.leave(change.array_id, job_id)
     state.ended.update((change.array_id, *change.awaited))
 
 

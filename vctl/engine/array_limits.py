@@ -15,7 +15,7 @@ class Window:
     waiting: list[int] = field(default_factory=list)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another member may be let in."""
         return bool(self.waiting) and len(self.open) < self.at_once
 
@@ -24,23 +24,23 @@ class ArrayLimits:
     """Every array with a limit of which a member is not over."""
 
     def __init__(self) -> None:
-        self.windows: dict[str, Window] = {}
+        self.array_limits: dict[str, Window] = {}
         self.changed: set[str] = set()
 
     def let_in(self, array_id: str, job_id: int) -> None:
         """A member waits in the queue or runs."""
         self.changed.add(array_id)
-        self.windows[array_id].open.add(job_id)
+        self.array_limits[array_id].open.add(job_id)
 
     def keep_out(self, array_id: str, job_id: int, *, waits: bool) -> None:
         """A member has no place; ``waits``: for nothing else."""
         self.leave(array_id, job_id)
         if waits:
-            heappush(self.windows[array_id].waiting, job_id)
+            heappush(self.array_limits[array_id].waiting, job_id)
 
     def leave(self, array_id: str | None, job_id: int) -> None:
         """A member is over."""
-        window = self.windows.get(array_id or "")
+        window = self.array_limits.get(array_id or "")
         if array_id is not None and window is not None:
             window.open.discard(job_id)
             self.changed.add(array_id)
@@ -52,4 +52,4 @@ class ArrayLimits:
     @property
     def may_slide(self) -> bool:
         """Whether a place is free that somebody waits for."""
-        return any(self.windows[array_id].has_room for array_id in self.changed)
+        return any(self.array_limits[array_id].has_capacity for array_id in self.changed)

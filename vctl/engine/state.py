@@ -41,7 +41,7 @@ class SchedulerState:
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
-        self.windows = ArrayLimits()
+        self.array_limits = ArrayLimits()
         """The running limits of arrays."""
         self.ended: set[str] = set()
         """Jobs and arrays of which something ended, by id: somebody may wait for them."""

@@ -28,7 +28,7 @@ from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
-from vctl.http.protocol import complain_quietly, room
+from vctl.http.protocol import capacity, complain_quietly
 from vctl.operations import clusters as cluster_verbs
 from vctl.operations import jobs as job_verbs
 from vctl.operations import nodes, upkeep
@@ -63,7 +63,7 @@ def create_app(server: Server) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     server: Server = app.state.server
-    _, threads = room()
+    _, threads = capacity()
     asyncio.get_running_loop().set_exception_handler(complain_quietly)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
     current_default_thread_limiter().total_tokens = threads

@@ -101,7 +101,7 @@ class Protocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
 
 
-def room() -> tuple[int, int]:
+def capacity() -> tuple[int, int]:
     """How many connections, and how many threads with the tables open, the limit of open files has room for."""
     spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
     return max(4, min(1000, spare // 2)), max(1, min(40, spare // 2 // FILES_OF_A_STORE))
@@ -109,7 +109,7 @@ def room() -> tuple[int, int]:
 
 def limited() -> type[Protocol]:
     """The protocol with as many connections as there is room for."""
-    most, _ = room()
+    most, _ = capacity()
     return type("Limited", (Protocol,), {"most": most})
 
 

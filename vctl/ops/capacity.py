@@ -61,7 +61,7 @@ def capacities(store: Store) -> dict[str, Capacity]:
     for row in reversed(rows):  # children first
         own, parent = found[row["cluster_id"]], found.get(row["parent_id"], Capacity())
         if row["kind"] == LOGICAL:
-            for run in clusters.run_holdings(store, row["cluster_id"]):
+            for run in clusters.run_allocations(store, row["cluster_id"]):
                 if lives.get(run["node_id"]):
                     _add(own.used, loads(run["amounts"]))
         else:

@@ -18,10 +18,10 @@ from vctl.ops import feasible
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
 from vctl.ops.growth import settle_leases, write_all
-from vctl.scheduler.earmarks import Earmark, Holds
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
+from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.spec.ids import job_cluster_id
@@ -217,7 +217,7 @@ def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
 
     All of it when something is kept for the winner of a preemption: that may lie in any cluster.
     """
-    if ledger is None and of_whole_nodes(cluster.spec) and not preemptions.earmark_rows(store):
+    if ledger is None and of_whole_nodes(cluster.spec) and not preemptions.nomination_rows(store):
         return load_for_exchange(store, cluster, cluster.spec.replica_sets)
     if ledger is None:
         ledger = table.load_ledger(store)
@@ -231,8 +231,8 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     What is kept for the winners of preemptions is not free for it, as in a round of the scheduler.
     """
     before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
-    nominations = preemptions.earmarks(store)
-    kept = Holds(ledger, nominations)
+    nominations = preemptions.nominations(store)
+    kept = Nominations(ledger, nominations)
     growth: list[Grow] = []
     refusal = _change(ledger, cluster, old, growth)
     if refusal is not None:
@@ -267,14 +267,16 @@ def _change(
     return None
 
 
-def _kept_for(store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Earmark]) -> list[str]:
+def _kept_for(
+    store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Nomination]
+) -> list[str]:
     """The jobs for which that is kept without which the change is refused: each alone, else all together."""
     ledger = table.load_ledger(store)
     ledger.put_cluster(cluster)
 
-    def works(others: Sequence[Earmark]) -> bool:
+    def works(others: Sequence[Nomination]) -> bool:
         trial = ledger.copy()
-        Holds(trial, others)
+        Nominations(trial, others)
         return _change(trial, cluster, old, []) is None
 
     if not works([]):
@@ -292,14 +294,14 @@ def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
     for number, parent in enumerate(answer.join, rank):
         vnode_id = f"{cluster_id}/{number}"
         labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        ledger.carve(
+        ledger.assign(
             VNode(
                 vnode_id,
                 cluster_id,
                 parent.node_id,
                 parent.vnode_id,
                 FIXED,
-                parent.holding,
+                parent.allocation,
                 labels,
                 whole=True,
                 rank=number,

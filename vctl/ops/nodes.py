@@ -15,7 +15,7 @@ from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
 from vctl.core.nodes import DOWN, Node, NodeRequest
-from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts, Holding, whole_node
+from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
 from vctl.engine.changes import NodeChanged, NodeRemoved
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -96,7 +96,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
         # GPUs keep their own numbers, which need not start at 0 when this process may not see them all
         instances = {GPU: {gpu.index: SCALE for gpu in machine.gpus}} if machine.gpus else {}
         node = Node(
-            node_id, machine.template_id, Holding(amounts, instances, machine.cpu_ids), machine.hostname,
+            node_id, machine.template_id, Allocation(amounts, instances, machine.cpu_ids), machine.hostname,
             dict(machine.labels), nd.LOCAL, nd.ALIVE, boot_id,
         )  # fmt: skip
         devices = {"gpus": [{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in machine.gpus]}
@@ -199,12 +199,12 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     from vctl.store import clusters
 
     free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
-    for held in clusters.child_holdings(store, PRIMARY):
+    for held in clusters.child_allocations(store, PRIMARY):
         if held["parent_vnode_id"] in free:
             free[held["parent_vnode_id"]] = rs.subtract(
                 free[held["parent_vnode_id"]], rows.loads(held["amounts"])
             )
-    for held in clusters.run_holdings(store, PRIMARY):
+    for held in clusters.run_allocations(store, PRIMARY):
         if held["vnode_id"] in free:
             free[held["vnode_id"]] = rs.subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
     # a node that shrank below its use has nothing free
@@ -321,14 +321,16 @@ def update(
                 known[name] = list(dict.fromkeys(had))
             table.remember_devices(store, node.node_id, {**devices, "numbers": known})
         merged = dict(node.labels if labels is None else labels)
-        shrunk = node.shrunk or (is_used(store, node.node_id) and not rs.Room(total).fits_exactly(node.total))
+        shrunk = node.shrunk or (
+            is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
+        )
         store.emit(NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
             _resize_whole(store, node.node_id, total)
     return get_node(store, node.node_id)
 
 
-def _resize_whole(store: Store, node_id: str, total: Holding) -> None:
+def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
     """Who has the node whole has all of it; what a cluster that grew around it gains by that is borrowed."""
     grown = upkeep.resize_whole(store, node_id, total)
     if grown:
@@ -383,5 +385,5 @@ def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> 
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:
             raise Conflict(f"node {row['node_id']} is DEAD", fix="add the machine as a new node")
-        table.beat(store, row["node_id"], timeout_s)
+        table.heartbeat(store, row["node_id"], timeout_s)
     return get_node(store, row["node_id"])

@@ -28,7 +28,7 @@ def obstacles(situation: Situation, job: PendingJob) -> list[forms.Form]:
     """The verdict on every node where the job might get a place, its parent's growth included, by node id."""
     ledger = situation.ledger
     best: dict[str, tuple[NodeVerdict, str]] = {}
-    for cluster_id in _ground(ledger, job.parent_id):
+    for cluster_id in _candidates(ledger, job.parent_id):
         for verdict in explain(ledger, cluster_id, job.spec, job.entry):
             known = best.get(verdict.node_id)
             if known is None or RANK.index(verdict.verdict) > RANK.index(known[0].verdict):
@@ -70,7 +70,7 @@ def _of_growth(verdict: NodeVerdict, cluster_id: str, parent_id: str) -> str | N
     return f"free in {cluster_id}; {parent_id} would have to grow"
 
 
-def _ground(ledger: Ledger, parent_id: str) -> Iterator[str]:
+def _candidates(ledger: Ledger, parent_id: str) -> Iterator[str]:
     """The parent, and where its growth would come from, up to the first cluster that cannot grow."""
     while parent_id in ledger.clusters:
         yield parent_id
@@ -110,7 +110,7 @@ class _Holders:
             of_job = job is not None and self.ledger.clusters[child.cluster_id].kind == JOB
             yield (
                 ("submission_id", job or "") if of_job else ("cluster_id", child.cluster_id),
-                child.holding.amounts,
+                child.allocation.amounts,
             )
         for run_id in self._runs.get(vnode_id, ()):
             yield (

@@ -15,7 +15,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text, counted, listed
 from vctl.ops import gates
-from vctl.ops.free_capacity import FreeCapacity
+from vctl.ops.free_amounts import FreeAmounts
 from vctl.scheduler.shortage import Shortage, parts_of, shortage
 from vctl.store import job_views, rows, settings
 from vctl.store.store import Row, Store
@@ -43,9 +43,9 @@ class Reasons:
         self._round_at: int | None = None
 
     @cached_property
-    def capacity(self) -> FreeCapacity:
+    def capacity(self) -> FreeAmounts:
         """What is free, read at the first question."""
-        return FreeCapacity(self.store)
+        return FreeAmounts(self.store)
 
     def of(self, row: Row) -> Told:
         """Token and message of a row of ``job_views``."""
@@ -80,7 +80,7 @@ class Reasons:
         return self._shortages[key]
 
     def _key(self, row: Row) -> object:
-        winner = row["job_id"] if any(one.job_id == row["job_id"] for one in self.capacity.earmarks) else 0
+        winner = row["job_id"] if any(one.job_id == row["job_id"] for one in self.capacity.nominations) else 0
         return row["parent_cluster_id"], row["shape"], winner
 
     def _verdict(self, row: Row) -> tuple[str, str]:
@@ -144,8 +144,8 @@ class Reasons:
     def _age(self, row: Row) -> str:
         """How old a verdict is that was not derived now: as old as the last round of a scheduler at least."""
         if self._round_at is None:
-            beat = self.store.read_beat()
-            self._round_at = 0 if beat is None else int(beat["last_beat_ns"])
+            heartbeat = self.store.read_heartbeat()
+            self._round_at = 0 if heartbeat is None else int(heartbeat["last_beat_ns"])
         seconds = max(0, self.now - max(int(row["judged_at"]), min(self._round_at, self.now))) / 1e9
         return f"evaluated {seconds:.0f} s ago"
 
@@ -165,16 +165,16 @@ class Reasons:
         )
 
     def _has_place(self, row: Row) -> bool:
-        from vctl.scheduler.earmarks import Holds
         from vctl.scheduler.elasticity import revert_growth
         from vctl.scheduler.gang_growth import grow_for_gang
+        from vctl.scheduler.nominations import Nominations
         from vctl.scheduler.placement import Placed, place
 
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return False
         ledger, job = self._ledger, rows.pending(row)
-        kept = Holds(ledger, [one for one in self.capacity.earmarks if one.job_id != job.job_id])
+        kept = Nominations(ledger, [one for one in self.capacity.nominations if one.job_id != job.job_id])
         try:
             if job.parent_id not in ledger.clusters:
                 return False

@@ -75,7 +75,7 @@ def _slot(
     vnode = replace(
         above, vnode_id=vnode_id, cluster_id=cluster_id, parent_id=above.vnode_id, kind=FIXED, labels=labels, rank=rank
     )  # fmt: skip
-    ledger.carve(vnode)
+    ledger.assign(vnode)
     clusters.insert_vnode(store, vnode)
     added[cluster_id, ledger.nodes[node_id].template_id] += 1
     done.append(f"added node {node_id} to {cluster_id}: {for_id} has it already")

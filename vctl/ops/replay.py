@@ -22,7 +22,7 @@ from vctl.errors import Conflict
 from vctl.ops import forms, rights
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
-from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.nominations import Nomination
 from vctl.store import (
     clusters,
     jobs,
@@ -43,7 +43,9 @@ from vctl.store import (
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Earmark, NodeRequest, Row)
+Value = TypeVar(
+    "Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Nomination, NodeRequest, Row
+)
 
 TITLES = (
     "primary cluster from the node table",
@@ -198,7 +200,7 @@ def _clusters(
             if vnode is None:
                 continue
             if _lies_inside(done.ledger, cluster, vnode):
-                done.ledger.carve(vnode)
+                done.ledger.assign(vnode)
             else:
                 repair.set_aside(store, "vnodes", vnode_row, "is not inside its parent")
                 actions.append(f"set aside virtual node {vnode.vnode_id}: it is not inside its parent")
@@ -209,7 +211,7 @@ def _lies_inside(ledger: Ledger, cluster: Cluster, vnode: VNode) -> bool:
     above = ledger.vnodes.get(vnode.parent_id or "")
     if above is None or above.cluster_id != cluster.parent_id or above.node_id != vnode.node_id:
         return False
-    return ledger.can_carve(vnode) or ledger.nodes[vnode.node_id].shrunk
+    return ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk
 
 
 def _repair(store: Store, done: Replayed, tree: list[Row], vnodes: dict[str, list[Row]]) -> None:
@@ -250,12 +252,14 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
             actions.append(f"ended run {run.run_id}: its job is over")
             continue
         done.runs[run.run_id] = run
-        room = done.ledger.rooms.get(run.vnode_id)
-        if room is not None and (room.fits_exactly(run.holding) or _has_shrunk(done.ledger, run.node_id)):
-            done.ledger.charge(run.run_id, run.vnode_id, run.holding)
-        elif any(run.holding.amounts.values()):
+        capacity = done.ledger.capacities.get(run.vnode_id)
+        if capacity is not None and (
+            capacity.fits_exactly(run.allocation) or _has_shrunk(done.ledger, run.node_id)
+        ):
+            done.ledger.charge(run.run_id, run.vnode_id, run.allocation)
+        elif any(run.allocation.amounts.values()):
             runs.strip(store, run.run_id)
-            done.runs[run.run_id] = replace(run, holding=EMPTY)
+            done.runs[run.run_id] = replace(run, allocation=EMPTY)
             actions.append(
                 f"run {run.run_id} holds more than its virtual node has; kept without its reservation"
             )
@@ -284,9 +288,9 @@ def _others(store: Store, done: Replayed, reader: _Reader) -> None:
         reader.read("leases", row, rows.lease, done.steps[4])
     for row in preemptions.all_rows(store):
         reader.read("preemptions", row, preemptions.check, done.steps[5])
-    for row in preemptions.earmark_rows(store):
-        if reader.read("earmarks", row, preemptions.earmark, done.steps[5]) is None:
-            preemptions.delete_earmark(store, row["job_id"])
+    for row in preemptions.nomination_rows(store):
+        if reader.read("nominations", row, preemptions.nomination, done.steps[5]) is None:
+            preemptions.delete_nomination(store, row["job_id"])
     for row in usage.rows(store):
         reader.read("usage", row, usage.check, done.steps[5])
     for row in provider.rows(store):

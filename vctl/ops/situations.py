@@ -41,7 +41,7 @@ def load(store: Store) -> Situation:
             *(row["job_id"] for row in running_rows if row["stop_requested_at"] is not None),
             *(row["victim_id"] for row in preemptions.all_rows(store)),
         ],
-        earmarks=preemptions.earmarks(store),
+        nominations=preemptions.nominations(store),
     )
 
 

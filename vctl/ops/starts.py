@@ -39,7 +39,7 @@ def pieces(start: Start) -> list[forms.Form]:
             "kind": vnode.kind,
             "node_id": vnode.node_id,
             "parent_vnode_id": vnode.parent_id,
-            "resources": forms.amounts(vnode.holding.amounts),
+            "resources": forms.amounts(vnode.allocation.amounts),
             "runs_entrypoint": vnode.vnode_id == start.vnode_id,
         }
         for vnode in start.vnodes
@@ -49,7 +49,7 @@ def pieces(start: Start) -> list[forms.Form]:
             "kind": "shared",
             "node_id": start.node_id,
             "parent_vnode_id": start.vnode_id,
-            "resources": forms.amounts(start.holding.amounts),
+            "resources": forms.amounts(start.allocation.amounts),
             "runs_entrypoint": True,
         }
     ]

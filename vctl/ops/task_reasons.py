@@ -15,7 +15,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound
-from vctl.ops.free_capacity import FreeCapacity
+from vctl.ops.free_amounts import FreeAmounts
 from vctl.ops.reasons import FITS_NOW, UNSEEN, Told
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
 from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
@@ -31,9 +31,9 @@ class TaskReasons:
         self._judged: dict[object, Told] = {}
 
     @cached_property
-    def capacity(self) -> FreeCapacity:
+    def capacity(self) -> FreeAmounts:
         """What is free, read at the first question."""
-        return FreeCapacity(self.store)
+        return FreeAmounts(self.store)
 
     def of(self, row: Row) -> Told:
         """Token and message of a row of ``tasks``."""
@@ -86,7 +86,7 @@ class TaskReasons:
         return [slot for slot in slots if named is None or named in (slot.slot_id, slot.node_id)]
 
     def _holds(self, slot: Slot, task: PendingTask) -> bool:
-        return rs.within(task.request, slot.room.total.amounts)
+        return rs.within(task.request, slot.capacity.total.amounts)
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
         cluster = self.capacity.cluster(task.cluster_id)
@@ -106,7 +106,7 @@ class TaskReasons:
         where = pinned_to(task) or cluster_text(task.cluster_id)
         need = amounts_text(task.request)
         for name, amount in sorted(task.request.items()):
-            most = max((slot.room.total.amounts.get(name, 0) for slot in places), default=0)
+            most = max((slot.capacity.total.amounts.get(name, 0) for slot in places), default=0)
             if amount > most:
                 have = f"the largest virtual node has {number_text(name, most)} {name}"
                 return f"exceeds the capacity of {where}: {need} asked on one virtual node, {have}"

@@ -35,12 +35,12 @@ def slots_of(store: Store, cluster_id: str) -> dict[str, Slot]:
         for row in clusters.vnode_rows(store, cluster_id):
             total = loads(row["amounts"])
             slots[row["vnode_id"]] = Slot(row, states[row["node_id"]], total, dict(total))
-    for held in clusters.child_holdings(store, cluster_id):
+    for held in clusters.child_allocations(store, cluster_id):
         if held["whole"] and held["kind"] == LOGICAL:
             slots.pop(held["parent_vnode_id"], None)
         elif (slot := slots.get(held["parent_vnode_id"])) is not None:
             _take(slot.free, held["amounts"])
-    for held in clusters.run_holdings(store, cluster_id):
+    for held in clusters.run_allocations(store, cluster_id):
         if (slot := slots.get(held["vnode_id"])) is not None:
             _take(slot.free, held["amounts"])
     return slots

@@ -174,7 +174,7 @@ def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:
             template = ledger.nodes[vnode.node_id].template_id
             counts[template] = min(counts.get(template, 0) + 1, new.replica_sets.get(template, 0))
         return replace(changes.NOTHING, replica_sets=counts)
-    has = rs.total(vnode.holding.amounts for vnode in members if vnode.kind == FLEXIBLE)
+    has = rs.total(vnode.allocation.amounts for vnode in members if vnode.kind == FLEXIBLE)
     least = {name: min(amount, new.flexible_min.get(name, 0)) for name, amount in has.items()}
     kept, _ = changes.kept_groups(old.spec, new)
     return ClusterSpec(least, new.flexible_max, kept, {}, flexible=True)

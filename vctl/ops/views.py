@@ -17,7 +17,7 @@ from vctl.ops.totals import Slot, slots_of, totals_of
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
 from vctl.store.rows import loads
-from vctl.store.store import BEAT_EVERY_S, Store
+from vctl.store.store import HEARTBEAT_EVERY_S, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
 
 
-FRESH_NS = int(3 * BEAT_EVERY_S * 1e9)
+FRESH_NS = int(3 * HEARTBEAT_EVERY_S * 1e9)
 
 
 def _existing(store: Store, cluster_id: str | None) -> str:
@@ -202,20 +202,20 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 
 def scheduler(store: Store) -> Scheduler:
     """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
-    beat = store.read_beat()
+    heartbeat = store.read_heartbeat()
     starting = locks.scheduler_is_starting(store.home)
-    if beat is None:
+    if heartbeat is None:
         return {
             "running": False, "starting": starting, "last_beat": None, "last_round_ms": None, "rounds": 0,
             "pid": None, "kind": None,
         }  # fmt: skip
-    fresh = store.clock() - int(beat["last_beat_ns"]) <= FRESH_NS
+    fresh = store.clock() - int(heartbeat["last_beat_ns"]) <= FRESH_NS
     return {
-        "running": fresh and command_name(int(beat["pid"])) != "gone",
+        "running": fresh and command_name(int(heartbeat["pid"])) != "gone",
         "starting": starting,
-        "last_beat": beat["last_beat"],
-        "last_round_ms": beat["last_round_ms"],
-        "rounds": beat["rounds"],
-        "pid": beat["pid"],
-        "kind": beat["kind"],
+        "last_beat": heartbeat["last_beat"],
+        "last_round_ms": heartbeat["last_round_ms"],
+        "rounds": heartbeat["rounds"],
+        "pid": heartbeat["pid"],
+        "kind": heartbeat["kind"],
     }

@@ -17,7 +17,7 @@ from vctl.ops.positions import ahead, position
 from vctl.ops.reasons import Reasons, Told
 from vctl.ops.remedies import remedy
 from vctl.ops.why_tasks import CUT, MOST_AHEAD, nothing_found, why_task
-from vctl.scheduler.running import holdings_of
+from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
@@ -177,7 +177,7 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[forms.F
         [
             Victim(one, loss_of(
                 situation.now_ns - one.started_at_ns,
-                (held.amounts for _, held in holdings_of(situation.ledger, one)), whole,
+                (held.amounts for _, held in allocations_of(situation.ledger, one)), whole,
             ))
             for one, whole in zip(found, total, strict=True)
         ],

@@ -55,9 +55,9 @@ def main() -> None:
     gc.freeze()
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
-    room = _socket.CMSG_SPACE(_FD_BYTES)
+    capacity = _socket.CMSG_SPACE(_FD_BYTES)
     while True:
-        message, handed, _, _ = channel.recvmsg(NUMBER_BYTES, room)
+        message, handed, _, _ = channel.recvmsg(NUMBER_BYTES, capacity)
         if not message:
             return
         for _, _, data in handed:

@@ -67,7 +67,7 @@ class Writer:
         """Lock the file and learn what was taken in it. Raises Busy, FileNotFoundError."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self.fd = os.open(path, flags)
-        self.room = 0
+        self.capacity = 0
         try:
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -88,27 +88,27 @@ class Writer:
         """Write that a run is taken; False when it was taken before. Raises OSError when there is no room for it."""
         if run in self.runs:
             return False
-        self.make_room()
+        self.make_capacity()
         self.write(whole)
         self.runs.add(run)
         return True
 
-    def make_room(self) -> None:
+    def make_capacity(self) -> None:
         """Have the disk keep room for what will be written until the end of the run."""
-        if self.room >= _LEAST_ROOM:
+        if self.capacity >= _LEAST_ROOM:
             return
         try:
             logfile.allocate(self.fd, os.fstat(self.fd).st_size, _ROOM)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-        self.room = _ROOM
+        self.capacity = _ROOM
 
     def write(self, whole: bytes) -> None:
         """Append a line. Raises OSError when it was not written whole."""
         data = b"\n" + whole if self.torn else whole
         written = os.write(self.fd, data)
-        self.room -= written
+        self.capacity -= written
         self.torn = written != len(data)
         if self.torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

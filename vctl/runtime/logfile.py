@@ -73,8 +73,8 @@ class Bounded:
             kept = self.most_bytes * 3 // 4
             self._cut((info.st_size - kept) // _BLOCK * _BLOCK)
             used = kept
-        room = self.most_bytes + self.most_bytes // 16 - used
-        return min(max(room / _FASTEST, _LOOKS_S[0]), _LOOKS_S[1])
+        capacity = self.most_bytes + self.most_bytes // 16 - used
+        return min(max(capacity / _FASTEST, _LOOKS_S[0]), _LOOKS_S[1])
 
     def _cut(self, end: int) -> None:
         if end <= 0:

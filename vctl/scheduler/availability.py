@@ -11,9 +11,9 @@ from dataclasses import replace
 from vctl.core.clusters import FLEXIBLE, JOB, PRIMARY, VNode
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
-from vctl.scheduler.horizon import Horizon, Part, parts_of
-from vctl.scheduler.running import Running, holdings_of
+from vctl.core.resources import Allocation
+from vctl.scheduler.availability_profile import AvailabilityProfile, Part, parts_of
+from vctl.scheduler.running import Running, allocations_of
 
 IDLE = RunningJob(-1, "", "", "", "", 0)
 """Stands for what is borrowed and not used: it ends now."""
@@ -36,7 +36,7 @@ def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
             yield from elastic_below(ledger, child_id)
 
 
-class Availability(Horizon):
+class Availability(AvailabilityProfile):
     """What comes free on the virtual nodes of a level by time limits, and at once what is borrowed and idle.
 
     ``own``: clusters whose free capacity the job may use: its parent and those above. Others keep their minimum.
@@ -48,7 +48,7 @@ class Availability(Horizon):
         self.ledger = ledger
         self.now_ns = now_ns
         self.level = level
-        self._held: dict[int, tuple[tuple[str, Holding], ...]] = {}
+        self._held: dict[int, tuple[tuple[str, Allocation], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         below = list(elastic_below(ledger, level))
         self._above_min = {one: _above_minimum(ledger, one) for one in below if one not in own}
@@ -66,14 +66,17 @@ class Availability(Horizon):
         self.ends += [(max(_end(job)[0], now_ns), job) for job in timed if self._comes_back(job)]
         self.endless = [job for job in endless if self._comes_back(job)]
         for at_ns, job in self.ends:
-            for slot_id, holding in self.held_by(job):
-                self._returned.setdefault(slot_id, []).append((at_ns, parts_of(holding)))
+            for slot_id, allocation in self.held_by(job):
+                self._returned.setdefault(slot_id, []).append((at_ns, parts_of(allocation)))
 
-    def held_by(self, job: RunningJob) -> tuple[tuple[str, Holding], ...]:
+    def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """What a job holds: (virtual node of the level, holding)."""
         held = self._held.get(job.job_id)
         if held is None:
-            parts = [(self.slot_of(vnode_id), holding) for vnode_id, holding in holdings_of(self.ledger, job)]
+            parts = [
+                (self.slot_of(vnode_id), allocation)
+                for vnode_id, allocation in allocations_of(self.ledger, job)
+            ]
             held = self._held[job.job_id] = tuple(parts)
         return held
 
@@ -88,27 +91,27 @@ class Availability(Horizon):
             vnode = self.ledger.vnodes[vnode.parent_id]
         return vnode.vnode_id
 
-    def _idle_parts(self, cluster_id: str) -> Iterator[tuple[str, Holding]]:
-        for vnode_id, holding in idle_parts(self.ledger, cluster_id):
-            if self._take(cluster_id, holding):
-                yield self.slot_of(vnode_id), holding
+    def _idle_parts(self, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
+        for vnode_id, allocation in idle_parts(self.ledger, cluster_id):
+            if self._take(cluster_id, allocation):
+                yield self.slot_of(vnode_id), allocation
 
     def _comes_back(self, job: RunningJob) -> bool:
         """Whether what a job holds reaches the level at its end: nobody gives back of his minimum."""
-        taken = [self._take(job.parent_id, holding) for _, holding in holdings_of(self.ledger, job)]
+        taken = [self._take(job.parent_id, allocation) for _, allocation in allocations_of(self.ledger, job)]
         return all(taken)
 
-    def _take(self, cluster_id: str, holding: Holding) -> bool:
+    def _take(self, cluster_id: str, allocation: Allocation) -> bool:
         """Count a return against what the clusters on the way have above their minimum."""
         path: list[dict[str, int]] = []
         while cluster_id != self.level:
             if (left := self._above_min.get(cluster_id)) is not None:
                 path.append(left)
             cluster_id = self.ledger.clusters[cluster_id].parent_id or self.level
-        if any(amount > left.get(name, 0) for left in path for name, amount in holding.amounts.items()):
+        if any(amount > left.get(name, 0) for left in path for name, amount in allocation.amounts.items()):
             return False
         for left in path:
-            for name, amount in holding.amounts.items():
+            for name, amount in allocation.amounts.items():
                 left[name] = left.get(name, 0) - amount
         return True
 
@@ -117,21 +120,21 @@ def _end(job: RunningJob) -> tuple[int, int]:
     return (job.ends_at_ns or 0, job.job_id)
 
 
-def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Holding]]:
+def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
     """What of the flexible virtual nodes of a cluster nobody uses."""
     for vnode_id in sorted(ledger.members.get(cluster_id, ())):
         vnode: VNode = ledger.vnodes[vnode_id]
-        room = ledger.rooms[vnode_id]
+        capacity = ledger.capacities[vnode_id]
         if (
             vnode.kind == FLEXIBLE
-            and any(amount > 0 for amount in room.free.values())
-            and not room.is_overdrawn()
+            and any(amount > 0 for amount in capacity.free.values())
+            and not capacity.is_overdrawn()
         ):
-            shares = {n: {i: s for i, s in have.items() if s} for n, have in room.instances.items()}
-            amounts = {name: amount for name, amount in room.free.items() if amount}
+            shares = {n: {i: s for i, s in have.items() if s} for n, have in capacity.instances.items()}
+            amounts = {name: amount for name, amount in capacity.free.items() if amount}
             yield (
                 vnode_id,
-                Holding(amounts, {n: s for n, s in shares.items() if s}, tuple(sorted(room.cores))),
+                Allocation(amounts, {n: s for n, s in shares.items() if s}, tuple(sorted(capacity.cores))),
             )
 
 

@@ -13,19 +13,19 @@ from itertools import islice
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Room
-from vctl.scheduler.headcount import Headcount
-from vctl.scheduler.horizon import Horizon
+from vctl.core.resources import FreeCapacity
+from vctl.scheduler.availability_profile import AvailabilityProfile
+from vctl.scheduler.candidate_nodes import candidates_with
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import ground_with
 from vctl.scheduler.reservations import FOR_EVER, Claims, Reservation
+from vctl.scheduler.upper_bound import UpperBound
 
 BUDGET = 2_000
 """Steps of one search for a place in the future."""
 
 
 def reserve(
-    ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation], *,
+    ledger: Ledger, job: PendingJob, profile: AvailabilityProfile, others: Sequence[Reservation], *,
     before_ns: int | None = None, endless: bool = False, level: str | None = None,
 ) -> Reservation | None:  # fmt: skip
     """The earliest start of a job, and its place then, that leaves all others theirs.
@@ -34,7 +34,7 @@ def reserve(
     for it where the fewest jobs without a limit, oldest first, must end. ``level``: on the virtual nodes of that
     cluster, else on those of the job's parent. None: there is none to be had.
     """
-    ahead = _Ahead(ledger, job, horizon, others, level or job.parent_id)
+    ahead = _Ahead(ledger, job, profile, others, level or job.parent_id)
     found = ahead.earliest(before_ns)
     if found is None and before_ns is None and endless:
         found = ahead.some_day()
@@ -48,15 +48,20 @@ class _Ahead:
     """The search of one job for its place in the future."""
 
     def __init__(
-        self, ledger: Ledger, job: PendingJob, horizon: Horizon, others: Sequence[Reservation], level: str
+        self,
+        ledger: Ledger,
+        job: PendingJob,
+        profile: AvailabilityProfile,
+        others: Sequence[Reservation],
+        level: str,
     ) -> None:
         self.ledger = ledger
         self.job = job
-        self.horizon = horizon
+        self.profile = profile
         self.others = others
-        self.claims = Claims(ledger, others, horizon)
+        self.claims = Claims(ledger, others, profile)
         self.index = ledger.index(level)
-        self.count = Headcount(job.spec)
+        self.count = UpperBound(job.spec)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
         """The first moment at which something ends and the job fits until its own end.
@@ -87,28 +92,28 @@ class _Ahead:
 
     def _promising(self, before_ns: int | None) -> Iterator[int]:
         """Moments at which enough room for the pieces is free, one beside the other; soonest first."""
-        horizon = self.horizon
-        others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > horizon.now_ns}
+        profile = self.profile
+        others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > profile.now_ns}
         count = self.count
         totals = count.within(self.index.classes.values())
         free: dict[str, dict[str, int]] = {}
         fits: dict[str, list[int]] = {}
-        ends = iter(horizon.ends)
+        ends = iter(profile.ends)
         end = next(ends, None)
-        for moment in sorted({at_ns for at_ns, _ in horizon.ends} | others):
+        for moment in sorted({at_ns for at_ns, _ in profile.ends} | others):
             if before_ns is not None and moment >= before_ns:
                 return
             while end is not None and end[0] <= moment:
-                for vnode_id, holding in horizon.held_by(end[1]):
-                    room = free.get(vnode_id)
-                    if room is None:
+                for vnode_id, allocation in profile.held_by(end[1]):
+                    capacity = free.get(vnode_id)
+                    if capacity is None:
                         if self.index.class_of(vnode_id) is None:
                             continue  # its node takes no work
-                        room = free[vnode_id] = dict(self.ledger.rooms[vnode_id].free)
-                        fits[vnode_id] = count.of(room)
-                    for name, amount in holding.amounts.items():
-                        room[name] = room.get(name, 0) + amount
-                    was, now = fits[vnode_id], count.of(room)
+                        capacity = free[vnode_id] = dict(self.ledger.capacities[vnode_id].free)
+                        fits[vnode_id] = count.of(capacity)
+                    for name, amount in allocation.amounts.items():
+                        capacity[name] = capacity.get(name, 0) + amount
+                    was, now = fits[vnode_id], count.of(capacity)
                     if now != was:
                         fits[vnode_id] = now
                         totals = [t + b - a for t, a, b in zip(totals, was, now, strict=True)]
@@ -118,16 +123,16 @@ class _Ahead:
 
     def _is_left(self, totals: list[int], free: Mapping[str, dict[str, int]], moment: int) -> bool:
         """Whether there is room enough also without what reservations claim."""
-        count, until_ns, rooms = self.count, self._until(moment), self.ledger.rooms
+        count, until_ns, capacities = self.count, self._until(moment), self.ledger.capacities
         for vnode_id in self.claims.on:
-            room = free.get(vnode_id) or rooms[vnode_id].free
-            bare = count.of(room)
+            capacity = free.get(vnode_id) or capacities[vnode_id].free
+            bare = count.of(capacity)
             if not any(bare) or self.index.class_of(vnode_id) is None:
                 continue
             needed = self.claims.needed(vnode_id, moment, until_ns)
             if not needed:
                 continue
-            rest = dict(room)
+            rest = dict(capacity)
             for part, amount in needed.items():
                 name = part[0] if isinstance(part, tuple) else part
                 rest[name] = rest.get(name, 0) - amount
@@ -141,16 +146,16 @@ class _Ahead:
         return FOR_EVER if limit_ns is None else moment + limit_ns
 
     def _fits(self, moment: int) -> Placed | None:
-        passed = [job for at_ns, job in self.horizon.ends if at_ns <= moment]
+        passed = [job for at_ns, job in self.profile.ends if at_ns <= moment]
         return self._place(passed, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
         """Where the fewest jobs without a limit must end; more room never hurts, so by doubling and halving."""
-        timed = [job for _, job in self.horizon.ends]
-        endless = self.horizon.endless
+        timed = [job for _, job in self.profile.ends]
+        endless = self.profile.endless
 
         def at(count: int) -> Placed | None:
-            return self._place([*timed, *endless[:count]], self.horizon.now_ns, FOR_EVER)
+            return self._place([*timed, *endless[:count]], self.profile.now_ns, FOR_EVER)
 
         if not endless or (found := at(len(endless))) is None:
             return None
@@ -165,20 +170,22 @@ class _Ahead:
 
     def _place(self, passed: Iterable[object], since_ns: int, until_ns: int) -> Placed | None:
         """A place in what is free when some jobs have ended, as far as no reservation claims it in the span."""
-        rooms: dict[str, Room] = {}
+        capacities: dict[str, FreeCapacity] = {}
         for job in passed:
-            for vnode_id, holding in self.horizon.held_by(job):  # type: ignore[arg-type]
-                if vnode_id not in rooms:
-                    rooms[vnode_id] = self.ledger.rooms[vnode_id].copy()
-                rooms[vnode_id].give_back(holding)
+            for vnode_id, allocation in self.profile.held_by(job):  # type: ignore[arg-type]
+                if vnode_id not in capacities:
+                    capacities[vnode_id] = self.ledger.capacities[vnode_id].copy()
+                capacities[vnode_id].give_back(allocation)
         for vnode_id in self.claims.on:
-            room = rooms.get(vnode_id) or self.ledger.rooms[vnode_id].copy()
-            if self.claims.hide(room, vnode_id, since_ns, until_ns).amounts:
-                rooms[vnode_id] = room
+            capacity = capacities.get(vnode_id) or self.ledger.capacities[vnode_id].copy()
+            if self.claims.hide(capacity, vnode_id, since_ns, until_ns).amounts:
+                capacities[vnode_id] = capacity
         index = self.index.copy()
-        for vnode_id, room in rooms.items():
-            self.ledger.file(index, vnode_id, room)
+        for vnode_id, capacity in capacities.items():
+            self.ledger.file(index, vnode_id, capacity)
         if not self.count.is_met(self.count.within(index.classes.values())):
             return None
-        found = place_on(ground_with(self.ledger, index, rooms), self.job.spec, self.job.entry, budget=BUDGET)
+        found = place_on(
+            candidates_with(self.ledger, index, capacities), self.job.spec, self.job.entry, budget=BUDGET
+        )
         return found if isinstance(found, Placed) else None

@@ -7,19 +7,19 @@ from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
-from vctl.scheduler.earmarks import Holds
 from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
+from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Wait, revert
 from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
+from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
-from vctl.scheduler.turns import Turn
 
 MOST_STARTS = 256
 """Starts in one round: what is committed together, so that a burst still becomes visible step by step."""
@@ -47,7 +47,7 @@ def decide(
     waits: list[Wait] = []
     round_ = TaskRound(ledger, MOST_STARTS)
     grown = dict(ledger.grown)
-    holds = Holds(ledger, [one for queue in queues.values() for one in queue.earmarks.values()])
+    holds = Nominations(ledger, [one for queue in queues.values() for one in queue.nominations.values()])
     preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts, steps=search_steps)
     try:
         if tasks:
@@ -66,7 +66,7 @@ def decide(
         shares = _shares(ledger, running, usage, now_ns) if fair else None
         shared = SharedReservations(ledger, open_queues, running, now_ns, grown)
         turns = [
-            Turn(
+            QueueScan(
                 ledger,
                 queue,
                 running,
@@ -132,8 +132,8 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     told = (jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs")
     for shape in queue.shapes.values():
         shape.blocked, shape.before = told, None
-        for lane in shape.lanes.values():
-            if queue.told.get(key := queue.wait_key(lane)) != told:
+        for sub_queue in shape.sub_queues.values():
+            if queue.told.get(key := queue.wait_key(sub_queue)) != told:
                 queue.told[key] = told
                 waits.append(Wait(queue.parent_id, key, *told))
     return False
@@ -145,7 +145,7 @@ def _shares(ledger: Ledger, running: Running, usage: Usage | None, now_ns: int) 
     return Shares(ledger, running, usage)
 
 
-def _in_turn(turns: list[Turn]) -> Iterator[Start]:
+def _in_turn(turns: list[QueueScan]) -> Iterator[Start]:
     """Let the queues take turns: the one whose clusters have the least share, else one after the other."""
     order = [(turn.rank(), turn.queue.parent_id, turn) for turn in turns if not turn.is_over]
     heapify(order)

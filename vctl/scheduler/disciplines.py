@@ -20,8 +20,8 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
+from vctl.scheduler.availability_profile import AvailabilityProfile
 from vctl.scheduler.backfill import reserve
-from vctl.scheduler.horizon import Horizon
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
@@ -32,7 +32,7 @@ MOST_KEPT = MOST_HEADS
 """Promises that one queue keeps at most."""
 
 
-class Line:
+class ReservationTable:
     """The promises of one queue in one round: reserved starts, which those behind must leave alone."""
 
     def __init__(self, ledger: Ledger, queue: Queue, running: Running, *, now_ns: int, stale: bool) -> None:
@@ -59,15 +59,15 @@ class Line:
         """Jobs with a reservation that were passed in this round."""
         self._disturbed = False
         """Whether somebody with a better right has ignored a reservation."""
-        self._horizon: Horizon | None = None
+        self._profile: AvailabilityProfile | None = None
         self._views: dict[object, View] = {}
 
     @property
-    def horizon(self) -> Horizon:
+    def profile(self) -> AvailabilityProfile:
         """What running jobs return by their limits, those that start in this round included."""
-        if self._horizon is None:
-            self._horizon = Horizon(self.ledger, self.queue.parent_id, self.running, self.now_ns)
-        return self._horizon
+        if self._profile is None:
+            self._profile = AvailabilityProfile(self.ledger, self.queue.parent_id, self.running, self.now_ns)
+        return self._profile
 
     def binding(self, job: PendingJob) -> list[Reservation]:
         """Reservations that a job must leave alone when it starts now: those it could meet before its end."""
@@ -97,7 +97,7 @@ class Line:
         key = (tuple(map(id, binding)), state)
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = View(self.ledger, self.queue.parent_id, binding, self.horizon)
+            view = self._views[key] = View(self.ledger, self.queue.parent_id, binding, self.profile)
         return view
 
     def forget_views(self) -> None:
@@ -107,7 +107,7 @@ class Line:
     def note_start(self, start: Start) -> None:
         """A job starts: what was reserved for it is used, and it ends some day."""
         self.kept.pop(start.job.job_id, None)
-        self._horizon = None
+        self._profile = None
         if self.kept and any(self._outranks(start.job, one) for one in self.kept.values()):
             self._disturbed = True
         if start.growth:
@@ -115,7 +115,7 @@ class Line:
         elif self._views:
             changed = [vnode.parent_id or "" for vnode in start.vnodes] or [start.vnode_id]
             for view in self._views.values():
-                view.follow(changed, self.horizon)
+                view.follow(changed, self.profile)
 
     def promise(self, job: PendingJob, one: Reservation | None) -> None:
         """Keep this for a job from now on; None: nothing."""
@@ -140,7 +140,7 @@ class Line:
         if not self._disturbed or one.start_ns is None:
             return True
         confirmed = [self.kept[n] for n in self._seen if n in self.kept and n != one.job_id]
-        return Claims(self.ledger, [*confirmed, one], self.horizon).are_met(self.now_ns)
+        return Claims(self.ledger, [*confirmed, one], self.profile).are_met(self.now_ns)
 
     def promises(self) -> dict[int, Reservation]:
         """What is kept for the next round."""
@@ -168,22 +168,22 @@ class Line:
         return self.policy.order != MAKESPAN and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
 
 
-def strict(line: Line, job: PendingJob) -> None:
+def strict(line: ReservationTable, job: PendingJob) -> None:
     """Nobody passes."""
     line.stopped_by = job
 
 
-def best_effort(line: Line, job: PendingJob) -> None:
+def best_effort(line: ReservationTable, job: PendingJob) -> None:
     """Everybody passes; only once the head has starved, nothing may use what is kept for it."""
     line.heads += 1
     if line.heads > 1 or not line.starves(job):
         return
-    kept = line.kept.get(job.job_id) or reserve(line.ledger, job, line.horizon, (), endless=True)
+    kept = line.kept.get(job.job_id) or reserve(line.ledger, job, line.profile, (), endless=True)
     # without regard to time limits: only the head may use it
     line.promise(job, None if kept is None else replace(kept, start_ns=None, end_ns=None))
 
 
-def backfill(line: Line, job: PendingJob) -> None:
+def backfill(line: ReservationTable, job: PendingJob) -> None:
     """The first heads get a reserved start, which nobody may delay; without one, as in best-effort."""
     line.heads += 1
     kept = line.kept.get(job.job_id)
@@ -192,14 +192,14 @@ def backfill(line: Line, job: PendingJob) -> None:
     if line.heads <= line.policy.backfill_depth and (kept is None or line.may_improve()):
         before_ns = None if kept is None else kept.start_ns
         fresh = reserve(
-            line.ledger, job, line.horizon, line.others(job),
+            line.ledger, job, line.profile, line.others(job),
             before_ns=before_ns, endless=kept is None and line.starves(job),
         )  # fmt: skip
         kept = fresh or kept
     line.promise(job, kept)
 
 
-DISCIPLINES: dict[str, Callable[[Line, PendingJob], None]] = {
+DISCIPLINES: dict[str, Callable[[ReservationTable, PendingJob], None]] = {
     STRICT: strict,
     BEST_EFFORT: best_effort,
     BACKFILL: backfill,

@@ -29,15 +29,15 @@ class Grow:
     @property
     def gained(self) -> dict[str, int]:
         """What the virtual node has more than before."""
-        old = {} if self.before is None else self.before.holding.amounts
-        return {n: a for n, a in subtract(self.after.holding.amounts, old).items() if a}
+        old = {} if self.before is None else self.before.allocation.amounts
+        return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
     """Take it in a ledger. What it adds is for whom it was made: nobody else is told that a node joined."""
     known = grow.after.node_id in ledger.joined.get(grow.after.cluster_id, ())
     if grow.before is None:
-        ledger.carve(grow.after)
+        ledger.assign(grow.after)
     else:
         ledger.resize(grow.after)
     if not known and grow.after.cluster_id in ledger.joined:
@@ -54,21 +54,21 @@ def revert_growth(ledger: Ledger, grow: Grow) -> None:
 
 def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     """Whether a planned growth can still be taken, within the limits of that moment."""
-    room = ledger.rooms.get(grow.after.parent_id or "")
+    capacity = ledger.capacities.get(grow.after.parent_id or "")
     cluster = ledger.clusters.get(grow.after.cluster_id)
-    if room is None or cluster is None or not ledger.nodes[grow.after.node_id].schedulable:
+    if capacity is None or cluster is None or not ledger.nodes[grow.after.node_id].schedulable:
         return False
     if grow.before is not None and ledger.vnodes.get(grow.after.vnode_id) != grow.before:
         return False
-    if grow.before is not None and within(grow.after.holding.amounts, grow.before.holding.amounts):
-        lent = difference(grow.before.holding, grow.after.holding)  # only what a sibling leaves free
+    if grow.before is not None and within(grow.after.allocation.amounts, grow.before.allocation.amounts):
+        lent = difference(grow.before.allocation, grow.after.allocation)  # only what a sibling leaves free
         most = lendable(ledger, cluster)
-        return within(lent.amounts, most) and ledger.rooms[grow.after.vnode_id].fits_exactly(lent)
+        return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
     if not can_grow(cluster) or not within_limits(ledger, cluster, grow.gained):
         return False
     if grow.before is None:
-        return grow.after.vnode_id not in ledger.vnodes and room.fits_exactly(grow.after.holding)
-    return room.fits_exactly(difference(grow.after.holding, grow.before.holding))
+        return grow.after.vnode_id not in ledger.vnodes and capacity.fits_exactly(grow.after.allocation)
+    return capacity.fits_exactly(difference(grow.after.allocation, grow.before.allocation))
 
 
 # ---- what a cluster may gain and lend ----
@@ -152,7 +152,7 @@ def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
     """What the flexible virtual nodes of a cluster have together, with the growth that is kept for nominated jobs."""
-    parts = [part.holding.amounts for part in flexible_parts(ledger, cluster_id)]
+    parts = [part.allocation.amounts for part in flexible_parts(ledger, cluster_id)]
     return total([*parts, ledger.promised.get(cluster_id, {})])
 
 

@@ -15,7 +15,7 @@ from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.running import Running, holdings_of
+from vctl.scheduler.running import Running, allocations_of
 
 LAG_S = 60.0
 """The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""
@@ -51,7 +51,7 @@ class Counted:
         state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
         known = self._held.get(job.job_id)
         if job.cluster_id == job.parent_id or known is None or known[0] != state:
-            known = (state, rs.total(holding.amounts for _, holding in holdings_of(ledger, job)))
+            known = (state, rs.total(allocation.amounts for _, allocation in allocations_of(ledger, job)))
             self._held[job.job_id] = known
         return known[1]
 
@@ -124,10 +124,10 @@ class Usage:
             if queue.parent_id not in ledger.clusters:
                 continue
             left = {
-                lane.user
+                sub_queue.user
                 for shape in queue.shapes.values()
-                for lane in shape.lanes.values()
-                if any(job_id not in started for _, job_id in lane.order)
+                for sub_queue in shape.sub_queues.values()
+                if any(job_id not in started for _, job_id in sub_queue.order)
             }
             self.waiting |= {(queue.parent_id, "", user) for user in left}
             if left:
@@ -212,7 +212,7 @@ def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], clus
         if not blocked or waiting_id not in ledger.clusters:
             continue
         if waiting_id == parent_id:
-            users = {lane.user for shape in blocked for lane in shape.lanes.values()}
+            users = {sub_queue.user for shape in blocked for sub_queue in shape.sub_queues.values()}
             if any(shares.of_user(parent_id, user) < mine for user in users):
                 return True
         for above, child in chain_of(ledger, waiting_id):

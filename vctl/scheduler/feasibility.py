@@ -10,12 +10,12 @@ from vctl.core import labels as lb
 from vctl.core.clusters import ClusterSpec, FixedNode
 from vctl.core.ledger import Ledger, template_of
 from vctl.core.nodes import ALIVE, DRAINING, Node
-from vctl.core.resources import Amounts, Room, maximum
+from vctl.core.resources import Amounts, FreeCapacity, maximum
 from vctl.core.tasks import PendingTask
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
-from vctl.scheduler.placement_ground import Ground, ground_when_empty
 from vctl.scheduler.tasking import in_order, is_named, pinned_to
 
 SPLIT = "in total, may be split over nodes"
@@ -24,7 +24,7 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET,
-    empty: Callable[[], Ground] | None = None,
+    empty: Callable[[], CandidateNodes] | None = None,
 ) -> Unplaced | None:  # fmt: skip
     """None when the gang would fit if every alive or draining node were empty and the parent grew, else why not.
 
@@ -34,8 +34,8 @@ def ever(
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if not ledger.clusters[parent_id].spec.flexible:
-        ground = empty() if empty is not None else ground_when_empty(ledger, parent_id)
-        answer = place_on(ground, spec, entry, budget=budget)
+        candidates = empty() if empty is not None else candidates_when_empty(ledger, parent_id)
+        answer = place_on(candidates, spec, entry, budget=budget)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
     bare = emptied(ledger, parent_id)
     answer = place(bare, parent_id, spec, entry, budget=budget)
@@ -146,22 +146,22 @@ def _verdicts(ledger: Ledger, parent_id: str, part: _Part) -> list[NodeVerdict]:
 
 
 def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
-    vnode, room = ledger.vnodes[vnode_id], ledger.rooms[vnode_id]
+    vnode, capacity = ledger.vnodes[vnode_id], ledger.capacities[vnode_id]
     node = ledger.nodes[vnode.node_id]
-    need = vnode.holding.amounts if part.template else part.request
-    have = {name: room.free.get(name, 0) for name in need}
+    need = vnode.allocation.amounts if part.template else part.request
+    have = {name: capacity.free.get(name, 0) for name in need}
     if part.template and template_of(vnode, node) != part.template:
         return NodeVerdict(node.node_id, INFEASIBLE, {}, {}, f"not a whole node of template {part.template}")
     if not lb.matches(part.selector, vnode.labels):
         wrong = ", ".join(f"{c.key}: {c}" for c in part.selector if not c.matches(vnode.labels))
         return NodeVerdict(node.node_id, INFEASIBLE, need, have, f"labels do not match {wrong}")
     if part.split:
-        return _verdict_on_share(node, vnode.holding.amounts, need, have)
-    if not Room(vnode.holding).fits(need):
+        return _verdict_on_share(node, vnode.allocation.amounts, need, have)
+    if not FreeCapacity(vnode.allocation).fits(need):
         return NodeVerdict(node.node_id, INFEASIBLE, need, have)
     if not node.schedulable:
         return NodeVerdict(node.node_id, FEASIBLE, need, have, f"the node is {node.state}")
-    free = room.is_untouched() if part.template else room.fits(need)
+    free = capacity.is_untouched() if part.template else capacity.fits(need)
     return NodeVerdict(node.node_id, AVAILABLE if free else FEASIBLE, need, have)
 
 
@@ -201,11 +201,11 @@ def could_help(
 def _takes_something(
     ledger: Ledger, vnode_id: str, nodes: list[FixedNode], spec: ClusterSpec, entry: Amounts
 ) -> bool:
-    vnode, room = ledger.vnodes[vnode_id], ledger.rooms[vnode_id]
-    if any(lb.matches(n.selector, vnode.labels) and room.fits(n.resources) for n in nodes):
+    vnode, capacity = ledger.vnodes[vnode_id], ledger.capacities[vnode_id]
+    if any(lb.matches(n.selector, vnode.labels) and capacity.fits(n.resources) for n in nodes):
         return True
     template = template_of(vnode, ledger.nodes[vnode.node_id])
-    if template and spec.replica_sets.get(template, 0) > 0 and room.is_untouched():
+    if template and spec.replica_sets.get(template, 0) > 0 and capacity.is_untouched():
         return True
     if not spec.flexible:
         return False
@@ -213,4 +213,4 @@ def _takes_something(
     if not any(amount for _, amount in wanted):
         return not nodes and not any(spec.replica_sets.values())
     # a piece may be one unit of one resource or a fraction, so whatever is free may be what was missing
-    return any(amount and room.free.get(name, 0) > 0 for name, amount in wanted)
+    return any(amount and capacity.free.get(name, 0) > 0 for name, amount in wanted)

@@ -36,12 +36,12 @@ class Part(Generic[S]):
     shares: tuple[tuple[int, int], ...] = ()
 
 
-Stand = tuple[int, int, tuple[Option[S], ...]]
+ClassCount = tuple[int, int, tuple[Option[S], ...]]
 """A node state, how many nodes are in it, and the slots to choose from on each."""
 
 
 def split(
-    stands: Sequence[Stand[S]], want: Vector, entry: Vector, *, one_piece: bool, tries: int
+    stands: Sequence[ClassCount[S]], want: Vector, entry: Vector, *, one_piece: bool, tries: int
 ) -> tuple[list[Part[S]] | None, int]:
     """Pieces that sum to ``want``, one of them holding ``entry`` (zeros: nobody asks), or None; and tries.
 
@@ -96,8 +96,8 @@ Host = tuple[int, Option[S]]
 
 
 def hosts(
-    stands: Sequence[Stand[S]], want: Vector, entry: Vector
-) -> Iterator[tuple[Host[S] | None, list[Stand[S]]]]:
+    stands: Sequence[ClassCount[S]], want: Vector, entry: Vector
+) -> Iterator[tuple[Host[S] | None, list[ClassCount[S]]]]:
     """Every node state that can hold the entrypoint, with the other nodes; None when nobody asks."""
     if not any(entry):
         yield None, list(stands)
@@ -116,7 +116,7 @@ def hosts(
 Chosen = tuple[int, int, Option[S]]
 
 
-def choices(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
+def choices(stands: Sequence[ClassCount[S]]) -> Iterator[list[Chosen[S]]]:
     """Every way to choose one slot per node, nodes in the same state being alike."""
     fixed: list[Chosen[S]] = [(s, count, options[0]) for s, count, options in stands if len(options) == 1]
     manifold = [stand for stand in stands if len(stand[2]) > 1]
@@ -124,7 +124,7 @@ def choices(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
         yield fixed + chosen
 
 
-def _ways(stands: Sequence[Stand[S]]) -> Iterator[list[Chosen[S]]]:
+def _ways(stands: Sequence[ClassCount[S]]) -> Iterator[list[Chosen[S]]]:
     if not stands:
         yield []
         return

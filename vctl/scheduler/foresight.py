@@ -14,14 +14,14 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
-from vctl.core.resources import Amounts, Holding, Room, add, maximum
+from vctl.core.resources import Allocation, Amounts, FreeCapacity, add, maximum
 from vctl.core.slots import SlotIndex
-from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.candidate_nodes import candidates_with
 from vctl.scheduler.orders import longest, makespan
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import ground_with
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.running import Running, holdings_of
+from vctl.scheduler.running import Running, allocations_of
+from vctl.scheduler.upper_bound import UpperBound
 
 MOST_JOBS = 64
 """So many jobs of a queue are looked at together; what is behind them follows, the longest first."""
@@ -34,7 +34,7 @@ STEPS = 400
 UNKNOWN_NS = 3600 * SECOND
 """How long a job without a time limit is taken to run, if no other is longer."""
 
-Returned = tuple[tuple[str, Holding], ...]
+Returned = tuple[tuple[str, Allocation], ...]
 Score = tuple[int, int, int]
 """Jobs that found no place, when the last one ends, and the sum of all ends."""
 
@@ -92,27 +92,29 @@ class _Play:
 
 @dataclass(slots=True)
 class _State:
-    """The rooms of a cluster while time goes by in a trial."""
+    """The free capacities of a cluster while time goes by in a trial."""
 
     ledger: Ledger
     parent_id: str
-    rooms: dict[str, Room] = field(default_factory=dict)
+    capacities: dict[str, FreeCapacity] = field(default_factory=dict)
     index: SlotIndex = field(init=False)
 
     def __post_init__(self) -> None:
         self.index = self.ledger.index(self.parent_id).copy()
 
     def place(self, job: PendingJob) -> Placed | None:
-        found = place_on(ground_with(self.ledger, self.index, self.rooms), job.spec, job.entry, budget=STEPS)
+        found = place_on(
+            candidates_with(self.ledger, self.index, self.capacities), job.spec, job.entry, budget=STEPS
+        )
         return found if isinstance(found, Placed) else None
 
-    def change(self, parts: Iterable[tuple[str, Holding]], *, take: bool) -> None:
-        for slot_id, holding in parts:
-            room = self.rooms.get(slot_id)
-            if room is None:
-                room = self.rooms[slot_id] = self.ledger.rooms[slot_id].copy()
-            room.take_exactly(holding) if take else room.give_back(holding)
-            self.ledger.file(self.index, slot_id, room)
+    def change(self, parts: Iterable[tuple[str, Allocation]], *, take: bool) -> None:
+        for slot_id, allocation in parts:
+            capacity = self.capacities.get(slot_id)
+            if capacity is None:
+                capacity = self.capacities[slot_id] = self.ledger.capacities[slot_id].copy()
+            capacity.take_exactly(allocation) if take else capacity.give_back(allocation)
+            self.ledger.file(self.index, slot_id, capacity)
 
 
 class _Forecast:
@@ -122,12 +124,12 @@ class _Forecast:
         self.ledger, self.parent_id, self.now_ns, self.jobs = ledger, parent_id, now_ns, jobs
         self.left = LOOKS * COUNTS
         """What may still be spent."""
-        self.counts = {job.shape: Headcount(job.spec) for job in jobs}
+        self.counts = {job.shape: UpperBound(job.spec) for job in jobs}
         self.total = ledger.total(parent_id)
         known = [job.time_limit_ns for job in jobs if job.time_limit_ns is not None]
         self.unknown_ns = max([UNKNOWN_NS, *known])
         self.coming: list[tuple[int, int, Returned]] = [
-            (max(job.ends_at_ns, now_ns), -job.job_id, tuple(holdings_of(ledger, job)))
+            (max(job.ends_at_ns, now_ns), -job.job_id, tuple(allocations_of(ledger, job)))
             for job in running.of_parent.get(parent_id, {}).values()
             if job.ends_at_ns is not None
         ]
@@ -178,7 +180,7 @@ class _Forecast:
                         return None
                     placed = self._look(state, job)
                     if placed is not None:
-                        parts = tuple((piece.parent_vnode_id, piece.holding) for piece in placed.pieces)
+                        parts = tuple((piece.parent_vnode_id, piece.allocation) for piece in placed.pieces)
                         state.change(parts, take=True)
                         end_ns = now_ns + self.length(job)
                         heappush(coming, (end_ns, job.job_id, parts))

@@ -14,11 +14,11 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.wording import amount_text, number_text
 from vctl.scheduler.elasticity import Grow, allowance, growing, lenders_to
-from vctl.scheduler.growth_ground import GrowthGround, growth_ground
+from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.growth_supply import UNLIMITED
-from vctl.scheduler.headcount import Headcount
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
+from vctl.scheduler.upper_bound import UpperBound
 
 
 def place_with_growth(
@@ -49,7 +49,7 @@ def find_with_growth(
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
-) -> tuple[GrowthGround, Placed] | Unplaced:
+) -> tuple[GrowthCandidates, Placed] | Unplaced:
     """The same without growing: the candidates, and the place among them."""
     found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
@@ -58,26 +58,26 @@ def find_with_growth(
         if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
             found = short
             continue
-        ground = growth_ground(
+        candidates = growth_candidates(
             ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid, barred=barred
         )
-        if ground is None:
+        if candidates is None:
             break
-        answer = place_on(ground, spec, entry, budget=budget)
+        answer = place_on(candidates, spec, entry, budget=budget)
         if isinstance(answer, Placed):
-            return ground, answer
+            return candidates, answer
         found = replace(answer, exhausted=True) if found.exhausted else answer
     return found
 
 
-def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: Headcount) -> bool:
+def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound) -> bool:
     """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
     if ledger.clusters[cluster_id].spec.flexible:
         return shortage(ledger, cluster_id, spec, lending=True) is not None
     return not count.is_met(count.within(ledger.index(cluster_id).classes.values()))
 
 
-def surely_grows(ledger: Ledger, cluster_id: str, count: Headcount, entry: Amounts) -> bool:
+def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
     """Whether growth certainly makes room, seen without a search: equal pieces, no limit, one level, no loan."""
     chain = growing(ledger, cluster_id)
     if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
@@ -94,7 +94,7 @@ def grow_for_gang(
     return found if isinstance(found, tuple) and found[0] else None
 
 
-def make_room(
+def make_capacity(
     ledger: Ledger,
     cluster_id: str,
     request: Amounts,
@@ -123,7 +123,7 @@ def grow(
     avoid: frozenset[str] = frozenset(),
 ) -> list[Grow] | None:
     """The same, without the virtual node."""
-    found = make_room(ledger, cluster_id, request, selector, avoid)
+    found = make_capacity(ledger, cluster_id, request, selector, avoid)
     return None if found is None else found[0]
 
 
@@ -159,7 +159,7 @@ def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
     """What is free in a cluster, in total and at most on one of its virtual nodes."""
     total = most = 0
     for group in ledger.index(cluster_id).classes.values():
-        if (free := group.room.free.get(name, 0)) > 0:
+        if (free := group.capacity.free.get(name, 0)) > 0:
             total, most = total + free * len(group.ids), max(most, free)
     return total, most
 

@@ -22,8 +22,8 @@ from vctl.scheduler.flexible import (
     worthwhile,
 )
 from vctl.scheduler.growth_supply import Ladder, Need
+from vctl.scheduler.node_classes import NodeState, SlotState
 from vctl.scheduler.placement_model import Problem, Share, after_taking
-from vctl.scheduler.placement_terrain import NodeState, SlotState
 
 World = Mapping[int, int]
 FLOW_STEPS = 5
@@ -43,7 +43,7 @@ def split_within(problem: Problem, world: World, tries: int) -> tuple[list[Part[
     want, entry = problem.want, problem.want_entry
     if not any(want):
         return ([] if is_affordable(problem, world, ()) else None), 0
-    stands = [(s, count, problem.terrain.options(s)) for s, count in sorted(world.items())]
+    stands = [(s, count, problem.node_classes.options(s)) for s, count in sorted(world.items())]
     whole = [
         (option.cost, state, option)
         for state, _, options in stands
@@ -84,7 +84,7 @@ def _with_instances(problem: Problem, part: Part[SlotState]) -> Iterator[Part[Sl
 def _choose(problem: Problem, part: Part[SlotState], r: int) -> Iterator[Part[SlotState]]:
     if r == len(part.amounts):
         yield part
-    elif not part.amounts[r] or not problem.terrain.traits[part.slot.trait].units[r]:
+    elif not part.amounts[r] or not problem.node_classes.traits[part.slot.trait].units[r]:
         yield from _choose(problem, part, r + 1)
     else:
         for picked in problem.instances(part.slot, r, part.amounts[r]):
@@ -94,13 +94,13 @@ def _choose(problem: Problem, part: Part[SlotState], r: int) -> Iterator[Part[Sl
 
 def _after(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> dict[int, int]:
     """The nodes after parts were taken from them."""
-    after, terrain = dict(world), problem.terrain
+    after, node_classes = dict(world), problem.node_classes
     for part in parts:
-        state = terrain.states[part.state]
+        state = node_classes.states[part.state]
         slots = list(state.slots)
         slots.remove(part.slot)
         slots.append(after_taking(part.slot, part.amounts, part.shares))
-        target = terrain.intern(NodeState(tuple(sorted(slots)), state.used))
+        target = node_classes.intern(NodeState(tuple(sorted(slots)), state.used))
         after[part.state] -= 1
         after[target] = after.get(target, 0) + 1
     return {state_id: count for state_id, count in after.items() if count}
@@ -122,8 +122,8 @@ def _allows(problem: Problem, world: World, r: int) -> bool:
 
 def _taken(problem: Problem, world: World, r: int) -> Iterator[Need]:
     for state_id, count in world.items():
-        for slot in problem.terrain.states[state_id].slots:
-            for ladder, used in problem.terrain.used(slot, r):
+        for slot in problem.node_classes.states[state_id].slots:
+            for ladder, used in problem.node_classes.used(slot, r):
                 yield Need(ladder, count, used * count, used * count)
 
 
@@ -199,9 +199,9 @@ class _Spread:
 
     def _flow(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
         """All at once, when that happens to come in whole pieces. Loans and limits are shared out exactly."""
-        problem, terrain, budgets = self.problem, self.problem.terrain, self.problem.budgets
+        problem, node_classes, budgets = self.problem, self.problem.node_classes, self.problem.budgets
         assert budgets is not None
-        if any(terrain.traits[option.slot.trait].units[r] for _, option in self.copies):
+        if any(node_classes.traits[option.slot.trait].units[r] for _, option in self.copies):
             return None
         entry = problem.want_entry[r] if self.host else 0
         needs, rest = [], dict(self.world)
@@ -210,8 +210,8 @@ class _Spread:
             used, ladder = self._used(option.slot, r)
             least = used + (entry if i == 0 and self.host else 0)
             needs.append(Need(ladder, 1, least, used + option.most[r]))
-            for slot in _others(terrain.states[state], option.slot):
-                needs += [Need(one, 1, taken, taken) for one, taken in terrain.used(slot, r)]
+            for slot in _others(node_classes.states[state], option.slot):
+                needs += [Need(one, 1, taken, taken) for one, taken in node_classes.used(slot, r)]
         needs += list(_taken(problem, {s: count for s, count in rest.items() if count > 0}, r))
         self.steps += FLOW_STEPS
         flows = budgets.settle(name=problem.names[r], needs=needs, extra=problem.want[r] - entry)
@@ -220,17 +220,17 @@ class _Spread:
         found, at = [], 0
         for state, option in self.copies:
             found.append(sum(flows[at]) - self._used(option.slot, r)[0])
-            others = _others(terrain.states[state], option.slot)
-            at += 1 + sum(len(list(terrain.used(slot, r))) for slot in others)
+            others = _others(node_classes.states[state], option.slot)
+            at += 1 + sum(len(list(node_classes.used(slot, r))) for slot in others)
         apart = [amount - (entry if i == 0 and self.host else 0) for i, amount in enumerate(found)]
         if min(sum(a % SCALE > 0 for a in found), sum(a % SCALE > 0 for a in apart)) > 1:
             return None
         return [(amount, ()) for amount in found]
 
     def _used(self, slot: SlotState, r: int) -> tuple[int, Ladder]:
-        terrain = self.problem.terrain
-        ladders = terrain.traits[slot.trait].ladders
-        ladder, potential = terrain.ladders[ladders[r]] if ladders else ((), 0)
+        node_classes = self.problem.node_classes
+        ladders = node_classes.traits[slot.trait].ladders
+        ladder, potential = node_classes.ladders[ladders[r]] if ladders else ((), 0)
         return potential - slot.free[r] if ladders else 0, ladder
 
     def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
@@ -276,7 +276,7 @@ class _Spread:
         most = min(option.most[r], rest)
         fractions = {0, rest % SCALE, entry % SCALE}
         amounts = {a for f in fractions for a in range(f, most + 1, SCALE) if a >= entry}
-        is_unit = self.problem.terrain.traits[option.slot.trait].units[r]
+        is_unit = self.problem.node_classes.traits[option.slot.trait].units[r]
         for amount in sorted(amounts, reverse=True):
             if is_unit and amount:
                 if amount < SCALE or amount % SCALE == 0:

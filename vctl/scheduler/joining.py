@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.scheduler.elasticity import Grow, flexible_parts, revert_growth
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place
@@ -67,10 +67,10 @@ def cannot_join(ledger: Ledger, cluster_id: str, placed: Placed) -> list[str]:
     ]
 
 
-def _all_free(ledger: Ledger, slot_id: str) -> Holding:
-    room = ledger.rooms[slot_id]
-    return Holding(
-        {name: amount for name, amount in room.free.items() if amount > 0},
-        {n: {i: s for i, s in shares.items() if s > 0} for n, shares in room.instances.items()},
-        tuple(sorted(room.cores)),
+def _all_free(ledger: Ledger, slot_id: str) -> Allocation:
+    capacity = ledger.capacities[slot_id]
+    return Allocation(
+        {name: amount for name, amount in capacity.free.items() if amount > 0},
+        {n: {i: s for i, s in shares.items() if s > 0} for n, shares in capacity.instances.items()},
+        tuple(sorted(capacity.cores)),
     )

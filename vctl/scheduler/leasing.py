@@ -9,7 +9,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, difference, merged
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, difference, merged
 from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts, held
 
 
@@ -20,7 +20,7 @@ def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) ->
     """
     cluster = ledger.clusters[step.after.cluster_id]
     has = rs.subtract(
-        rs.total(vnode.holding.amounts for vnode in flexible_parts(ledger, cluster.cluster_id)), later
+        rs.total(vnode.allocation.amounts for vnode in flexible_parts(ledger, cluster.cluster_id)), later
     )
     lent: dict[str, int] = {}
     for name, amount in step.gained.items():
@@ -46,8 +46,8 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
     """
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
-    over = {n: a - least.get(n, 0) for n, a in rs.total(part.holding.amounts for part in parts).items()}
-    there = {part.vnode_id: dict(part.holding.amounts) for part in parts}
+    over = {n: a - least.get(n, 0) for n, a in rs.total(part.allocation.amounts for part in parts).items()}
+    there = {part.vnode_id: dict(part.allocation.amounts) for part in parts}
 
     def some_of(wanted: Mapping[str, int], vnode_id: str) -> dict[str, int]:
         place = there.get(vnode_id, {})
@@ -82,13 +82,15 @@ def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
     vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
     if vnode is None or cluster is None:
         return {}
-    room = ledger.rooms[lease.vnode_id]
-    has = rs.total(v.holding.amounts for v in flexible_parts(ledger, lease.borrower_id))
+    capacity = ledger.capacities[lease.vnode_id]
+    has = rs.total(v.allocation.amounts for v in flexible_parts(ledger, lease.borrower_id))
     part: dict[str, int] = {}
     for name, amount in lease.amounts.items():
-        free = min(amount, room.free.get(name, 0), has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
-        if name in room.instances:
-            free = _free_instances(vnode, room.instances[name], name, free)
+        free = min(
+            amount, capacity.free.get(name, 0), has.get(name, 0) - cluster.spec.flexible_min.get(name, 0)
+        )
+        if name in capacity.instances:
+            free = _free_instances(vnode, capacity.instances[name], name, free)
         if free > 0:
             part[name] = free
     return part
@@ -96,7 +98,7 @@ def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
 
 def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int) -> int:
     total = 0
-    for index, share in sorted(vnode.holding.instances.get(name, {}).items(), reverse=True):
+    for index, share in sorted(vnode.allocation.instances.get(name, {}).items(), reverse=True):
         if free.get(index, 0) == share and total + share <= most:
             total += share
     return total
@@ -105,18 +107,18 @@ def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int)
 def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
     """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
     vnode = ledger.vnodes[lease.vnode_id]
-    room = ledger.rooms[lease.vnode_id]
-    amounts = dict(vnode.holding.amounts)
-    instances = {name: dict(shares) for name, shares in vnode.holding.instances.items()}
+    capacity = ledger.capacities[lease.vnode_id]
+    amounts = dict(vnode.allocation.amounts)
+    instances = {name: dict(shares) for name, shares in vnode.allocation.instances.items()}
     for name, amount in part.items():
         amounts[name] -= amount
         if name in instances:
             left = amount
             for index in sorted(instances[name], reverse=True):
-                if left and room.instances[name].get(index, 0) == instances[name][index] <= left:
+                if left and capacity.instances[name].get(index, 0) == instances[name][index] <= left:
                     left -= instances[name].pop(index)
-    cores = sorted(vnode.holding.cores)
-    for core in sorted(room.cores, reverse=True):
+    cores = sorted(vnode.allocation.cores)
+    for core in sorted(capacity.cores, reverse=True):
         if len(cores) <= amounts.get(CPU, 0) // SCALE:
             break
         cores.remove(core)
@@ -127,7 +129,7 @@ def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
         ledger.release(vnode.vnode_id)
         return Return(lease, vnode, None, left_of_lease)
     instances = {name: shares for name, shares in instances.items() if shares}
-    after = replace(vnode, holding=Holding(amounts, instances, tuple(cores)))
+    after = replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
     ledger.resize(after)
     return Return(lease, vnode, after, left_of_lease)
 
@@ -145,31 +147,33 @@ def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
     theirs = next((part for part in parts if part.parent_id == done.before.parent_id), None)
     if theirs is None:
         return None
-    after = EMPTY if done.after is None else done.after.holding
-    has = rs.total(part.holding.amounts for part in parts)
+    after = EMPTY if done.after is None else done.after.allocation
+    has = rs.total(part.allocation.amounts for part in parts)
     least = lender.spec.flexible_min
     lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-    gone = _at_most(difference(done.before.holding, after), lacks)
-    back = ledger.rooms[theirs.parent_id or ""].copy().take_most(gone)  # the very instances that were lent
+    gone = _at_most(difference(done.before.allocation, after), lacks)
+    back = (
+        ledger.capacities[theirs.parent_id or ""].copy().take_most(gone)
+    )  # the very instances that were lent
     if not back.amounts:
         return None
-    step = Grow(theirs, replace(theirs, holding=merged(theirs.holding, back)))
+    step = Grow(theirs, replace(theirs, allocation=merged(theirs.allocation, back)))
     apply_growth(ledger, step)
     return step
 
 
-def _at_most(holding: Holding, most: Mapping[str, int]) -> Holding:
-    """So much of a holding, the lowest instances first."""
+def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
+    """So much of an allocation, the lowest instances first."""
     amounts: dict[str, int] = {}
     instances: dict[str, dict[int, int]] = {}
-    for name, amount in holding.amounts.items():
+    for name, amount in allocation.amounts.items():
         left = amounts[name] = min(amount, most.get(name, 0))
-        if name in holding.instances:
+        if name in allocation.instances:
             mine = instances.setdefault(name, {})
-            for index, share in sorted(holding.instances[name].items()):
+            for index, share in sorted(allocation.instances[name].items()):
                 mine[index] = min(share, left)
                 left -= mine[index]
-    return Holding(amounts, instances, holding.cores)
+    return Allocation(amounts, instances, allocation.cores)
 
 
 def empty_parts(ledger: Ledger) -> Iterator[str]:
@@ -178,7 +182,7 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
     That of a cluster that lent all it had there stays: what returns goes into it.
     """
     for vnode_id, vnode in ledger.vnodes.items():
-        if vnode.kind != FLEXIBLE or any(vnode.holding.amounts.values()):
+        if vnode.kind != FLEXIBLE or any(vnode.allocation.amounts.values()):
             continue
         if ledger.children[vnode_id] or _is_home(ledger, vnode_id):
             continue

@@ -81,7 +81,7 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
 
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     """Whether no child and no process holds any of a virtual node."""
-    if ledger.children[vnode.vnode_id] or not ledger.rooms[vnode.vnode_id].is_untouched():
+    if ledger.children[vnode.vnode_id] or not ledger.capacities[vnode.vnode_id].is_untouched():
         return False
     return vnode.vnode_id not in ledger.homes
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, SCALE, Amounts, Room, maximum
+from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
 from vctl.core.wording import amount_text
-from vctl.scheduler.placement_carve import carve, pieces_of
-from vctl.scheduler.placement_ground import Ground, ground_now
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
+from vctl.scheduler.placement_assignment import assign, pieces_of
 from vctl.scheduler.placement_model import Bundle, Phase, Problem, Rule, holds
-from vctl.scheduler.placement_reasons import no_room_for_entry, quick_reason, search_reason
+from vctl.scheduler.placement_reasons import no_capacity_for_entry, quick_reason, search_reason
 from vctl.scheduler.placement_result import Piece, Placed, Unplaced
 from vctl.scheduler.placement_search import search
 
@@ -37,23 +37,25 @@ def place(
 
     ``entry`` is what the entrypoint asks for; it runs in the first piece that can hold it.
     """
-    return place_on(ground_now(ledger, parent_id), spec, entry, budget=budget)
+    return place_on(candidates_now(ledger, parent_id), spec, entry, budget=budget)
 
 
-def place_on(ground: Ground, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET) -> Placed | Unplaced:
+def place_on(
+    candidates: CandidateNodes, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
+) -> Placed | Unplaced:
     """The same on a given ground."""
     entry = {name: amount for name, amount in entry.items() if amount}
     if not entry and not _asks_for_anything(spec):
-        return _a_place_to_be(ground, spec)
+        return _a_place_to_be(candidates, spec)
     worst: Unplaced | None = None
     for question in _questions(spec, entry):
-        answer, steps = _answer(ground, spec, question, entry, budget)
+        answer, steps = _answer(candidates, spec, question, entry, budget)
         if isinstance(answer, Placed):
             return answer
         # the last question, the flexible part, says most; but a spent budget must not read as a proof
         worst = replace(answer, exhausted=True) if worst and worst.exhausted else answer
         budget = max(budget - steps, 0)
-    return worst or no_room_for_entry(entry, [node.resources for g in spec.groups for node in g.nodes])
+    return worst or no_capacity_for_entry(entry, [node.resources for g in spec.groups for node in g.nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,48 +112,53 @@ def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
     return None
 
 
-def _a_place_to_be(ground: Ground, spec: ClusterSpec) -> Placed | Unplaced:
+def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Unplaced:
     """A process needs a place also when it asks for nothing."""
     if not spec.flexible:
         return Placed((), 0, EMPTY, exact=False)
-    slot_id = ground.first_slot()
+    slot_id = candidates.first_slot()
     if slot_id is None:
         return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
-    piece = Piece(FLEXIBLE, 0, -1, slot_id, ground.node_of(slot_id), EMPTY, {}, whole=False)
+    piece = Piece(FLEXIBLE, 0, -1, slot_id, candidates.node_of(slot_id), EMPTY, {}, whole=False)
     return Placed((piece,), 0, EMPTY, exact=False)
 
 
 def _answer(
-    ground: Ground, spec: ClusterSpec, question: _Question, entry: Amounts, budget: int
+    candidates: CandidateNodes, spec: ClusterSpec, question: _Question, entry: Amounts, budget: int
 ) -> tuple[Placed | Unplaced, int]:
     if reason := _above_maximum(spec, question):
         return reason, 0
-    problem = _problem(ground, question, question.phases, entry)
+    problem = _problem(candidates, question, question.phases, entry)
     if reason := quick_reason(problem):
         return reason, 0
     tried = search(problem, budget)
     if tried.found is None:
         return search_reason(problem, tried), tried.steps
-    pieces = pieces_of(carve(problem, tried.found), spec)
+    pieces = pieces_of(assign(problem, tried.found), spec)
     exact = tried.found.exact
-    wishes = _Wishes(ground, spec, question, entry, min(budget, WISH_BUDGET))
+    wishes = _Wishes(candidates, spec, question, entry, min(budget, WISH_BUDGET))
     better = wishes.improve(problem, pieces)
     return _with_entry(better or pieces, entry, exact=exact or better is not None), tried.steps
 
 
 def _problem(
-    ground: Ground, question: _Question, phases: tuple[Phase, ...], entry: Amounts, *, one_piece: bool = False
+    candidates: CandidateNodes,
+    question: _Question,
+    phases: tuple[Phase, ...],
+    entry: Amounts,
+    *,
+    one_piece: bool = False,
 ) -> Problem:
-    return Problem(ground, phases, question.flexible, question.flexible_entry, entry, one_piece=one_piece)
+    return Problem(candidates, phases, question.flexible, question.flexible_entry, entry, one_piece=one_piece)
 
 
 def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Placed:
     if not entry:
         return Placed(pieces, 0, EMPTY, exact)
     for piece in pieces:
-        room = Room(piece.holding)
-        if room.fits(entry):
-            return Placed(pieces, piece.rank, room.take(entry), exact)
+        capacity = FreeCapacity(piece.allocation)
+        if capacity.fits(entry):
+            return Placed(pieces, piece.rank, capacity.take(entry), exact)
     raise AssertionError((pieces, entry))
 
 
@@ -159,7 +166,7 @@ def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Pl
 class _Wishes:
     """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on distinct, one flexible piece."""
 
-    ground: Ground
+    candidates: CandidateNodes
     spec: ClusterSpec
     question: _Question
     entry: Amounts
@@ -185,15 +192,15 @@ class _Wishes:
     def _try(self, phases: tuple[Phase, ...], *, one_piece: bool) -> tuple[Piece, ...] | None:
         if self.budget <= 0:
             return None
-        problem = _problem(self.ground, self.question, phases, self.entry, one_piece=one_piece)
+        problem = _problem(self.candidates, self.question, phases, self.entry, one_piece=one_piece)
         tried = search(problem, self.budget)
         self.budget -= tried.steps + 1
-        return None if tried.found is None else pieces_of(carve(problem, tried.found), self.spec)
+        return None if tried.found is None else pieces_of(assign(problem, tried.found), self.spec)
 
     def _better_rules(self, problem: Problem, number: int, used: int) -> list[Rule]:
         phase = self.question.phases[number]
         if phase.policy == "SPREAD":
-            wider = used < len(phase.bundles) <= sum(problem.terrain.counts.values())
+            wider = used < len(phase.bundles) <= sum(problem.node_classes.counts.values())
             return [Rule(distinct=True)] if wider else []
         return [Rule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
 
@@ -210,8 +217,8 @@ class _Wishes:
             return False
         return any(
             all(w <= m for w, m in zip(problem.want, option.most, strict=True))
-            for state_id in problem.terrain.counts
-            for option in problem.terrain.options(state_id)
+            for state_id in problem.node_classes.counts
+            for option in problem.node_classes.options(state_id)
         )
 
 
@@ -225,7 +232,9 @@ def _fewest_nodes(problem: Problem, number: int) -> int:
     fewest = 1
     for r, need in enumerate(wanted):
         nodes, left = 0, need
-        stands = [(problem.terrain.free(s)[r], count) for s, count in problem.terrain.counts.items()]
+        stands = [
+            (problem.node_classes.free(s)[r], count) for s, count in problem.node_classes.counts.items()
+        ]
         for free, count in sorted(stands, reverse=True):
             if left <= 0 or not free:
                 break

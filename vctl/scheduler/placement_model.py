@@ -1,4 +1,4 @@
-"""One placement as demands on a terrain: bundles that are alike are one demand.
+"""One placement as demands on node classes: bundles that are alike are one demand.
 
 A ``Problem`` knows the moves from node state to node state and the bounds of every state; it decides nothing.
 """
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from vctl.core.labels import Selector
 from vctl.core.resources import SCALE, Amounts, within
+from vctl.scheduler.candidate_nodes import CandidateNodes
 from vctl.scheduler.flexible import Vector
 from vctl.scheduler.growth_supply import UNLIMITED, growth_of
-from vctl.scheduler.placement_ground import Ground
-from vctl.scheduler.placement_terrain import (
+from vctl.scheduler.node_classes import (
     FULL,
     Interest,
+    NodeClasses,
     NodeState,
     SlotState,
-    Terrain,
     full_levels,
     inside,
     kind_of,
@@ -87,11 +87,11 @@ class Phase:
 
 
 class Problem:
-    """The demands, moves and bounds of one gang on one ground; tables fill as they are asked."""
+    """The demands, moves and bounds of one gang on candidate nodes; tables fill as they are asked."""
 
     def __init__(
         self,
-        ground: Ground,
+        candidates: CandidateNodes,
         phases: tuple[Phase, ...],
         flexible: Amounts,
         flexible_entry: Amounts,
@@ -110,12 +110,14 @@ class Problem:
         self.selectors = selectors
         self._selector_ids = {selector: i for i, selector in enumerate(selectors)}
         templates = frozenset(b.template for b in bundles if b.template)
-        self.budgets = ground.budgets
+        self.budgets = candidates.budgets
         if templates and self.budgets:  # whole nodes count against every limit
             self.names = tuple(sorted({*self.names, *self.budgets.names()}))
             self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
         on_whole = entry if any(b.with_entry for b in bundles) else None
-        self.terrain = Terrain(ground, Interest(self.names, selectors, templates, on_whole, self.want))
+        self.node_classes = NodeClasses(
+            candidates, Interest(self.names, selectors, templates, on_whole, self.want)
+        )
         self.limits = self._limits()
         """(resource, level of the chain, limit) of what growth is bounded by."""
         self.is_limited = any(map(self.budgets.is_limited, self.names)) if self.budgets else False
@@ -131,7 +133,7 @@ class Problem:
         """Per item what it and all later ones of its phase ask for together."""
         lines = self._demanded()
         self.sums = self._bound_sums()
-        """Per entry of ``needs``, the most that the whole terrain can contribute."""
+        """Per entry of ``needs``, the most that all node classes can contribute."""
         self._line_up(lines)
         self.needs = self._count_needs()
 
@@ -156,7 +158,7 @@ class Problem:
 
     def _line_up(self, lines: list[list[tuple[int, Bundle]]]) -> None:
         """Order phases and bundles: strict ones and those with the fewest places first, then the big ones."""
-        sizes = [self.terrain.size(demand.request) for demand in self.demands]
+        sizes = [self.node_classes.size(demand.request) for demand in self.demands]
         ranked = []
         for number, line in enumerate(lines):
             line.sort(key=lambda one: (not one[1].with_entry, -sizes[one[0]], one[0], one[1].position))
@@ -182,26 +184,30 @@ class Problem:
     # ---- moves ----
 
     def moves(self, state_id: int, demand_id: int) -> tuple[Move, ...]:
-        """Every different way to put a bundle on a node in this state, the one of ``Room.pick`` first."""
+        """Every different way to put a bundle on a node in this state, the one of ``FreeCapacity.pick`` first."""
         key = (state_id, demand_id)
         if key not in self._moves:
-            self._moves[key] = tuple(self._find_moves(self.terrain.states[state_id], self.demands[demand_id]))
+            self._moves[key] = tuple(
+                self._find_moves(self.node_classes.states[state_id], self.demands[demand_id])
+            )
         return self._moves[key]
 
     def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[Move]:
         slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
         if self.budgets:
-            traits = self.terrain.traits
-            slots.sort(key=lambda one: (self.terrain.depth(one, demand.request), traits[one.trait].fresh))
+            traits = self.node_classes.traits
+            slots.sort(
+                key=lambda one: (self.node_classes.depth(one, demand.request), traits[one.trait].fresh)
+            )
         for before in slots:
             for after, shares in self._takes(before, demand):
                 others = list(state.slots)
                 others.remove(before)
-                if self.terrain.traits[before.trait].choice:
-                    others = [one for one in others if not self.terrain.traits[one.trait].choice]
+                if self.node_classes.traits[before.trait].choice:
+                    others = [one for one in others if not self.node_classes.traits[one.trait].choice]
                 slots_after = tuple(sorted((*others, after))) if others else (after,)
                 yield Move(
-                    before, after, shares, self.terrain.intern(NodeState(slots_after, demand.phase + 1))
+                    before, after, shares, self.node_classes.intern(NodeState(slots_after, demand.phase + 1))
                 )
 
     def _takes(self, slot: SlotState, demand: Demand) -> Iterator[tuple[SlotState, tuple[Share, ...]]]:
@@ -215,7 +221,7 @@ class Problem:
                 (),
             )
             return
-        units = self.terrain.traits[slot.trait].units
+        units = self.node_classes.traits[slot.trait].units
         asked = [r for r, amount in enumerate(demand.request) if units[r] and amount]
         choices = [list(self.instances(slot, r, demand.request[r])) for r in asked]
         pristine = slot.pristine and not any(demand.request)
@@ -224,23 +230,23 @@ class Problem:
             yield after_taking(slot, demand.request, taken, pristine=pristine), taken
 
     def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
-        """Every different way to choose instances of a slot for an amount, the one of ``Room.pick`` first."""
+        """Every different way to choose instances of a slot for an amount, the one of ``FreeCapacity.pick`` first."""
         levels = slot.levels[r]
         if amount < SCALE:
             fitting = sorted({level for level in levels if share_of(level) >= amount})
             if self.budgets:
-                fitting.sort(key=lambda level: self.terrain.reach(level, amount))
+                fitting.sort(key=lambda level: self.node_classes.reach(level, amount))
             for level in fitting:
                 yield (level,)
             return
         full = [level for level in levels if level >= FULL]
         kinds = sorted(set(full))
         if self.budgets:
-            kinds.sort(key=lambda level: self.terrain.reach(level, SCALE))
+            kinds.sort(key=lambda level: self.node_classes.reach(level, SCALE))
         yield from _picks([(level, full.count(level)) for level in kinds], amount // SCALE)
 
     def _admits(self, slot: SlotState, demand: Demand) -> bool:
-        trait = self.terrain.traits[slot.trait]
+        trait = self.node_classes.traits[slot.trait]
         if demand.template:
             return (
                 slot.pristine
@@ -252,7 +258,7 @@ class Problem:
     def _copies(self, slot: SlotState, demand: Demand) -> int:
         """How many copies of a request the free amounts and instances of a slot hold."""
         copies = PLENTY
-        units = self.terrain.traits[slot.trait].units
+        units = self.node_classes.traits[slot.trait].units
         for r, amount in enumerate(demand.request):
             if not amount:
                 continue
@@ -276,7 +282,7 @@ class Problem:
         return self._bounds[state_id]
 
     def _bound_sums(self) -> list[int]:
-        counts = self.terrain.counts
+        counts = self.node_classes.counts
         rows = [[bound * count for bound in self.bounds(state_id)] for state_id, count in counts.items()]
         return (
             [sum(column) for column in zip(*rows, strict=True)]
@@ -287,7 +293,7 @@ class Problem:
     def _find_bounds(self, state_id: int) -> Vector:
         result = [self._cap(state_id, demand_id) for demand_id in range(len(self.demands))]
         if any(self.want):
-            most = [option.most for option in self.terrain.options(state_id)]
+            most = [option.most for option in self.node_classes.options(state_id)]
             result += [max(m[r] for m in most) for r, want in enumerate(self.want) if want]
             if any(self.want_entry):
                 result.append(int(any(inside(self.want_entry, m) for m in most)))
@@ -296,7 +302,7 @@ class Problem:
         return tuple(result)
 
     def _cap(self, state_id: int, demand_id: int) -> int:
-        state, demand = self.terrain.states[state_id], self.demands[demand_id]
+        state, demand = self.node_classes.states[state_id], self.demands[demand_id]
         distinct = self.phases[demand.phase].rule.distinct
         if distinct and state.used == demand.phase + 1:
             return 0
@@ -304,7 +310,7 @@ class Problem:
         for slot in state.slots:
             if demand.template:
                 copies += self._admits(slot, demand)
-            elif self.terrain.traits[slot.trait].selectors >> demand.selector & 1:
+            elif self.node_classes.traits[slot.trait].selectors >> demand.selector & 1:
                 copies += self._copies(slot, demand)
         return min(copies, 1) if distinct else copies
 
@@ -323,7 +329,7 @@ class Problem:
         """Per entry of ``limits``, how much that cluster must grow at least for what is used on such a node."""
         known = self._costs.get(state_id)
         if known is None:
-            known = self._costs[state_id] = tuple(self._find_costs(self.terrain.states[state_id]))
+            known = self._costs[state_id] = tuple(self._find_costs(self.node_classes.states[state_id]))
         return known
 
     def _find_costs(self, state: NodeState) -> Iterator[int]:
@@ -331,18 +337,18 @@ class Problem:
             yield sum(
                 growth_of(ladder, used, level + 1)[level]
                 for slot in state.slots
-                for ladder, used in self.terrain.used(slot, r)
+                for ladder, used in self.node_classes.used(slot, r)
             )
 
     def depth(self, state_id: int, demand_id: int) -> int:
         """How much growth a bundle on such a node takes at least: the levels, and whether a slot must be made."""
         key = (state_id, demand_id)
         if key not in self._depths:
-            demand, terrain = self.demands[demand_id], self.terrain
+            demand, node_classes = self.demands[demand_id], self.node_classes
             self._depths[key] = min(
                 (
-                    2 * terrain.depth(slot, demand.request) + terrain.traits[slot.trait].fresh
-                    for slot in terrain.states[state_id].slots
+                    2 * node_classes.depth(slot, demand.request) + node_classes.traits[slot.trait].fresh
+                    for slot in node_classes.states[state_id].slots
                     if self._admits(slot, demand)
                 ),
                 default=UNLIMITED,

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.growth_supply import Need
+from vctl.scheduler.node_classes import full_levels, share_of
 from vctl.scheduler.placement_model import Demand, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried
-from vctl.scheduler.placement_terrain import full_levels, share_of
 
 Shortage = tuple[str, int, int]
 """Resource, need and have, both in 1/10000."""
@@ -18,7 +18,7 @@ Shortage = tuple[str, int, int]
 
 def quick_reason(problem: Problem) -> Unplaced | None:
     """The first simple condition that is not met; each one is necessary, so None proves nothing."""
-    if not problem.terrain.counts:
+    if not problem.node_classes.counts:
         return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
     return next((reason for check in checks if (reason := check(problem))), None)
@@ -44,31 +44,31 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     )  # fmt: skip
 
 
-def no_room_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
+def no_capacity_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
     """The entrypoint asks for more than any fixed piece has, and there is no flexible part."""
     name, need, have = _closest(entry, pieces)
     text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has"
     return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
 
 
-def _closest(request: Amounts, rooms: Sequence[Amounts]) -> Shortage:
+def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
     """The resource with the largest gap to every room; or, if each alone would fit, one where least lacks.
 
     No resource at all when some room has everything.
     """
-    if any(within(request, room) for room in rooms):
+    if any(within(request, capacity) for capacity in capacities):
         return "", 0, 0
     shortages = []
     for name, need in sorted(request.items()):
-        have = max((room.get(name, 0) for room in rooms), default=0)
+        have = max((capacity.get(name, 0) for capacity in capacities), default=0)
         if need > have:
             shortages.append((need * 1000 // max(have, 1), name, need, have))
     if shortages:
         _, name, need, have = max(shortages, key=lambda one: one[0])
         return name, need, have
     gaps = []
-    for room in rooms:
-        short = [(n, a, room.get(n, 0)) for n, a in sorted(request.items()) if a > room.get(n, 0)]
+    for capacity in capacities:
+        short = [(n, a, capacity.get(n, 0)) for n, a in sorted(request.items()) if a > capacity.get(n, 0)]
         if short:
             gaps.append((len(short), sum((a - h) * 1000 // a for _, a, h in short), short[0]))
     return min(gaps)[2] if gaps else ("", 0, 0)
@@ -83,13 +83,13 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
             continue
         if demand.template:
             return _template_reason(problem, demand, 0)
-        rooms = list(_matching(problem, demand))
-        if not rooms:
+        capacities = list(_matching(problem, demand))
+        if not capacities:
             selector = ", ".join(f"{c.key}: {c}" for c in problem.selectors[demand.selector])
             none = f"a node with {selector} asked, none exists"
             return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match", beyond=none)
         request = amounts_of(problem, demand.request)
-        name, need, have = _closest(request, rooms)
+        name, need, have = _closest(request, capacities)
         if have >= need:
             text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
             beyond = f"{amounts_text(request)} asked on one node, no node has all of it"
@@ -125,12 +125,12 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
 def _untouched(problem: Problem, demand: Demand) -> int:
     slots = (
         (slot, count)
-        for s, count in problem.terrain.counts.items()
-        for slot in problem.terrain.states[s].slots
+        for s, count in problem.node_classes.counts.items()
+        for slot in problem.node_classes.states[s].slots
         if slot.pristine
     )
     return sum(
-        count for slot, count in slots if problem.terrain.traits[slot.trait].template == demand.template
+        count for slot, count in slots if problem.node_classes.traits[slot.trait].template == demand.template
     )
 
 
@@ -160,7 +160,7 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
         if phase.rule.distinct and need:
             have = sum(
                 count
-                for s, count in problem.terrain.counts.items()
+                for s, count in problem.node_classes.counts.items()
                 if any(problem.bounds(s)[d] for d in demands)
             )
             if have < need:
@@ -170,7 +170,7 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])
-            nodes = [amounts_of(problem, problem.terrain.free(s)) for s in problem.terrain.counts]
+            nodes = [amounts_of(problem, problem.node_classes.free(s)) for s in problem.node_classes.counts]
             name, amount, free = _closest(request, nodes)
             if amount > free:
                 wanted, most = amount_text(name, amount), amount_text(name, free)
@@ -193,7 +193,8 @@ def _copies(problem: Problem) -> Unplaced | None:
             beyond = f"{need} distinct nodes with {amounts_text(request)} each asked, {have} exist"
             return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
         name = min(
-            request, key=lambda n: sum(room.get(n, 0) for room in _matching(problem, demand)) // request[n]
+            request,
+            key=lambda n: sum(capacity.get(n, 0) for capacity in _matching(problem, demand)) // request[n],
         )
         text = f"needs {need} times {amounts_text(request)}, {have} fit"
         beyond = f"{need} times {amounts_text(request)} asked, {have} fit"
@@ -204,12 +205,12 @@ def _copies(problem: Problem) -> Unplaced | None:
 def _flexible(problem: Problem) -> Unplaced | None:
     if any(problem.want_entry):
         entry = amounts_of(problem, problem.want_entry)
-        rooms = [
+        capacities = [
             amounts_of(problem, option.most)
-            for s in problem.terrain.counts
-            for option in problem.terrain.options(s)
+            for s in problem.node_classes.counts
+            for option in problem.node_classes.options(s)
         ]
-        name, need, have = _closest(entry, rooms)
+        name, need, have = _closest(entry, capacities)
         if have < need:
             text, beyond = _on_one_node(name, need, have)
             return Unplaced(name, need, have, f"the entrypoint {text}", beyond=f"{beyond} (for the command)")
@@ -218,8 +219,8 @@ def _flexible(problem: Problem) -> Unplaced | None:
             continue
         name = problem.names[r]
         have = sum(
-            count * max(option.most[r] for option in problem.terrain.options(s))
-            for s, count in problem.terrain.counts.items()
+            count * max(option.most[r] for option in problem.node_classes.options(s))
+            for s, count in problem.node_classes.counts.items()
         )
         if want > have:
             text = (
@@ -239,8 +240,8 @@ def _growth(problem: Problem) -> Unplaced | None:
             continue
         needs = [
             Need(ladder, count, 0, potential * count)
-            for s, count in problem.terrain.counts.items()
-            for ladder, potential in problem.terrain.places(s, r)
+            for s, count in problem.node_classes.counts.items()
+            for ladder, potential in problem.node_classes.places(s, r)
         ]
         have = budgets.most(name, needs, wanted)
         if have < wanted:
@@ -255,17 +256,17 @@ def _growth(problem: Problem) -> Unplaced | None:
 
 def _free(problem: Problem) -> tuple[int, ...]:
     free = [0] * len(problem.names)
-    for state_id, count in problem.terrain.counts.items():
-        for r, amount in enumerate(problem.terrain.free(state_id)):
+    for state_id, count in problem.node_classes.counts.items():
+        for r, amount in enumerate(problem.node_classes.free(state_id)):
             free[r] += amount * count
     return tuple(free)
 
 
 def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
     """What is free on each different slot that a bundle's selector admits; of a unit, the largest piece."""
-    for state_id in problem.terrain.counts:
-        for slot in problem.terrain.states[state_id].slots:
-            trait = problem.terrain.traits[slot.trait]
+    for state_id in problem.node_classes.counts:
+        for slot in problem.node_classes.states[state_id].slots:
+            trait = problem.node_classes.traits[slot.trait]
             if trait.selectors >> demand.selector & 1:
                 free = dict(zip(problem.names, slot.free, strict=True))
                 for r, amount in enumerate(demand.request):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from vctl.core import labels as lb
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One virtual node to carve out of ``parent_vnode_id``.
+    """One virtual node to assign out of ``parent_vnode_id``.
 
     ``rank`` follows the spec: fixed groups' nodes in order, then whole nodes (templates by name), flexible
     parts last (by node id). ``group`` is the index of the fixed group, -1 otherwise. ``labels`` are the
@@ -25,7 +25,7 @@ class Piece:
     group: int
     parent_vnode_id: str
     node_id: str
-    holding: Holding
+    allocation: Allocation
     labels: Mapping[str, str]
     whole: bool
 
@@ -39,7 +39,7 @@ class Placed:
 
     pieces: tuple[Piece, ...]
     entry_rank: int
-    entry: Holding
+    entry: Allocation
     exact: bool
 
 
@@ -74,7 +74,7 @@ def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple
         labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
         made.append(
             VNode(
-                vnode_id, cluster_id, piece.node_id, piece.parent_vnode_id, piece.kind, piece.holding, labels,
+                vnode_id, cluster_id, piece.node_id, piece.parent_vnode_id, piece.kind, piece.allocation, labels,
                 piece.whole, piece.rank,
             )
         )  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from vctl.scheduler.flexible import Part, split
 from vctl.scheduler.growth_split import split_within
+from vctl.scheduler.node_classes import SlotState
 from vctl.scheduler.placement_model import Move, Problem
-from vctl.scheduler.placement_terrain import SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Search:
     frames: list[_Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = dict(self.problem.terrain.counts)
+        self.world = dict(self.problem.node_classes.counts)
         self.needs = list(self.problem.needs)
         self.sums = list(self.problem.sums)
         self.grown = [0] * len(self.problem.limits)
@@ -102,7 +102,7 @@ class _Search:
             saved, self.used = self.world, 0
             self.world = {}
             for state_id, count in saved.items():
-                clean = problem.terrain.clean(state_id)
+                clean = problem.node_classes.clean(state_id)
                 self.world[clean] = self.world.get(clean, 0) + count
         self.frames.append(_Frame(self._candidates(i), self._key(i), saved, used))
 
@@ -135,7 +135,7 @@ class _Search:
     def _apply(self, frame: _Frame, state_id: int, move: Move) -> None:
         phase = self.problem.phase_of[len(self.frames) - 1]
         frame.applied = (state_id, move)
-        frame.opened = self.problem.terrain.states[state_id].used != phase + 1
+        frame.opened = self.problem.node_classes.states[state_id].used != phase + 1
         self.used += frame.opened
         self._shift(state_id, move.target)
         self.needs[self.problem.items[len(self.frames) - 1][0]] -= 1
@@ -181,12 +181,12 @@ class _Search:
             return True
         mark = problem.phase_of[i] + 1
         more = limit - self.used
-        used = [(s, count) for s, count in self.world.items() if problem.terrain.states[s].used == mark]
+        used = [(s, count) for s, count in self.world.items() if problem.node_classes.states[s].used == mark]
         for r, need in enumerate(problem.rest[i]):
             if need:
-                have = sum(problem.terrain.free(s)[r] * count for s, count in used)
+                have = sum(problem.node_classes.free(s)[r] * count for s, count in used)
                 if more:
-                    have += more * max(problem.terrain.free(s)[r] for s in self.world)
+                    have += more * max(problem.node_classes.free(s)[r] for s in self.world)
                 if have < need:
                     return False
         return True
@@ -202,7 +202,7 @@ class _Search:
             return i, self.used if rule.limit else 0, frozenset(self.world.items())
         world: dict[int, int] = {}
         for state_id, count in self.world.items():
-            clean = problem.terrain.clean(state_id)
+            clean = problem.node_classes.clean(state_id)
             world[clean] = world.get(clean, 0) + count
         return i, 0, frozenset(world.items())
 
@@ -214,7 +214,7 @@ class _Search:
             return found
         if not any(problem.want):
             return []
-        stands = [(s, count, problem.terrain.options(s)) for s, count in sorted(self.world.items())]
+        stands = [(s, count, problem.node_classes.options(s)) for s, count in sorted(self.world.items())]
         tries = max(self.budget - self.steps, 0) + 1
         parts, used = split(
             stands, problem.want, problem.want_entry, one_piece=problem.one_piece, tries=tries
@@ -226,22 +226,28 @@ class _Search:
     # ---- the order of candidates: the heuristic ----
 
     def _candidates(self, i: int) -> Iterator[tuple[int, Move]]:
-        problem, terrain = self.problem, self.problem.terrain
+        problem, node_classes = self.problem, self.problem.node_classes
         demand_id, number = problem.items[i][0], problem.phase_of[i]
         phase = problem.phases[number]
         mark, rest = number + 1, problem.rest[i]
         full = phase.rule.limit and self.used >= phase.rule.limit
         scored: list[tuple[tuple[int, ...], int]] = []
         for state_id in self.world:
-            used = terrain.states[state_id].used == mark
+            used = node_classes.states[state_id].used == mark
             if (full and not used) or not problem.bounds(state_id)[demand_id]:
                 continue
-            bulk, waste = terrain.bulk(state_id), terrain.waste(state_id)
+            bulk, waste = node_classes.bulk(state_id), node_classes.waste(state_id)
             depth = problem.depth(state_id, demand_id) if problem.budgets else 0
             if phase.policy == "SPREAD":
                 score: tuple[int, ...] = (used, depth, waste, -bulk)
             elif phase.policy in ("PACK", "STRICT_PACK"):
-                score = (not used, depth, 0 if used else -_fill(terrain.free(state_id), rest), waste, bulk)
+                score = (
+                    not used,
+                    depth,
+                    0 if used else -_fill(node_classes.free(state_id), rest),
+                    waste,
+                    bulk,
+                )
             else:
                 score = (depth, waste, bulk)
             scored.append((score, state_id))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.placement_result import vnodes_of
@@ -32,7 +32,7 @@ class Start:
     vnodes: tuple[VNode, ...]
     vnode_id: str
     node_id: str
-    holding: Holding
+    allocation: Allocation
     growth: tuple[Grow, ...] = ()
     """How the parent and those above it grow first, top level first."""
 
@@ -69,7 +69,7 @@ class Plan:
     task_waits: tuple[TaskWait, ...] = ()
     preempts: tuple[Preempt, ...] = ()
     lapsed: tuple[tuple[str, int], ...] = ()
-    """(parent id, job) of earmarks that did not help; they end."""
+    """(parent id, job) of nominations that did not help; they end."""
     unsearched: bool = False
     """Whether more may be found at once: the round ended at its bound of searches."""
     tasks_deferred: bool = False
@@ -88,7 +88,7 @@ def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[G
     """Turn a placement into the job's start; ``growth`` is applied to the ledger already."""
     piece = placed.pieces[placed.entry_rank]
     if job.shares_parent:
-        return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.holding, tuple(growth))
+        return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.allocation, tuple(growth))
     cluster_id = f"{job.parent_id}##{job.submission_id}"
     cluster = Cluster(cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id))
     return Start(
@@ -108,19 +108,24 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
 
 def _has_place(ledger: Ledger, start: Start) -> bool:
     if start.cluster is None:
-        room, node = ledger.rooms.get(start.vnode_id), ledger.nodes.get(start.node_id)
-        return room is not None and node is not None and node.schedulable and room.fits_exactly(start.holding)
+        capacity, node = ledger.capacities.get(start.vnode_id), ledger.nodes.get(start.node_id)
+        return (
+            capacity is not None
+            and node is not None
+            and node.schedulable
+            and capacity.fits_exactly(start.allocation)
+        )
     taken: list[VNode] = []
     try:
         for vnode in start.vnodes:
-            if not ledger.can_carve(vnode) or not ledger.nodes[vnode.node_id].schedulable:
+            if not ledger.can_assign(vnode) or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            ledger.rooms[vnode.parent_id or ""].take_exactly(vnode.holding)
+            ledger.capacities[vnode.parent_id or ""].take_exactly(vnode.allocation)
             taken.append(vnode)
         return True
     finally:
         for vnode in taken:
-            ledger.rooms[vnode.parent_id or ""].give_back(vnode.holding)
+            ledger.capacities[vnode.parent_id or ""].give_back(vnode.allocation)
 
 
 def apply(ledger: Ledger, start: Start, run_id: str | None = None) -> None:
@@ -135,8 +140,8 @@ def take(ledger: Ledger, start: Start, run_id: str) -> None:
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         for vnode in start.vnodes:
-            ledger.carve(vnode)
-    ledger.charge(run_id, start.vnode_id, start.holding)
+            ledger.assign(vnode)
+    ledger.charge(run_id, start.vnode_id, start.allocation)
 
 
 def revert(ledger: Ledger, start: Start) -> None:

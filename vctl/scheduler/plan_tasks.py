@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 
@@ -20,7 +20,7 @@ class TaskStart:
     growth: tuple[Grow, ...]
     vnode_id: str
     node_id: str
-    holding: Holding
+    allocation: Allocation
 
     @property
     def run_id(self) -> str:
@@ -42,8 +42,8 @@ class TaskWait:
 def task_still_fits(ledger: Ledger, start: TaskStart) -> bool:
     """Whether growth and place can still be had; leaves the ledger as it was."""
     with growing(ledger, start.growth) as grown:
-        room = ledger.rooms.get(start.vnode_id) if grown else None
-        return room is not None and room.fits_exactly(start.holding)
+        capacity = ledger.capacities.get(start.vnode_id) if grown else None
+        return capacity is not None and capacity.fits_exactly(start.allocation)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def apply_task(ledger: Ledger, start: TaskStart, run_id: str) -> None:
     """Take growth and place in a ledger."""
     for step in start.growth:
         apply_growth(ledger, step)
-    ledger.charge(run_id, start.vnode_id, start.holding)
+    ledger.charge(run_id, start.vnode_id, start.allocation)
 
 
 def revert_task(ledger: Ledger, start: TaskStart) -> None:

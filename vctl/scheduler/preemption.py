@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.scheduler.earmarks import Earmark, Holds, parts_of
 from vctl.scheduler.elasticity import growing
+from vctl.scheduler.nominations import Nomination, Nominations, parts_of
 from vctl.scheduler.preemption_search import Choice, Kept, Look, Search, is_there
 from vctl.scheduler.preemption_trial import Emptied
-from vctl.scheduler.queueing import Lane, Queue
+from vctl.scheduler.queueing import Queue, SubQueue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.victims import Victim
@@ -42,7 +42,7 @@ class Preempt:
 
     job: PendingJob
     victims: tuple[Victim, ...]
-    earmark: Earmark
+    nomination: Nomination
 
 
 class Preemptor:
@@ -52,7 +52,7 @@ class Preemptor:
         self,
         ledger: Ledger,
         running: Running,
-        holds: Holds,
+        holds: Nominations,
         now_ns: int,
         *,
         active: bool = True,
@@ -65,7 +65,7 @@ class Preemptor:
         self.begun: set[int] = set()
         self.found: list[Preempt] = []
         self.lapsed: list[tuple[str, int]] = []
-        """(parent, job) of earmarks whose victims are over, and with which the job still does not fit."""
+        """(parent, job) of nominations whose victims are over, and with which the job still does not fit."""
         self.unsearched = False
         """Whether something is left for the next round."""
         self._active = active
@@ -77,43 +77,47 @@ class Preemptor:
         self.holds.drop(job.job_id)
 
     def consider(
-        self, queue: Queue, lane: Lane, job: PendingJob, reserved: Callable[[], Sequence[Reservation]]
+        self,
+        queue: Queue,
+        sub_queue: SubQueue,
+        job: PendingJob,
+        reserved: Callable[[], Sequence[Reservation]],
     ) -> bool:
         """Look for victims for a job that does not fit, unless that was in vain before and nothing has changed."""
         if not self._active:
             return False
-        own = self.holds.earmarks.get(job.job_id)
+        own = self.holds.nominations.get(job.job_id)
         if own is not None:
             if own.awaited or any(one.job.job_id == job.job_id for one in self.found):
                 return False
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
             return False
-        if lane.futile is not None and self._is_known(lane.futile, queue, job):
+        if sub_queue.futile is not None and self._is_known(sub_queue.futile, queue, job):
             return False
         if self._left <= 0:
             self.unsearched = True
             return False
-        with self.holds.lifted(list(self.holds.earmarks)):
+        with self.holds.lifted(list(self.holds.nominations)):
             found = self._search(queue, job, lambda: self._kept(job, reserved()))
         if found is None:
             self.unsearched = True
             return False
         if not isinstance(found, Preempt):
-            lane.futile = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
-            queue.note_again(lane.futile[-1])
+            sub_queue.futile = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
+            queue.note_again(sub_queue.futile[-1])
             return False
         self.found.append(found)
-        self.holds.put(found.earmark)
+        self.holds.put(found.nomination)
         return True
 
     def _kept(self, job: PendingJob, reserved: Sequence[Reservation]) -> Kept:
-        walls = [one for one in reserved if one.job_id not in self.holds.earmarks]
+        walls = [one for one in reserved if one.job_id not in self.holds.nominations]
         return self.holds.out_of_reach(job), [part for one in walls for part in parts_of(one.placed)]
 
     def lapse(self, job: PendingJob) -> None:
         """What is kept for a job ends if nobody is awaited for it: it still does not fit."""
-        own = self.holds.earmarks.get(job.job_id)
+        own = self.holds.nominations.get(job.job_id)
         if self._active and own is not None and not own.awaited:
             self.holds.drop(job.job_id)
             self.lapsed.append((job.parent_id, job.job_id))
@@ -130,7 +134,7 @@ class Preemptor:
         """What a verdict depends on, and until when it is believed at most."""
         parent_id, running = queue.parent_id, self.running
         limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
-        common = (self.ledger.versions.get(parent_id, 0), queue.earmarkings, limits)
+        common = (self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits)
         if found == NOT_EVEN_ALL:  # who ends of lower priority was counted on
             return (*common, running.ends_from(parent_id, job.priority)), self.now_ns + RETRY_NS
         if found == LEAVING_DO:
@@ -214,12 +218,14 @@ class Preemptor:
         }
         if not is_there(self.ledger, choice, returned, kept):
             return None
-        spots = {vnode_id for vnode_id, _ in choice.seat.parts}
-        awaited = {n for n, parts in returned.items() if not spots.isdisjoint(part[0] for part in parts)}
-        earmark = Earmark(
+        candidate_nodes = {vnode_id for vnode_id, _ in choice.seat.parts}
+        awaited = {
+            n for n, parts in returned.items() if not candidate_nodes.isdisjoint(part[0] for part in parts)
+        }
+        nomination = Nomination(
             job.job_id, job.submission_id, job.priority, job.parent_id, choice.seat.parts, frozenset(awaited)
         )
-        return Preempt(job, choice.victims, earmark) if earmark.stands(self.ledger) else None
+        return Preempt(job, choice.victims, nomination) if nomination.stands(self.ledger) else None
 
     def _young_ns(self, queue: Queue, job: PendingJob) -> int | None:
         """When the next job of lower priority will have run long enough."""

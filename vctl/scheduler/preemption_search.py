@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
-from vctl.scheduler.earmarks import Earmark, Part
+from vctl.core.resources import Allocation
+from vctl.scheduler.nominations import Nomination, Part
 from vctl.scheduler.preemption_trial import JOBS, PER_JOBS, Emptied, Seat
 from vctl.scheduler.victims import MOST_EXACT, Victim, Work, choose, loss_of
 
@@ -20,7 +20,7 @@ SEARCH_STEPS = 10_000
 
 A search that has cost as much asks only what bisection of the levels asks, and spares by the place that was found.
 """
-Kept = tuple[list[Earmark], list[Part]]
+Kept = tuple[list[Nomination], list[Part]]
 """What is out of sight for a job: what is kept for others, and reserved starts."""
 
 
@@ -143,27 +143,27 @@ def is_there(
     kept: Kept,
 ) -> bool:
     """Whether the place that a search found is there now, once those have gone; ``returned``: what each gives back."""
-    given: dict[str, list[Holding]] = {}
-    hidden: dict[str, list[Holding]] = {}
+    given: dict[str, list[Allocation]] = {}
+    hidden: dict[str, list[Allocation]] = {}
     for job_id in choice.gone:
-        for vnode_id, holding in returned.get(job_id, ()):
-            given.setdefault(vnode_id, []).append(holding)
-    for vnode_id, holding in [*(part for one in kept[0] for part in one.pieces), *kept[1]]:
-        hidden.setdefault(vnode_id, []).append(holding)
-    wanted: dict[str, list[Holding]] = {}
-    for vnode_id, holding in choice.seat.parts:
-        wanted.setdefault(vnode_id, []).append(holding)
-    for vnode_id, holdings in wanted.items():
-        if vnode_id not in ledger.rooms:
+        for vnode_id, allocation in returned.get(job_id, ()):
+            given.setdefault(vnode_id, []).append(allocation)
+    for vnode_id, allocation in [*(part for one in kept[0] for part in one.pieces), *kept[1]]:
+        hidden.setdefault(vnode_id, []).append(allocation)
+    wanted: dict[str, list[Allocation]] = {}
+    for vnode_id, allocation in choice.seat.parts:
+        wanted.setdefault(vnode_id, []).append(allocation)
+    for vnode_id, allocations in wanted.items():
+        if vnode_id not in ledger.capacities:
             return False
-        room = ledger.rooms[vnode_id].copy()
-        for holding in given.get(vnode_id, ()):
-            room.give_back(holding)
-        for holding in hidden.get(vnode_id, ()) if not room.is_overdrawn() else ():
-            room.take_most(holding)
-        for holding in holdings:
-            bare = Holding(holding.amounts, holding.instances)
-            if not room.fits_exactly(bare):
+        capacity = ledger.capacities[vnode_id].copy()
+        for allocation in given.get(vnode_id, ()):
+            capacity.give_back(allocation)
+        for allocation in hidden.get(vnode_id, ()) if not capacity.is_overdrawn() else ():
+            capacity.take_most(allocation)
+        for allocation in allocations:
+            bare = Allocation(allocation.amounts, allocation.instances)
+            if not capacity.fits_exactly(bare):
                 return False
-            room.take_exactly(bare)
+            capacity.take_exactly(bare)
     return True

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from vctl.core.clusters import FLEXIBLE
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, Amounts, Holding, Room, merged, subtract, total, within
-from vctl.scheduler.earmarks import Earmark, Part, parts_of
+from vctl.core.resources import EMPTY, Allocation, Amounts, FreeCapacity, merged, subtract, total, within
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
 from vctl.scheduler.gang_growth import find_with_growth, place_with_growth
-from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.nominations import Nomination, Part, parts_of
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.running import Running, returned_by
+from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.victims import Victim, Work
 
 BUDGET = 2_000
@@ -53,18 +53,18 @@ class Emptied:
             for n, job in self.jobs.items()
         }
         """What each of them returns; complete after ``collect``."""
-        self.cost = len(self.ledger.rooms) // COPIED + 1
+        self.cost = len(self.ledger.capacities) // COPIED + 1
         """What the copy has cost."""
         self.is_filled = False
-        self._bare = dict(self.ledger.rooms)
-        self._kept: dict[str, list[Holding]] = {}
-        self._promised: list[Earmark] = []
+        self._bare = dict(self.ledger.capacities)
+        self._kept: dict[str, list[Allocation]] = {}
+        self._promised: list[Nomination] = []
         self._gone: frozenset[int] = frozenset()
-        self._returned: dict[str, dict[int, list[Holding]]] = {}
+        self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
         """Virtual node -> who has gone in the room that it is looked at with; None: that is to be made anew."""
         self._stale: dict[str, None] = {}
-        self._free = {vnode_id: dict(room.free) for vnode_id, room in self._bare.items()}
+        self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None
 
     def collect(self) -> Work[None]:
@@ -75,27 +75,27 @@ class Emptied:
             for child_id in self.ledger.children[slot_id]:
                 child = self.ledger.vnodes[child_id]
                 if (job_id := job_of.get(child.cluster_id)) is not None:
-                    self.parts[job_id].append((slot_id, child.holding))
+                    self.parts[job_id].append((slot_id, child.allocation))
                     seen += 1
             if seen >= JOBS:
                 seen = 0
                 yield PER_JOBS
 
-    def keep(self, earmarks: Iterable[Earmark], walls: Iterable[Part]) -> Work[None]:
+    def keep(self, nominations: Iterable[Nomination], walls: Iterable[Part]) -> Work[None]:
         """From now on these, and no others, are out of sight."""
         before, self._kept = self._kept, {}
         for one in self._promised:
             self._promise(one, -1)
         self._promised = []
         parts = list(walls)
-        for one in earmarks:
+        for one in nominations:
             parts += one.pieces
             if any(self._is_above(vnode_id) for vnode_id, _ in one.pieces) and one.stands(self.ledger):
                 self._promise(one, 1)
                 self._promised.append(one)
-        for vnode_id, holding in parts:
+        for vnode_id, allocation in parts:
             if vnode_id in self._bare:
-                self._kept.setdefault(vnode_id, []).append(holding)
+                self._kept.setdefault(vnode_id, []).append(allocation)
         for vnode_id in {**before, **self._kept}:
             self._filed[vnode_id] = None
             self._stale[vnode_id] = None
@@ -136,54 +136,56 @@ class Emptied:
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
         """What a place and the growth for it take of the virtual nodes that there were; the growth is taken back."""
-        rooms = self.ledger.rooms
+        capacities = self.ledger.capacities
         for piece in placed.pieces:
-            rooms[piece.parent_vnode_id].take_exactly(piece.holding)
+            capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
         slots = {piece.parent_vnode_id for piece in placed.pieces}
         slots |= {
             vnode_id for step in steps for vnode_id in (step.after.vnode_id, step.after.parent_id or "")
         }
         slots -= {step.after.vnode_id for step in steps if step.before is None}
-        after = {vnode_id: rooms[vnode_id].copy() for vnode_id in sorted(slots)}
+        after = {vnode_id: capacities[vnode_id].copy() for vnode_id in sorted(slots)}
         for piece in placed.pieces:
-            rooms[piece.parent_vnode_id].give_back(piece.holding)
+            capacities[piece.parent_vnode_id].give_back(piece.allocation)
         for step in reversed(steps):
             revert_growth(self.ledger, step)
-        found = ((vnode_id, _less(rooms[vnode_id], room)) for vnode_id, room in after.items())
-        return tuple((vnode_id, holding) for vnode_id, holding in found if any(holding.amounts.values()))
+        found = ((vnode_id, _less(capacities[vnode_id], capacity)) for vnode_id, capacity in after.items())
+        return tuple(
+            (vnode_id, allocation) for vnode_id, allocation in found if any(allocation.amounts.values())
+        )
 
     def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
         """Those of them who have to go for this very place; the highest priority is spared first, then most work."""
         wanted: dict[str, list[Amounts]] = {}
-        for vnode_id, holding in seat.parts:
-            wanted.setdefault(vnode_id, []).append(holding.amounts)
+        for vnode_id, allocation in seat.parts:
+            wanted.setdefault(vnode_id, []).append(allocation.amounts)
         whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
-        rooms = {vnode_id: self.ledger.rooms[vnode_id] for vnode_id in wanted}
-        left = {vnode_id: _left_by(rooms[vnode_id], some) for vnode_id, some in wanted.items()}
+        capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in wanted}
+        left = {vnode_id: _left_by(capacities[vnode_id], some) for vnode_id, some in wanted.items()}
         found: list[Victim] = []
         for one in sorted(chosen, key=lambda one: (-one.job.priority, -one.loss, one.job.job_id)):
             yield 1
-            held: dict[str, Holding] = {}
-            for vnode_id, holding in self.parts[one.job.job_id]:
+            held: dict[str, Allocation] = {}
+            for vnode_id, allocation in self.parts[one.job.job_id]:
                 if vnode_id in wanted:
-                    held[vnode_id] = merged(held.get(vnode_id, EMPTY), holding)
+                    held[vnode_id] = merged(held.get(vnode_id, EMPTY), allocation)
             beside = {
-                vnode_id: room
-                for vnode_id, holding in held.items()
+                vnode_id: capacity
+                for vnode_id, allocation in held.items()
                 if vnode_id not in whole
-                and within(holding.amounts, left[vnode_id])
-                and (room := _with(rooms[vnode_id], holding, wanted[vnode_id])) is not None
+                and within(allocation.amounts, left[vnode_id])
+                and (capacity := _with(capacities[vnode_id], allocation, wanted[vnode_id])) is not None
             }
             if len(beside) < len(held):
                 found.append(one)
                 continue
-            for vnode_id, room in beside.items():
-                rooms[vnode_id] = room
-                left[vnode_id] = _left_by(room, wanted[vnode_id])
+            for vnode_id, capacity in beside.items():
+                capacities[vnode_id] = capacity
+                left[vnode_id] = _left_by(capacity, wanted[vnode_id])
         return found
 
-    def _promise(self, earmark: Earmark, sign: int) -> None:
-        if (growth := earmark.growth(self.ledger)) is not None:
+    def _promise(self, nomination: Nomination, sign: int) -> None:
+        if (growth := nomination.growth(self.ledger)) is not None:
             growth.promise(self.ledger, sign)
 
     def _is_above(self, vnode_id: str) -> bool:
@@ -191,10 +193,10 @@ class Emptied:
 
     def could_be_free(self, vnode_id: str) -> Amounts:
         """What is free of a virtual node of the cluster; of resources with instances it may be less."""
-        free, room = self._free[vnode_id], self._bare[vnode_id]
-        if not (kept := self._kept.get(vnode_id)) or room.is_overdrawn():
+        free, capacity = self._free[vnode_id], self._bare[vnode_id]
+        if not (kept := self._kept.get(vnode_id)) or capacity.is_overdrawn():
             return free
-        hidden = {n: a for n, a in total(one.amounts for one in kept).items() if n not in room.instances}
+        hidden = {n: a for n, a in total(one.amounts for one in kept).items() if n not in capacity.instances}
         return subtract(free, hidden)
 
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
@@ -203,12 +205,12 @@ class Emptied:
         before, self._gone = self._gone, gone
         for number, job_id in enumerate(before ^ gone):
             sign = 1 if job_id in gone else -1
-            for vnode_id, holding in self.parts[job_id]:
+            for vnode_id, allocation in self.parts[job_id]:
                 free, there = self._free[vnode_id], self._returned.setdefault(vnode_id, {})
-                for name, amount in holding.amounts.items():
+                for name, amount in allocation.amounts.items():
                     free[name] = free.get(name, 0) + sign * amount
                 if sign > 0:
-                    there.setdefault(job_id, []).append(holding)
+                    there.setdefault(job_id, []).append(allocation)
                 else:
                     there.pop(job_id, None)
                 changed[vnode_id] = None
@@ -230,14 +232,14 @@ class Emptied:
         self._stale.clear()
 
     def _refile(self, vnode_id: str) -> None:
-        room = self._bare[vnode_id].copy()
-        for holdings in self._returned.get(vnode_id, {}).values():
-            for holding in holdings:
-                room.give_back(holding)
-        if not room.is_overdrawn():
-            for holding in self._kept.get(vnode_id, ()):
-                room.take_most(holding)
-        self.ledger.put_room(vnode_id, room)
+        capacity = self._bare[vnode_id].copy()
+        for allocations in self._returned.get(vnode_id, {}).values():
+            for allocation in allocations:
+                capacity.give_back(allocation)
+        if not capacity.is_overdrawn():
+            for allocation in self._kept.get(vnode_id, ()):
+                capacity.take_most(allocation)
+        self.ledger.put_room(vnode_id, capacity)
 
 
 class _Tally:
@@ -248,14 +250,14 @@ class _Tally:
 
     def __init__(self, job: PendingJob, emptied: Emptied) -> None:
         self.job_id = job.job_id
-        self._gang = Headcount(job.spec)
+        self._gang = UpperBound(job.spec)
         self._is_spread = [group.policy for group in job.spec.groups] == ["STRICT_SPREAD"]
         self._totals = [0] * len(self._gang.kinds)
         self._on: dict[str, list[int]] = {}
         self._slots: dict[str, list[str]] = {}
         self._place_of: dict[str, str] = {}
         ledger = emptied.ledger
-        for vnode_id in ledger.rooms if emptied.grows else ledger.members[emptied.parent_id]:
+        for vnode_id in ledger.capacities if emptied.grows else ledger.members[emptied.parent_id]:
             node_id = ledger.vnodes[vnode_id].node_id
             if ledger.nodes[node_id].schedulable:
                 place_id = node_id if emptied.grows else vnode_id
@@ -264,7 +266,7 @@ class _Tally:
                 self._on[place_id] = [0] * len(self._totals)
         self.is_exact = (
             self._gang.is_exact(job.entry)
-            and not any(ledger.rooms[vnode_id].is_overdrawn() for vnode_id in self._place_of)
+            and not any(ledger.capacities[vnode_id].is_overdrawn() for vnode_id in self._place_of)
             and (not emptied.grows or self._is_free_to_grow(emptied))
         )
         """Whether "enough" is certain, too."""
@@ -311,7 +313,7 @@ def _price(job: PendingJob) -> int:
     return PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
 
 
-def _less(before: Room, after: Room) -> Holding:
+def _less(before: FreeCapacity, after: FreeCapacity) -> Allocation:
     """What is free in a room and no longer in the other."""
     instances: dict[str, dict[int, int]] = {}
     amounts = {n: a - after.free.get(n, 0) for n, a in before.free.items() if a > after.free.get(n, 0)}
@@ -325,24 +327,24 @@ def _less(before: Room, after: Room) -> Holding:
         amounts[name] = sum(taken.values())
         instances[name] = taken
     amounts = {name: amount for name, amount in amounts.items() if amount}
-    return Holding(
+    return Allocation(
         amounts,
         {n: shares for n, shares in instances.items() if shares},
         tuple(sorted(before.cores - after.cores)),
     )
 
 
-def _left_by(room: Room, wanted: Iterable[Amounts]) -> dict[str, int]:
+def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:
     """What is free of a room beside these."""
-    return subtract(room.free, total(wanted))
+    return subtract(capacity.free, total(wanted))
 
 
-def _with(room: Room, holding: Holding, wanted: Sequence[Amounts]) -> Room | None:
+def _with(capacity: FreeCapacity, allocation: Allocation, wanted: Sequence[Amounts]) -> FreeCapacity | None:
     """The room when somebody holds this in it, if all that is wanted finds place beside that."""
-    if not room.fits_exactly(holding):
+    if not capacity.fits_exactly(allocation):
         return None
-    taken = room.copy()
-    taken.take_exactly(holding)
+    taken = capacity.copy()
+    taken.take_exactly(allocation)
     trial = taken.copy()
     for amounts in wanted:
         if not trial.fits(amounts):

@@ -17,7 +17,7 @@ from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.elasticity import Grow, revert_growth
-from vctl.scheduler.gang_growth import grow_for_gang, make_room
+from vctl.scheduler.gang_growth import grow_for_gang, make_capacity
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
@@ -268,14 +268,14 @@ class _Trial:
             self.present[template.name] = self.present.get(template.name, 0) + count
 
     def _place_task(self, task: PendingTask) -> bool:
-        found = make_room(self.ledger, task.cluster_id, task.request, task.selector)
+        found = make_capacity(self.ledger, task.cluster_id, task.request, task.selector)
         if found is None:
             return False
         steps, after = found
         self._undo += steps
         run_id = f"wanted:{task.task_id}"
         self.ledger.charge(
-            run_id, after.vnode_id, self.ledger.rooms[after.vnode_id].copy().take(task.request)
+            run_id, after.vnode_id, self.ledger.capacities[after.vnode_id].copy().take(task.request)
         )
         self._undo.append(run_id)
         self.used.add(after.node_id)

@@ -17,14 +17,14 @@ from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.wording import cluster_text
-from vctl.scheduler.earmarks import Earmark
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.gang_growth import is_short
 from vctl.scheduler.growth_idle import idle_parts, lineage
-from vctl.scheduler.headcount import Headcount
+from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.placement_ground import Ground, ground_when_empty
 from vctl.scheduler.reservations import Reservation
+from vctl.scheduler.upper_bound import UpperBound
 
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from vctl.scheduler.preemption_search import Look, Search
     from vctl.scheduler.shared_reservations import Shared
 
-LaneKey = tuple[str, int, int]
+SubQueueKey = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class Lane:
+class SubQueue:
     """Queued jobs of one shape that are alike for the policy too, in order.
 
     ``user`` is empty where users do not count, ``priority`` 0 where nobody is preempted. A job for which room is kept
-    stands in a lane of its own, ``winner`` is its number; else that is 0.
+    stands in a sub-queue of its own, ``winner`` is its number; else that is 0.
     """
 
     shape: str
@@ -60,11 +60,11 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Shape:
+class SchedulingClass:
     """The queued jobs of one shape and the verdict on them (None: not judged yet)."""
 
     example: PendingJob
-    lanes: dict[LaneKey, Lane] = field(default_factory=dict)
+    sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
     blocked: tuple[str, str] | None = None
     """(reason, message) of the last look."""
     before: tuple[str, str] | None = None
@@ -73,28 +73,28 @@ class Shape:
     exhausted: bool = False
     """That look ended at its step budget, so it proved nothing."""
     reach: frozenset[int] = frozenset()
-    """Whose earmarks were in sight at that look: a job that may use others, too, has to be tried itself."""
+    """Whose nominations were in sight at that look: a job that may use others, too, has to be tried itself."""
 
-    _count: Headcount | None = None
+    _count: UpperBound | None = None
 
     @property
-    def count(self) -> Headcount:
+    def count(self) -> UpperBound:
         """What its gang asks about a room."""
         if self._count is None:
-            self._count = Headcount(self.example.spec)
+            self._count = UpperBound(self.example.spec)
         return self._count
 
     def forget(self) -> None:
         """Forget all verdicts."""
         self.blocked = self.before = None
         self.reach = frozenset()
-        for lane in self.lanes.values():
-            lane.walled, lane.futile = (), None
+        for sub_queue in self.sub_queues.values():
+            sub_queue.walled, sub_queue.futile = (), None
 
     @property
     def order(self) -> Iterator[OrderKey]:
         """All its jobs, in order."""
-        return merge(*(lane.order for lane in self.lanes.values()))
+        return merge(*(sub_queue.order for sub_queue in self.sub_queues.values()))
 
 
 class Queue:
@@ -104,7 +104,7 @@ class Queue:
         self.parent_id = parent_id
         self.policy = policy
         self.jobs: dict[int, PendingJob] = {}
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, SchedulingClass] = {}
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
@@ -121,10 +121,10 @@ class Queue:
         """Shape -> (capacity of the parent, why it could never run or None): holds until that changes."""
         self._seen: tuple[object, object] | None = None
         """What was last seen of the clusters above, and the capacity that comes of it."""
-        self._empty: tuple[object, Ground] | None = None
+        self._empty: tuple[object, CandidateNodes] | None = None
         self.judged_at: object = None
         """The capacity for which verdicts say what is possible at all."""
-        self.earmarks: dict[int, Earmark] = {}
+        self.nominations: dict[int, Nomination] = {}
         """What is kept for jobs while others are ended for them."""
         self.changes = 0
         """How often a job came, went or got a new row."""
@@ -132,8 +132,8 @@ class Queue:
         """The state for which places were planned, where the order is ``makespan``."""
         self.growths = 0
         """How often something came free."""
-        self.earmarkings = 0
-        """How often the earmarks have changed."""
+        self.times_nominated = 0
+        """How often the nominations have changed."""
         self.look: Look | None = None
         self.search: Search | None = None
         """Of preemption: who ran at the last look, and the search that goes on in the next round."""
@@ -157,18 +157,18 @@ class Queue:
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
 
-    def set_earmark(self, job_id: int, earmark: Earmark | None) -> None:
+    def set_nomination(self, job_id: int, nomination: Nomination | None) -> None:
         """Keep this for a job from now on; None: nothing."""
         job = self.jobs.get(job_id)
         if job is not None:
             self.drop(job_id)
-        if earmark is not None:
-            self.earmarks[job_id] = earmark  # where it was: who was given it first comes first
+        if nomination is not None:
+            self.nominations[job_id] = nomination  # where it was: who was given it first comes first
         else:
-            self.earmarks.pop(job_id, None)
+            self.nominations.pop(job_id, None)
         if job is not None:
             self.put(job)
-        self.earmarkings += 1
+        self.times_nominated += 1
         for shape in self.shapes.values():
             shape.reach = frozenset()
 
@@ -191,10 +191,10 @@ class Queue:
             )
         return known[1]
 
-    def _when_empty(self, ledger: Ledger, capacity: object) -> Ground:
+    def _when_empty(self, ledger: Ledger, capacity: object) -> CandidateNodes:
         """The nodes of the parent as if nothing ran: made once as long as it has the same."""
         if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
-            self._empty = (capacity, ground_when_empty(ledger, self.parent_id))
+            self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
         return self._empty[1]
 
     def capacity(self, ledger: Ledger) -> object:
@@ -217,31 +217,31 @@ class Queue:
             self.again_ns = at_ns
 
     def _file(self, job: PendingJob) -> None:
-        insort(self._lane(job).order, order_key(job, self.policy))
+        insort(self._sub_queue(job).order, order_key(job, self.policy))
 
     def _file_all(self, jobs: Iterable[PendingJob]) -> None:
-        """Sorted once per lane, which costs less than a search per job."""
+        """Sorted once per sub-queue, which costs less than a search per job."""
         policy, key = self.policy, ORDERS[self.policy.order]
-        lanes: dict[tuple[str, str, int, int], list[OrderKey]] = {}
+        sub_queues: dict[tuple[str, str, int, int], list[OrderKey]] = {}
         for job in jobs:
-            alike = (job.shape, job.user, job.priority, job.job_id if job.job_id in self.earmarks else 0)
-            order = lanes.get(alike)  # all of these are in one lane, whatever the policy looks at
+            alike = (job.shape, job.user, job.priority, job.job_id if job.job_id in self.nominations else 0)
+            order = sub_queues.get(alike)  # all of these are in one sub-queue, whatever the policy looks at
             if order is None:
-                order = lanes[alike] = self._lane(job).order
+                order = sub_queues[alike] = self._sub_queue(job).order
             order.append(key(job, policy))
-        for order in {id(order): order for order in lanes.values()}.values():
+        for order in {id(order): order for order in sub_queues.values()}.values():
             order.sort()
 
-    def _lane(self, job: PendingJob) -> Lane:
+    def _sub_queue(self, job: PendingJob) -> SubQueue:
         """Where a job stands; made when it is the first one there."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            shape = self.shapes[job.shape] = Shape(job)
-        lane = shape.lanes.get(key := self._lane_key(job))
-        if lane is None:
-            lane = shape.lanes[key] = Lane(job.shape, *key)
-            self.emptied.discard(self.wait_key(lane))
-        return lane
+            shape = self.shapes[job.shape] = SchedulingClass(job)
+        sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
+        if sub_queue is None:
+            sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
+            self.emptied.discard(self.wait_key(sub_queue))
+        return sub_queue
 
     def drop(self, job_id: int) -> None:
         """A job left the queue."""
@@ -253,15 +253,17 @@ class Queue:
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
         shape = self.shapes[job.shape]
-        lane = shape.lanes[self._lane_key(job)]
-        del lane.order[bisect_left(lane.order, order_key(job, self.policy))]
-        if lane.order:
+        sub_queue = shape.sub_queues[self._sub_queue_key(job)]
+        del sub_queue.order[bisect_left(sub_queue.order, order_key(job, self.policy))]
+        if sub_queue.order:
             return
-        del shape.lanes[self._lane_key(job)]
-        if not shape.lanes:
+        del shape.sub_queues[self._sub_queue_key(job)]
+        if not shape.sub_queues:
             del self.shapes[job.shape]
-        key = self.wait_key(lane)
-        if key not in self.shapes and not any(self.wait_key(other) == key for other in shape.lanes.values()):
+        key = self.wait_key(sub_queue)
+        if key not in self.shapes and not any(
+            self.wait_key(other) == key for other in shape.sub_queues.values()
+        ):
             self.told.pop(key, None)
             self.emptied.add(key)
 
@@ -286,33 +288,37 @@ class Queue:
         self.told.clear()
         self.kept.clear()
         self._file_all(self.jobs.values())
-        keys = {self.wait_key(lane) for shape in self.shapes.values() for lane in shape.lanes.values()}
+        keys = {
+            self.wait_key(sub_queue)
+            for shape in self.shapes.values()
+            for sub_queue in shape.sub_queues.values()
+        }
         self.emptied |= told - keys
 
-    def wait_key(self, lane: Lane) -> str:
+    def wait_key(self, sub_queue: SubQueue) -> str:
         """Under which name it is told why these jobs wait."""
         if self.policy.max_running_per_user is None:
-            return lane.shape
-        return f"{lane.shape};user={lane.user}"
+            return sub_queue.shape
+        return f"{sub_queue.shape};user={sub_queue.user}"
 
-    def _lane_key(self, job: PendingJob) -> LaneKey:
+    def _sub_queue_key(self, job: PendingJob) -> SubQueueKey:
         policy = self.policy
         by_user = policy.order == FAIR or policy.max_running_per_user is not None
         priority = job.priority if policy.preempts else 0
-        winner = job.job_id if job.job_id in self.earmarks else 0
+        winner = job.job_id if job.job_id in self.nominations else 0
         return (job.user if by_user else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
         """Forget the verdict on every shape that what has grown could help."""
-        slots = [vnode_id for vnode_id in grown if vnode_id in ledger.rooms]
+        slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
             return
         self.growths += 1
-        freed = any(part[0] in slots for one in self.earmarks.values() for part in one.pieces)
+        freed = any(part[0] in slots for one in self.nominations.values() for part in one.pieces)
         for shape in self.shapes.values():
             if freed:
                 shape.reach = frozenset()
-            walled = [lane for lane in shape.lanes.values() if lane.walled]
+            walled = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.walled]
             if shape.blocked is None:
                 shape.before = None  # not looked at since it got hope: there may be more of that now
             if shape.blocked is None and not walled:
@@ -320,8 +326,8 @@ class Queue:
             if shape.exhausted or self.can_help(ledger, shape, slots):
                 if shape.blocked is not None:
                     shape.before, shape.hope, shape.blocked = shape.blocked, slots, None
-                for lane in walled:
-                    lane.walled = ()
+                for sub_queue in walled:
+                    sub_queue.walled = ()
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
@@ -335,7 +341,7 @@ class Queue:
                 if (told[0] == INFEASIBLE) != (self.why_never(ledger, shape.example) is not None):
                     shape.blocked = shape.before = None
 
-    def can_help(self, ledger: Ledger, shape: Shape, slots: list[str]) -> bool:
+    def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
         """Whether room in these virtual nodes may be what a shape was waiting for."""
         job = shape.example
         if is_short(ledger, self.parent_id, job.spec, shape.count):
@@ -343,7 +349,7 @@ class Queue:
         can_grow = ledger.clusters[self.parent_id].spec.flexible
         return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
-    def is_hopeless(self, ledger: Ledger, shape: Shape) -> bool:
+    def is_hopeless(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether others have taken by now what gave a blocked shape hope in this round; its verdict stands then."""
         if shape.before is None or shape.exhausted or self.can_help(ledger, shape, shape.hope):
             return False
@@ -361,7 +367,7 @@ class Queue:
         self.growths += 1
         for shape in self.shapes.values():
             told = shape.blocked
-            is_sure = not (self.earmarks or shape.reach or shape.exhausted)
+            is_sure = not (self.nominations or shape.reach or shape.exhausted)
             if told is None or told[0] not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
                 shape.forget()
             elif self.can_help(ledger, shape, []):

@@ -14,7 +14,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
-from vctl.core.resources import Room
+from vctl.core.resources import FreeCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _move(ledger: Ledger, vnode: VNode) -> list[Replaced]:
     for part in reversed(parts):
         ledger.release(part.vnode_id)
     for part in moved:
-        ledger.carve(part)
+        ledger.assign(part)
     return [Replaced(old, new) for old, new in zip(parts, moved, strict=True)]
 
 
@@ -97,19 +97,19 @@ def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | Non
     """The same virtual nodes in another place; None when a slice among them does not fit there."""
     top = parts[0].parent_id or ""
     new: dict[str, VNode] = {top: slot}
-    rooms = {top: Room(slot.holding)}
+    capacities = {top: FreeCapacity(slot.allocation)}
     for part in parts:
         above_id = part.parent_id or ""
         above = new[above_id]
-        holding = above.holding if part.whole else part.holding
+        allocation = above.allocation if part.whole else part.allocation
         selector = () if part.whole else wanted_by(ledger, part)[1].selector
-        if not rooms[above_id].fits_exactly(holding) or not lb.matches(selector, above.labels):
+        if not capacities[above_id].fits_exactly(allocation) or not lb.matches(selector, above.labels):
             return None
-        rooms[above_id].take_exactly(holding)
-        rooms[part.vnode_id] = Room(holding)
+        capacities[above_id].take_exactly(allocation)
+        capacities[part.vnode_id] = FreeCapacity(allocation)
         labels = inherit(ledger.vnodes[above_id], part, above)
         new[part.vnode_id] = replace(
-            part, node_id=slot.node_id, parent_id=above.vnode_id, holding=holding, labels=labels
+            part, node_id=slot.node_id, parent_id=above.vnode_id, allocation=allocation, labels=labels
         )
     return [new[part.vnode_id] for part in parts]
 
@@ -130,9 +130,9 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     position = in_order.index(vnode) if vnode in in_order else len(asked)
     if position < len(asked):
         number, node = asked[position]
-        if rs.shape_of(node.resources) == rs.shape_of(vnode.holding.amounts):
+        if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):
             return number, node
-    return -1, FixedNode(vnode.holding.amounts)
+    return -1, FixedNode(vnode.allocation.amounts)
 
 
 # ---- gangs ----
@@ -154,7 +154,7 @@ def short(ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
         return {}
     parts = (ledger.vnodes[v] for v in ledger.members[cluster.cluster_id])
     has = rs.total(
-        part.holding.amounts
+        part.allocation.amounts
         for part in parts
         if part.kind == FLEXIBLE and ledger.nodes[part.node_id].state != DEAD
     )

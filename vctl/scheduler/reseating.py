@@ -11,7 +11,7 @@ from dataclasses import replace
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding, merged
+from vctl.core.resources import Allocation, merged
 from vctl.scheduler.joining import place_more
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Piece, Placed, place
@@ -41,7 +41,7 @@ def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
         slot = _apart(ledger, vnode, number)
         if slot is None:
             return []
-        return [_put(ledger, vnode, slot, ledger.rooms[slot.vnode_id].copy().take(asked.resources))]
+        return [_put(ledger, vnode, slot, ledger.capacities[slot.vnode_id].copy().take(asked.resources))]
     members = [vnode]
     if policy == "STRICT_PACK":
         members = list(_group(ledger, vnode, number))
@@ -52,7 +52,7 @@ def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
     if not isinstance(placed, Placed):
         return []
     return [
-        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.holding)
+        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation)
         for member, piece in zip(members, placed.pieces, strict=True)
     ]
 
@@ -72,7 +72,7 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
     taken = {member.node_id for member in _group(ledger, vnode, number)}
     found = []
     for slots in ledger.index(cluster.parent_id or "").classes.values():
-        if slots.room.fits(asked.resources):
+        if slots.capacity.fits(asked.resources):
             free = (
                 (ledger.vnodes[v].node_id, v)
                 for v in slots.ids
@@ -84,18 +84,20 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
     return ledger.vnodes[min(found)[1]] if found else None
 
 
-def _put(ledger: Ledger, vnode: VNode, slot: VNode, holding: Holding) -> Replaced:
+def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Replaced:
     labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
-    after = replace(vnode, node_id=slot.node_id, parent_id=slot.vnode_id, holding=holding, labels=labels)
+    after = replace(
+        vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
+    )
     ledger.release(vnode.vnode_id)
-    ledger.carve(after)
+    ledger.assign(after)
     return Replaced(vnode, after)
 
 
 def _flexible(ledger: Ledger, vnode: VNode) -> list[Replaced]:
     """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
     cluster = ledger.clusters[vnode.cluster_id]
-    missing = {n: min(a, vnode.holding.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
+    missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
     missing = {n: a for n, a in missing.items() if a}
     if not missing:
         ledger.release(vnode.vnode_id)
@@ -114,7 +116,7 @@ def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
     for vnode_id in ledger.members[lost.cluster_id]:
         there = ledger.vnodes[vnode_id]
         if there.kind == FLEXIBLE and there.parent_id == piece.parent_vnode_id:
-            after = replace(there, holding=merged(there.holding, piece.holding))
+            after = replace(there, allocation=merged(there.allocation, piece.allocation))
             ledger.resize(after)
             return Replaced(lost, after)
     rank = max((ledger.vnodes[v].rank for v in ledger.members[lost.cluster_id]), default=-1) + 1
@@ -122,7 +124,7 @@ def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
     slot = ledger.vnodes[piece.parent_vnode_id]
     labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: lost.cluster_id}
     after = VNode(
-        vnode_id, lost.cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, piece.holding, labels, rank=rank
+        vnode_id, lost.cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, piece.allocation, labels, rank=rank
     )
-    ledger.carve(after)
+    ledger.assign(after)
     return Replaced(lost, after)

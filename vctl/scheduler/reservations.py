@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Amounts, Holding, Room
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotIndex
-from vctl.scheduler.headcount import Headcount
-from vctl.scheduler.horizon import Horizon, Part, parts_of
+from vctl.scheduler.availability_profile import AvailabilityProfile, Part, parts_of
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_with
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import Ground, ground_with
 from vctl.scheduler.placement_result import Piece
+from vctl.scheduler.upper_bound import UpperBound
 
 FOR_EVER = 1 << 63
 
@@ -40,13 +40,13 @@ class Reservation:
         """Keep this place for a job from its start to its time limit."""
         limit_ns = job.time_limit_ns
         end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
-        claims = tuple((piece.parent_vnode_id, parts_of(piece.holding)) for piece in placed.pieces)
+        claims = tuple((piece.parent_vnode_id, parts_of(piece.allocation)) for piece in placed.pieces)
         return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
 
     @property
     def pieces(self) -> tuple[tuple[str, Amounts, bool], ...]:
         """(virtual node of the parent, amounts, whole)."""
-        return tuple((one.parent_vnode_id, one.holding.amounts, one.whole) for one in self.placed.pieces)
+        return tuple((one.parent_vnode_id, one.allocation.amounts, one.whole) for one in self.placed.pieces)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether its start has come."""
@@ -70,8 +70,8 @@ class Reservation:
                 return False  # another one may have the same name
             if not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            have = vnode.holding.amounts
-            if any(amount > have.get(name, 0) for name, amount in piece.holding.amounts.items()):
+            have = vnode.allocation.amounts
+            if any(amount > have.get(name, 0) for name, amount in piece.allocation.amounts.items()):
                 return False
         return True
 
@@ -79,9 +79,11 @@ class Reservation:
 class Claims:
     """What reservations claim of each virtual node, and how much of it must be free over a span of time."""
 
-    def __init__(self, ledger: Ledger, reservations: Iterable[Reservation], horizon: Horizon) -> None:
+    def __init__(
+        self, ledger: Ledger, reservations: Iterable[Reservation], profile: AvailabilityProfile
+    ) -> None:
         self.ledger = ledger
-        self.horizon = horizon
+        self.profile = profile
         self.on: dict[str, list[tuple[Reservation, dict[Part, int]]]] = {}
         for one in reservations:
             for vnode_id, parts in one.claims:
@@ -97,7 +99,7 @@ class Claims:
             one, parts = claims[0]
             return parts if one.lasts_at(since_ns) else {}
         moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
-        returns = self.horizon.returned_on(vnode_id)
+        returns = self.profile.returned_on(vnode_id)
         most: dict[Part, int] = {}
         for moment in moments:
             if moment >= until_ns:
@@ -111,19 +113,19 @@ class Claims:
     def are_met(self, now_ns: int) -> bool:
         """Whether everything that is claimed will be free when it is."""
         for vnode_id in self.on:
-            room = self.ledger.rooms.get(vnode_id)
+            capacity = self.ledger.capacities.get(vnode_id)
             needed = self.needed(vnode_id, now_ns, FOR_EVER)
-            if room is None or any(amount > _part_of(room, part) for part, amount in needed.items()):
+            if capacity is None or any(amount > _part_of(capacity, part) for part, amount in needed.items()):
                 return False
         return True
 
-    def hide(self, room: Room, vnode_id: str, since_ns: int, until_ns: int) -> Holding:
+    def hide(self, capacity: FreeCapacity, vnode_id: str, since_ns: int, until_ns: int) -> Allocation:
         """Take from a room what is claimed of it, as far as it is free; returns what was taken."""
-        if not any(amount > 0 for amount in room.free.values()):
+        if not any(amount > 0 for amount in capacity.free.values()):
             return EMPTY
-        taken = _free_of(room, self.needed(vnode_id, since_ns, until_ns))
+        taken = _free_of(capacity, self.needed(vnode_id, since_ns, until_ns))
         if taken.amounts:
-            room.take_exactly(taken)
+            capacity.take_exactly(taken)
         return taken
 
 
@@ -143,37 +145,41 @@ def _level(
     return level
 
 
-def _free_of(room: Room, needed: dict[Part, int]) -> Holding:
+def _free_of(capacity: FreeCapacity, needed: dict[Part, int]) -> Allocation:
     amounts: dict[str, int] = {}
     instances: dict[str, dict[int, int]] = {}
     for part, amount in needed.items():
         name, index = part if isinstance(part, tuple) else (part, None)
-        most = min(amount, _part_of(room, part))
+        most = min(amount, _part_of(capacity, part))
         if most > 0:
             amounts[name] = amounts.get(name, 0) + most
             if index is not None:
                 instances.setdefault(name, {})[index] = most
     cpu = amounts.get(CPU, 0) // SCALE
-    return Holding(amounts, instances, tuple(sorted(room.cores)[:cpu]))
+    return Allocation(amounts, instances, tuple(sorted(capacity.cores)[:cpu]))
 
 
-def _part_of(room: Room, part: Part) -> int:
+def _part_of(capacity: FreeCapacity, part: Part) -> int:
     if isinstance(part, tuple):
-        return room.instances.get(part[0], {}).get(part[1], 0)
-    return room.free.get(part, 0)
+        return capacity.instances.get(part[0], {}).get(part[1], 0)
+    return capacity.free.get(part, 0)
 
 
 class View:
     """The free room of a cluster without what reservations need of it. Follows what is started meanwhile."""
 
     def __init__(
-        self, ledger: Ledger, parent_id: str, reservations: Sequence[Reservation], horizon: Horizon
+        self,
+        ledger: Ledger,
+        parent_id: str,
+        reservations: Sequence[Reservation],
+        profile: AvailabilityProfile,
     ) -> None:
         self.ledger = ledger
         self.parent_id = parent_id
-        self.claims = Claims(ledger, reservations, horizon)
-        self.now_ns = horizon.now_ns
-        self.rooms: dict[str, Room] = {}
+        self.claims = Claims(ledger, reservations, profile)
+        self.now_ns = profile.now_ns
+        self.capacities: dict[str, FreeCapacity] = {}
         """Virtual nodes of which something is hidden, as they look."""
         self.hidden: dict[str, Amounts] = {}
         """What is hidden of them."""
@@ -184,29 +190,29 @@ class View:
             self._look(vnode_id)
 
     def _look(self, vnode_id: str) -> None:
-        self.rooms.pop(vnode_id, None)
+        self.capacities.pop(vnode_id, None)
         self.hidden.pop(vnode_id, None)
         self._alike = None
-        room = self.ledger.rooms.get(vnode_id)
-        if room is None or not any(room.free.values()) or room.is_overdrawn():
+        capacity = self.ledger.capacities.get(vnode_id)
+        if capacity is None or not any(capacity.free.values()) or capacity.is_overdrawn():
             return
-        seen = room.copy()
+        seen = capacity.copy()
         if (taken := self.claims.hide(seen, vnode_id, self.now_ns, FOR_EVER)).amounts:
-            self.rooms[vnode_id] = seen
+            self.capacities[vnode_id] = seen
             self.hidden[vnode_id] = taken.amounts
 
-    def follow(self, vnode_ids: Iterable[str], horizon: Horizon) -> None:
+    def follow(self, vnode_ids: Iterable[str], profile: AvailabilityProfile) -> None:
         """Something was started on these."""
-        self.claims.horizon = horizon
+        self.claims.profile = profile
         for vnode_id in vnode_ids:
             if vnode_id in self.claims.on:
                 self._look(vnode_id)
-            if self._index is not None and vnode_id in self.ledger.rooms:
+            if self._index is not None and vnode_id in self.ledger.capacities:
                 self.ledger.file(
-                    self._index, vnode_id, self.rooms.get(vnode_id) or self.ledger.rooms[vnode_id]
+                    self._index, vnode_id, self.capacities.get(vnode_id) or self.ledger.capacities[vnode_id]
                 )
 
-    def has_room(self, count: Headcount) -> bool:
+    def has_capacity(self, count: UpperBound) -> bool:
         """Whether there may be room for a gang: False is certain."""
         index = self.ledger.index(self.parent_id)
         totals = count.within(index.classes.values())
@@ -218,69 +224,75 @@ class View:
     def _hidden(self, index: SlotIndex) -> list[tuple[Amounts, Amounts, int]]:
         if self._alike is None:
             kinds: dict[object, tuple[Amounts, Amounts, int]] = {}
-            for vnode_id, room in self.rooms.items():
+            for vnode_id, capacity in self.capacities.items():
                 if index.class_of(vnode_id) is not None:
-                    free = self.ledger.rooms[vnode_id].free
-                    key = (*sorted(free.items()), None, *sorted(room.free.items()))
-                    kinds[key] = (free, room.free, kinds[key][2] + 1 if key in kinds else 1)
+                    free = self.ledger.capacities[vnode_id].free
+                    key = (*sorted(free.items()), None, *sorted(capacity.free.items()))
+                    kinds[key] = (free, capacity.free, kinds[key][2] + 1 if key in kinds else 1)
             self._alike = list(kinds.values())
         return self._alike
 
-    def ground(self) -> Ground:
+    def candidates(self) -> CandidateNodes:
         """What can be seen, to place something on."""
         if self._index is None:
             self._index = self.ledger.index(self.parent_id).copy()
-            for vnode_id, room in self.rooms.items():
-                self.ledger.file(self._index, vnode_id, room)
-        return ground_with(self.ledger, self._index, self.rooms)
+            for vnode_id, capacity in self.capacities.items():
+                self.ledger.file(self._index, vnode_id, capacity)
+        return candidates_with(self.ledger, self._index, self.capacities)
 
     def place(self, job: PendingJob) -> Placed | None:
         """Where a job goes in what can be seen."""
-        found = place_on(self.ground(), job.spec, job.entry)
+        found = place_on(self.candidates(), job.spec, job.entry)
         return found if isinstance(found, Placed) else None
 
     @contextmanager
     def taken(self, name: str = "reserved") -> Iterator[None]:
         """Take what is hidden in the ledger itself, for what looks at no other ground."""
-        for vnode_id, room in self.rooms.items():
-            free = self.ledger.rooms[vnode_id]
-            hidden = {n: a - room.free.get(n, 0) for n, a in free.free.items() if a > room.free.get(n, 0)}
+        for vnode_id, capacity in self.capacities.items():
+            free = self.ledger.capacities[vnode_id]
+            hidden = {
+                n: a - capacity.free.get(n, 0) for n, a in free.free.items() if a > capacity.free.get(n, 0)
+            }
             shares = {
-                n: {i: s - room.instances[n][i] for i, s in have.items() if s > room.instances[n][i]}
+                n: {i: s - capacity.instances[n][i] for i, s in have.items() if s > capacity.instances[n][i]}
                 for n, have in free.instances.items()
             }
             self.ledger.charge(
                 f"{name}:{vnode_id}", vnode_id,
-                Holding(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - room.cores))),
+                Allocation(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - capacity.cores))),
             )  # fmt: skip
         try:
             yield
         finally:
-            for vnode_id in reversed(self.rooms):
+            for vnode_id in reversed(self.capacities):
                 self.ledger.discharge(f"{name}:{vnode_id}")
 
 
 def seat(ledger: Ledger, reservation: Reservation, job: PendingJob) -> Placed | None:
     """The reserved place itself, when all of it is free now."""
-    rooms: dict[str, Room] = {}
+    capacities: dict[str, FreeCapacity] = {}
     pieces: list[Piece] = []
     for piece in reservation.placed.pieces:
-        room = rooms.get(piece.parent_vnode_id)
-        if room is None:
-            if piece.parent_vnode_id not in ledger.rooms:
+        capacity = capacities.get(piece.parent_vnode_id)
+        if capacity is None:
+            if piece.parent_vnode_id not in ledger.capacities:
                 return None
-            room = rooms[piece.parent_vnode_id] = ledger.rooms[piece.parent_vnode_id].copy()
-        if piece.whole and not room.is_untouched():
+            capacity = capacities[piece.parent_vnode_id] = ledger.capacities[piece.parent_vnode_id].copy()
+        if piece.whole and not capacity.is_untouched():
             return None
-        cpu = piece.holding.amounts.get(CPU, 0)
-        whole_cores = cpu and cpu % SCALE == 0 and len(room.cores) * SCALE >= cpu
-        cores = tuple(sorted(room.cores)[: cpu // SCALE]) if whole_cores else ()
-        holding = replace(piece.holding, cores=room.total.cores if piece.whole else cores)
-        if not room.fits_exactly(holding):
+        cpu = piece.allocation.amounts.get(CPU, 0)
+        whole_cores = cpu and cpu % SCALE == 0 and len(capacity.cores) * SCALE >= cpu
+        cores = tuple(sorted(capacity.cores)[: cpu // SCALE]) if whole_cores else ()
+        allocation = replace(piece.allocation, cores=capacity.total.cores if piece.whole else cores)
+        if not capacity.fits_exactly(allocation):
             return None
-        room.take_exactly(holding)
-        pieces.append(replace(piece, holding=holding))
+        capacity.take_exactly(allocation)
+        pieces.append(replace(piece, allocation=allocation))
     entry = {name: amount for name, amount in job.entry.items() if amount}
     rank = reservation.placed.entry_rank
-    held = Room(next(piece.holding for piece in pieces if piece.rank == rank)).take(entry) if entry else EMPTY
+    held = (
+        FreeCapacity(next(piece.allocation for piece in pieces if piece.rank == rank)).take(entry)
+        if entry
+        else EMPTY
+    )
     return Placed(tuple(pieces), rank, held, reservation.placed.exact)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, SCALE, Amounts, Holding, merged
+from vctl.core.resources import CPU, SCALE, Allocation, Amounts, merged
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.joining import grow_more, place_more
 from vctl.scheduler.membership import is_undivided
@@ -39,7 +39,7 @@ def reshape(
     for vnode in gone:
         ledger.release(vnode.vnode_id)
     flexible = [v for v in _members(ledger, cluster_id) if v.kind == FLEXIBLE]
-    has = rs.total(vnode.holding.amounts for vnode in flexible)
+    has = rs.total(vnode.allocation.amounts for vnode in flexible)
     surplus = {n: a - new.flexible_min.get(n, 0) for n, a in has.items() if a > new.flexible_min.get(n, 0)}
     for vnode in reversed(flexible):
         _shrink(ledger, vnode, surplus)
@@ -53,7 +53,7 @@ def reshape(
                 return placed
             steps, placed = grown
             growth += steps
-        _carve(ledger, cluster_id, placed)
+        _assign(ledger, cluster_id, placed)
     return None
 
 
@@ -79,24 +79,24 @@ def _match(
 
 def _shrink(ledger: Ledger, vnode: VNode, surplus: dict[str, int]) -> None:
     """Give back what is free of a surplus, and count it off; never below use."""
-    room = ledger.rooms[vnode.vnode_id]
-    amounts = dict(vnode.holding.amounts)
-    instances = {name: dict(shares) for name, shares in vnode.holding.instances.items()}
+    capacity = ledger.capacities[vnode.vnode_id]
+    amounts = dict(vnode.allocation.amounts)
+    instances = {name: dict(shares) for name, shares in vnode.allocation.instances.items()}
     for name, amount in surplus.items():
-        back = min(amount, room.free.get(name, 0), amounts.get(name, 0))
+        back = min(amount, capacity.free.get(name, 0), amounts.get(name, 0))
         if name in instances:
-            back = _drop_instances(instances[name], room.instances[name], back)
+            back = _drop_instances(instances[name], capacity.instances[name], back)
         amounts[name] = amounts.get(name, 0) - back
         surplus[name] = amount - back
     if not any(amounts.values()) and is_undivided(ledger, vnode):
         ledger.release(vnode.vnode_id)
-    elif amounts != dict(vnode.holding.amounts):
-        left = Holding(
+    elif amounts != dict(vnode.allocation.amounts):
+        left = Allocation(
             {n: a for n, a in amounts.items() if a},
             {n: shares for n, shares in instances.items() if shares},
-            _cores(vnode, room.cores, amounts),
+            _cores(vnode, capacity.cores, amounts),
         )
-        ledger.resize(replace(vnode, holding=left))
+        ledger.resize(replace(vnode, allocation=left))
 
 
 def _drop_instances(shares: dict[int, int], free: Mapping[int, int], most: int) -> int:
@@ -109,7 +109,7 @@ def _drop_instances(shares: dict[int, int], free: Mapping[int, int], most: int) 
 
 def _cores(vnode: VNode, free: set[int], amounts: Amounts) -> tuple[int, ...]:
     """Core ids after a shrink: as many as whole CPUs are left, free ones go first."""
-    cores = sorted(vnode.holding.cores)
+    cores = sorted(vnode.allocation.cores)
     for core in sorted(free, reverse=True):
         if len(cores) <= amounts.get(CPU, 0) // SCALE:
             break
@@ -117,17 +117,17 @@ def _cores(vnode: VNode, free: set[int], amounts: Amounts) -> tuple[int, ...]:
     return tuple(cores)
 
 
-def _carve(ledger: Ledger, cluster_id: str, placed: Placed) -> None:
-    """Carve new pieces; a flexible one joins the flexible virtual node that is on its physical node already."""
+def _assign(ledger: Ledger, cluster_id: str, placed: Placed) -> None:
+    """Assign new pieces; a flexible one joins the flexible virtual node that is on its physical node already."""
     present = _members(ledger, cluster_id)
     flexible = {vnode.parent_id: vnode for vnode in present if vnode.kind == FLEXIBLE}
     rank = max((vnode.rank for vnode in present), default=-1) + 1
     for piece, vnode in zip(placed.pieces, vnodes_of(ledger, cluster_id, placed.pieces), strict=True):
         there = flexible.get(piece.parent_vnode_id) if piece.kind == FLEXIBLE else None
         if there is not None:
-            ledger.resize(replace(there, holding=merged(there.holding, piece.holding)))
+            ledger.resize(replace(there, allocation=merged(there.allocation, piece.allocation)))
             continue
         vnode_id = f"{cluster_id}/{rank}"
         labels = {**vnode.labels, "ray.io/vnode_id": vnode_id}
-        ledger.carve(replace(vnode, vnode_id=vnode_id, rank=rank, labels=labels))
+        ledger.assign(replace(vnode, vnode_id=vnode_id, rank=rank, labels=labels))
         rank += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 
 
 class Running:
@@ -113,20 +113,20 @@ class Running:
         self._versions[parent_id] = self._versions.get(parent_id, 0) + 1
 
 
-def holdings_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Holding]]:
+def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Allocation]]:
     """What a job holds of its parent: (virtual node of the parent, holding)."""
     if job.cluster_id != job.parent_id:
         for vnode_id in ledger.members.get(job.cluster_id, ()):
             vnode = ledger.vnodes[vnode_id]
             if vnode.parent_id is not None:
-                yield vnode.parent_id, vnode.holding
+                yield vnode.parent_id, vnode.allocation
     elif (charge := ledger.charges.get(job.run_id)) is not None:
         yield charge
 
 
-def returned_by(ledger: Ledger, running: Running, job: RunningJob) -> list[tuple[str, Holding]]:
+def returned_by(ledger: Ledger, running: Running, job: RunningJob) -> list[tuple[str, Allocation]]:
     """The same with what its tasks hold beside it in a cluster that it shares: all that comes free when it ends."""
-    parts = list(holdings_of(ledger, job))
+    parts = list(allocations_of(ledger, job))
     if job.cluster_id == job.parent_id:
         tasks = sorted(running.tasks.get(job.job_id, ()))
         parts += [ledger.charges[run_id] for run_id in tasks if run_id in ledger.charges]

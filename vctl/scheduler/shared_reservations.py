@@ -18,7 +18,7 @@ from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
 from vctl.core.resources import Amounts
 from vctl.scheduler.availability import Availability, elastic_below, idle_parts, level_of
 from vctl.scheduler.backfill import reserve
-from vctl.scheduler.disciplines import Line
+from vctl.scheduler.disciplines import ReservationTable
 from vctl.scheduler.elasticity import within_limits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, View
@@ -124,16 +124,16 @@ class SharedReservations:
                     continue
                 want = {n: min(a, idle.amounts.get(n, 0)) for n, a in found.items()}
                 want = {n: a for n, a in want.items() if a > 0}
-                room = self.ledger.rooms[vnode_id].copy()
-                if want and room.fits(want):
+                capacity = self.ledger.capacities[vnode_id].copy()
+                if want and capacity.fits(want):
                     name = f"shared:{shared.one.job_id}:{vnode_id}"
-                    self.ledger.charge(name, vnode_id, room.take(want))
+                    self.ledger.charge(name, vnode_id, capacity.take(want))
                     charged.append(name)
                     for one, amount in want.items():
                         found[one] -= amount
         return charged
 
-    def consider(self, queue: Queue, line: Line, job: PendingJob) -> None:
+    def consider(self, queue: Queue, line: ReservationTable, job: PendingJob) -> None:
         """A head does not fit beside what is in use: keep something for it if it is due."""
         policy = queue.policy
         level, fair = self._about(queue.parent_id)

@@ -14,7 +14,7 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.labels import Labels, Selector
-from vctl.core.resources import SCALE, Amounts, Room
+from vctl.core.resources import SCALE, Amounts, FreeCapacity
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
@@ -28,7 +28,7 @@ class Slot:
     """One virtual node as far as free amounts go; ``labels`` are read only when a selector asks."""
 
     node_id: str
-    room: Room
+    capacity: FreeCapacity
     labels: Callable[[], Labels]
     template_id: str = ""
     """The template of a whole node, empty for a slice."""
@@ -43,7 +43,7 @@ class Slots:
         self.all = list(slots)
         groups: dict[tuple[int, str], list[Slot]] = {}
         for slot in self.all:
-            groups.setdefault((id(slot.room), slot.template_id), []).append(slot)
+            groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
         self.groups = list(groups.values())
         self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
         """Whether some node has several of them."""
@@ -169,7 +169,7 @@ def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -
 
 @dataclass(slots=True)
 class _Look:
-    """Counting for one request; rooms that are the same object are counted once."""
+    """Counting for one request; free capacities that are the same object are counted once."""
 
     parts: Sequence[Part]
     names: list[str] = field(default_factory=list)
@@ -189,7 +189,7 @@ class _Look:
         by_free: dict[tuple[int, ...], list[list[str]]] = {}
         best: dict[str, tuple[int, ...]] = {}
         for group in slots.groups:
-            free = tuple(self._figure(group[0].room, name) for name in self.names)
+            free = tuple(self._figure(group[0].capacity, name) for name in self.names)
             names = [
                 slot.node_id for slot in group if not select or any(_matches(slot, one) for one in select)
             ]
@@ -231,12 +231,12 @@ class _Look:
             return number_text(self.names[0], free[0])
         return ", ".join(f"{number_text(n, a)} {n}" for n, a in zip(self.names, free, strict=True))
 
-    def _figure(self, room: Room, name: str) -> int:
+    def _figure(self, capacity: FreeCapacity, name: str) -> int:
         """What of a resource one piece could get here: of a unit resource whole instances, or the largest share."""
-        free = max(room.free.get(name, 0), 0)
-        if name not in room.instances:
+        free = max(capacity.free.get(name, 0), 0)
+        if name not in capacity.instances:
             return free
-        shares = room.instances[name].values()
+        shares = capacity.instances[name].values()
         if all(part.request.get(name, 0) < SCALE for part in self.parts):
             return max(shares, default=0)
         return sum(share for share in shares if share == SCALE)
@@ -278,11 +278,11 @@ class _Look:
                 if name in one.left
             ):
                 return False
-        together: dict[str, Room] = {}
+        together: dict[str, FreeCapacity] = {}
         everything = [*slots.all, *(slot for one in above for slot in one.slots.all)]
         for slot in everything:
             known = together.get(slot.node_id)
-            together[slot.node_id] = slot.room if known is None else _joined(known, slot.room)
+            together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
         reach = [Slot(slot.node_id, together[slot.node_id], slot.labels) for slot in everything]
         nodes = Slots({slot.node_id: slot for slot in reach}.values())
         pieces = [part for part in self.parts if part.how != "whole" and not part.selector]
@@ -292,13 +292,14 @@ class _Look:
     def _met(self, part: Part, slots: Slots) -> bool:
         if part.how == "split":
             return all(
-                sum(self._most(group[0].room, name, amount) * len(group) for group in slots.groups) >= amount
+                sum(self._most(group[0].capacity, name, amount) * len(group) for group in slots.groups)
+                >= amount
                 for name, amount in part.request.items()
             )
         if part.how == "pack":
             free: dict[str, dict[str, int]] = {}
             for slot in slots.all:
-                free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.room.free)
+                free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.capacity.free)
             return any(rs.within(part.request, have) for have in free.values())
         most = 1 if part.how in ("distinct", "whole") else part.count
         count = 0
@@ -325,19 +326,19 @@ class _Look:
             return int(slot.template_id == part.template and slot.untouched)
         if not _matches(slot, part.selector):
             return 0
-        key = (id(part), id(slot.room))
+        key = (id(part), id(slot.capacity))
         known = self._copies.get(key)
         if known is None:
-            known = self._copies[key] = copies(slot.room, part.request)
+            known = self._copies[key] = copies(slot.capacity, part.request)
         return known
 
-    def _most(self, room: Room, name: str, amount: int) -> int:
+    def _most(self, capacity: FreeCapacity, name: str, amount: int) -> int:
         """What a minimum that may be split gets of a resource here: whole units, or all when that is enough."""
-        free = max(room.free.get(name, 0), 0)
-        if name in room.instances:
+        free = max(capacity.free.get(name, 0), 0)
+        if name in capacity.instances:
             if amount < SCALE:
-                return amount if any(share >= amount for share in room.instances[name].values()) else 0
-            return room.whole_units(name) * SCALE
+                return amount if any(share >= amount for share in capacity.instances[name].values()) else 0
+            return capacity.whole_units(name) * SCALE
         return min(amount, free)
 
     def _is_odd(self, part: Part) -> bool:
@@ -354,27 +355,27 @@ class _Look:
         return True
 
     def _sum(self, slots: Slots, name: str) -> int:
-        return sum(max(group[0].room.free.get(name, 0), 0) * len(group) for group in slots.groups)
+        return sum(max(group[0].capacity.free.get(name, 0), 0) * len(group) for group in slots.groups)
 
     def _is_inside(self, part: Part) -> bool:
         """Whether a part lies in another: the entrypoint in the flexible minimum."""
         return part.how == "one" and part is not self.parts[0] and self.parts[-1].how == "split"
 
 
-def copies(room: Room, request: Amounts) -> int:
+def copies(capacity: FreeCapacity, request: Amounts) -> int:
     """How many times a request fits here, one beside the other."""
     most = UNBOUNDED
     for name, amount in request.items():
         if not amount:
             continue
-        if name in room.instances:
-            shares = room.instances[name].values()
+        if name in capacity.instances:
+            shares = capacity.instances[name].values()
             if amount >= SCALE:
                 here = sum(share == SCALE for share in shares) // (amount // SCALE)
             else:
                 here = sum(share // amount for share in shares)
             most = min(most, here)
-        most = min(most, max(room.free.get(name, 0), 0) // amount)
+        most = min(most, max(capacity.free.get(name, 0), 0) // amount)
     return most
 
 
@@ -382,8 +383,8 @@ def _matches(slot: Slot, selector: Selector) -> bool:
     return not selector or lb.matches(selector, slot.labels())
 
 
-def _joined(left: Room, right: Room) -> Room:
-    """Both rooms as one: never less than what growing on a node could give."""
+def _joined(left: FreeCapacity, right: FreeCapacity) -> FreeCapacity:
+    """Both free capacities as one: never less than what growing on a node could give."""
     twin = left.copy()
     twin.free = rs.add(twin.free, right.free)
     for name, shares in right.instances.items():

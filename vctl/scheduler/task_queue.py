@@ -1,4 +1,4 @@
-"""The queue of tasks that wait for a place in one cluster. Equal ones share a lane and are judged once."""
+"""The queue of tasks that wait for a place in one cluster. Equal ones share a sub-queue and are judged once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from vctl.core import resources as rs
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 
-Shape = object
+SchedulingClass = object
 MOST_TOLD = 64
-"""Tasks of one lane that hear of every change of the numbers; those behind them hear when the verdict is another."""
+"""Tasks of one sub-queue that hear of every change of the numbers; those behind them hear when the verdict
+is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Verdict:
     infeasible: bool = False
 
 
-def shape_of(task: PendingTask) -> Shape:
+def shape_of(task: PendingTask) -> SchedulingClass:
     """Equal shapes fit the same places."""
     return rs.shape_of(task.request), task.selector, task.strategy, task.bound_vnode_id
 
@@ -34,17 +35,17 @@ class TaskQueue:
 
     cluster_id: str
     tasks: dict[str, PendingTask] = field(default_factory=dict)
-    lanes: dict[Shape, dict[str, PendingTask]] = field(default_factory=dict)
+    sub_queues: dict[SchedulingClass, dict[str, PendingTask]] = field(default_factory=dict)
     """shape -> its tasks, oldest first."""
-    blocked: dict[Shape, Verdict] = field(default_factory=dict)
-    """Lanes that were judged, and that nothing has happened for since."""
-    before: dict[Shape, Verdict] = field(default_factory=dict)
-    """What the tasks of a lane were told last."""
+    blocked: dict[SchedulingClass, Verdict] = field(default_factory=dict)
+    """Sub-queues that were judged, and that nothing has happened for since."""
+    before: dict[SchedulingClass, Verdict] = field(default_factory=dict)
+    """What the tasks of a sub-queue were told last."""
     load: dict[str, dict[str, int]] = field(default_factory=dict)
     """vnode id -> what the tasks that are bound to it ask for together."""
     bound: dict[str, dict[str, PendingTask]] = field(default_factory=dict)
     """vnode id -> those tasks, oldest first."""
-    untold: dict[Shape, dict[str, None]] = field(default_factory=dict)
+    untold: dict[SchedulingClass, dict[str, None]] = field(default_factory=dict)
     """shape -> tasks that have not been told yet why they wait."""
     last_spread: tuple[int, str] | None = None
     """Rank and id of the virtual node that the last SPREAD task got."""
@@ -53,7 +54,7 @@ class TaskQueue:
         """Add a task, at the place of its number."""
         shape = shape_of(task)
         self.tasks[task.task_id] = task
-        _insert(self.lanes.setdefault(shape, {}), task)
+        _insert(self.sub_queues.setdefault(shape, {}), task)
         self.untold.setdefault(shape, {})[task.task_id] = None
         if task.bound_vnode_id is not None:
             _insert(self.bound.setdefault(task.bound_vnode_id, {}), task)
@@ -65,10 +66,10 @@ class TaskQueue:
         if task is None:
             return
         shape = shape_of(task)
-        del self.lanes[shape][task_id]
+        del self.sub_queues[shape][task_id]
         self._has_heard(shape, task_id)
-        if not self.lanes[shape]:
-            del self.lanes[shape]
+        if not self.sub_queues[shape]:
+            del self.sub_queues[shape]
             self.blocked.pop(shape, None)
             self.before.pop(shape, None)
         if (vnode_id := task.bound_vnode_id) is not None:
@@ -94,16 +95,16 @@ class TaskQueue:
         """Everything is to be judged anew."""
         self.blocked.clear()
 
-    def block(self, shape: Shape, verdict: Verdict) -> None:
-        """The tasks of a lane cannot start now; those that have heard otherwise are to be told."""
+    def block(self, shape: SchedulingClass, verdict: Verdict) -> None:
+        """The tasks of a sub-queue cannot start now; those that have heard otherwise are to be told."""
         self.blocked[shape] = verdict
         told = self.before.get(shape)
         self.before[shape] = verdict
         if told == verdict:
             return
-        lane = self.lanes[shape]
+        sub_queue = self.sub_queues[shape]
         all_of_them = told is None or told.infeasible != verdict.infeasible
-        whom = lane if all_of_them else islice(lane, MOST_TOLD)
+        whom = sub_queue if all_of_them else islice(sub_queue, MOST_TOLD)
         self.untold.setdefault(shape, {}).update(dict.fromkeys(whom))
 
     def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
@@ -116,7 +117,7 @@ class TaskQueue:
                 self.untold[shape] = left
         return found
 
-    def _has_heard(self, shape: Shape, task_id: str) -> None:
+    def _has_heard(self, shape: SchedulingClass, task_id: str) -> None:
         if whom := self.untold.get(shape):
             whom.pop(task_id, None)
             if not whom:
@@ -133,11 +134,11 @@ class TaskQueue:
         return found
 
 
-def _insert(lane: dict[str, PendingTask], task: PendingTask) -> None:
-    """Keep a lane in the order of numbers; almost always the new one is the last."""
-    last = next(reversed(lane.values()), None)
-    lane[task.task_id] = task
+def _insert(sub_queue: dict[str, PendingTask], task: PendingTask) -> None:
+    """Keep a sub-queue in the order of numbers; almost always the new one is the last."""
+    last = next(reversed(sub_queue.values()), None)
+    sub_queue[task.task_id] = task
     if last is not None and last.number > task.number:
-        ordered = sorted(lane.items(), key=lambda item: item[1].number)
-        lane.clear()
-        lane.update(ordered)
+        ordered = sorted(sub_queue.items(), key=lambda item: item[1].number)
+        sub_queue.clear()
+        sub_queue.update(ordered)

@@ -18,7 +18,7 @@ from vctl.core.wording import amounts_text, counted
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
-from vctl.scheduler.task_queue import Shape, TaskQueue, Verdict, shape_of
+from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
     ancestors,
@@ -68,7 +68,7 @@ class TaskRound:
             if visit.joined:
                 visit.serve(visit.too_large())
         for visit in visits:
-            visit.serve(visit.open_lanes())
+            visit.serve(visit.open_sub_queues())
         for visit in visits:
             self.waits += visit.waits()
 
@@ -91,20 +91,20 @@ class _Visit:
         self.last_spread = queue.last_spread
         self.drawn: list[TaskWait] = []
 
-    def too_large(self) -> list[Shape]:
-        """Lanes that were last told that no virtual node is large enough."""
+    def too_large(self) -> list[SchedulingClass]:
+        """Sub-queues that were last told that no virtual node is large enough."""
         before = self.queue.before
-        return [shape for shape in self.open_lanes() if shape in before and before[shape].infeasible]
+        return [shape for shape in self.open_sub_queues() if shape in before and before[shape].infeasible]
 
-    def open_lanes(self) -> list[Shape]:
-        """Lanes that are to be judged."""
-        return [shape for shape in self.queue.lanes if shape not in self.queue.blocked]
+    def open_sub_queues(self) -> list[SchedulingClass]:
+        """Sub-queues that are to be judged."""
+        return [shape for shape in self.queue.sub_queues if shape not in self.queue.blocked]
 
-    def serve(self, shapes: list[Shape]) -> None:
-        """Judge the tasks of some lanes, oldest first, until each is empty or blocked."""
-        order: list[tuple[int, int, Shape, PendingTask, Iterator[PendingTask]]] = []
+    def serve(self, shapes: list[SchedulingClass]) -> None:
+        """Judge the tasks of some sub-queues, oldest first, until each is empty or blocked."""
+        order: list[tuple[int, int, SchedulingClass, PendingTask, Iterator[PendingTask]]] = []
         for place, shape in enumerate(shapes):
-            tasks = iter(self.queue.lanes[shape].values())
+            tasks = iter(self.queue.sub_queues[shape].values())
             first = next((task for task in tasks if task.task_id not in self.started), None)
             if first is not None:
                 order.append((first.number, place, shape, first, tasks))
@@ -130,8 +130,8 @@ class _Visit:
         ]
         return self.drawn + told
 
-    def _judge(self, shape: Shape, task: PendingTask) -> bool:
-        """Start a task or say why not; False when those behind it in its lane need not be looked at."""
+    def _judge(self, shape: SchedulingClass, task: PendingTask) -> bool:
+        """Start a task or say why not; False when those behind it in its sub-queue need not be looked at."""
         if task.strategy == tk.RANDOM:
             return self._judge_random(shape, task)
         growth: list[Grow] = []
@@ -143,7 +143,7 @@ class _Visit:
             return True
         return self._put_off(shape, task)
 
-    def _judge_random(self, shape: Shape, task: PendingTask) -> bool:
+    def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """It starts where it is drawn to, or waits there and nowhere else."""
         vnode = bound_to(self.ledger, task)
         if vnode is not None:
@@ -185,9 +185,11 @@ class _Visit:
         return vnode, growth or []
 
     def _start(self, task: PendingTask, vnode: VNode, growth: list[Grow]) -> None:
-        holding = self.ledger.rooms[vnode.vnode_id].copy().take({n: a for n, a in task.request.items() if a})
-        start = TaskStart(task, tuple(growth), vnode.vnode_id, vnode.node_id, holding)
-        self.ledger.charge(start.run_id, vnode.vnode_id, holding)
+        allocation = (
+            self.ledger.capacities[vnode.vnode_id].copy().take({n: a for n, a in task.request.items() if a})
+        )
+        start = TaskStart(task, tuple(growth), vnode.vnode_id, vnode.node_id, allocation)
+        self.ledger.charge(start.run_id, vnode.vnode_id, allocation)
         self.round.starts.append(start)
         self.started.add(task.task_id)
         if task.strategy == tk.SPREAD:
@@ -201,8 +203,8 @@ class _Visit:
         told = self.queue.before.get(shape_of(task))
         return told is not None and told.infeasible
 
-    def _put_off(self, shape: Shape, task: PendingTask) -> bool:
-        """A lane does not go on in this round."""
+    def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
+        """A sub-queue does not go on in this round."""
         if not self._is_put_off():
             self.queue.block(shape, _verdict(self.ledger, task))
         return False
@@ -253,5 +255,5 @@ def _bound_message(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
 
 
 def _free(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
-    free = ledger.rooms[vnode.vnode_id].free
+    free = ledger.capacities[vnode.vnode_id].free
     return amounts_text({name: free.get(name, 0) for name in task.request})

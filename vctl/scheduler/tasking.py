@@ -69,11 +69,12 @@ def suits(ledger: Ledger, task: PendingTask, vnode: VNode) -> bool:
 
 def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts = NO_LOAD) -> bool:
     """Whether a request fits what is free, less what is queued for the virtual node already."""
-    room = ledger.rooms[vnode.vnode_id]
-    if not room.fits(request):
+    capacity = ledger.capacities[vnode.vnode_id]
+    if not capacity.fits(request):
         return False
     return not load or all(
-        not amount or room.free.get(name, 0) - load.get(name, 0) >= amount for name, amount in request.items()
+        not amount or capacity.free.get(name, 0) - load.get(name, 0) >= amount
+        for name, amount in request.items()
     )
 
 
@@ -84,7 +85,7 @@ def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
         vnode
         for vnode in in_order(ledger, task.cluster_id)
         if suits(ledger, task, vnode)
-        and rs.within(task.request, vnode.holding.amounts)
+        and rs.within(task.request, vnode.allocation.amounts)
         and (named is None or is_named(named, vnode))
     ]
 
@@ -94,7 +95,7 @@ def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
     vnode = ledger.vnodes.get(task.bound_vnode_id or "")
     if vnode is None or vnode.cluster_id != task.cluster_id or not suits(ledger, task, vnode):
         return None
-    return vnode if rs.within(task.request, vnode.holding.amounts) else None
+    return vnode if rs.within(task.request, vnode.allocation.amounts) else None
 
 
 def draw(task: PendingTask, places: list[VNode]) -> VNode:
@@ -130,7 +131,7 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
         if any(amount > most.get(name, amount) for name, amount in task.request.items()):
             return False
         above = (ledger.vnodes[v] for v in ledger.members.get(cluster.parent_id, ()))
-        if any(suits(ledger, task, v) and rs.within(task.request, v.holding.amounts) for v in above):
+        if any(suits(ledger, task, v) and rs.within(task.request, v.allocation.amounts) for v in above):
             return True
         cluster = ledger.clusters[cluster.parent_id]
     return False
@@ -178,12 +179,12 @@ def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
 
 def utilisation(ledger: Ledger, vnode: VNode) -> float:
     """The largest part in use of those resources of a virtual node that count, as it is now, between 0 and 1."""
-    room = ledger.rooms[vnode.vnode_id]
+    capacity = ledger.capacities[vnode.vnode_id]
     return max(
         (
-            (total - room.free.get(name, 0)) / total
+            (total - capacity.free.get(name, 0)) / total
             for name in COUNTED
-            if (total := room.total.amounts.get(name, 0))
+            if (total := capacity.total.amounts.get(name, 0))
         ),
         default=0.0,
     )

@@ -16,8 +16,8 @@ from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, MAKESPAN
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.cycle import MOST_STARTS, decide
-from vctl.scheduler.earmarks import Earmark
 from vctl.scheduler.foresight import in_plan
+from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
@@ -58,7 +58,7 @@ class Situation:
     now_ns: int = 0
     leaving: Collection[int] = ()
     """Running jobs that are being ended."""
-    earmarks: Sequence[Earmark] = ()
+    nominations: Sequence[Nomination] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Trials:
 
     def _learn(self, ledger: Ledger) -> Known | None:
         """Nothing starts as things are: what was found of the shapes that wait holds in all other trials."""
-        if self.situation.earmarks:
+        if self.situation.nominations:
             return None
         verdicts = {
             (parent_id, key): shape.blocked
@@ -306,13 +306,13 @@ class Trial:
         self.done: list[Start | TaskStart] = []
         for queue in queues.values():
             queue.forget_verdicts()
-            for job_id in list(queue.earmarks):
-                queue.set_earmark(job_id, None)
+            for job_id in list(queue.nominations):
+                queue.set_nomination(job_id, None)
         if known is not None:
             known.tell(ledger, queues)
-        for earmark in situation.earmarks:
-            if earmark.parent_id in queues:
-                queues[earmark.parent_id].set_earmark(earmark.job_id, earmark)
+        for nomination in situation.nominations:
+            if nomination.parent_id in queues:
+                queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
         for queue in queues.values():
             queue.told.clear()
             queue.kept.clear()
@@ -340,7 +340,7 @@ class Trial:
             job = start.job
             apply(self.ledger, start)
             self.queues[job.parent_id].drop(job.job_id)
-            self.queues[job.parent_id].earmarks.pop(job.job_id, None)
+            self.queues[job.parent_id].nominations.pop(job.job_id, None)
             self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
             self.done.append(start)
 

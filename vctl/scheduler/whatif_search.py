@@ -223,7 +223,7 @@ def _to_stop(trials: Trials) -> list[Holder]:
     wanted = _wanted(job)
 
     def holds(run_ids: tuple[str, ...], cluster_id: str | None) -> dict[str, int]:
-        slots = (ledger.vnodes[v].holding.amounts for v in ledger.members.get(cluster_id or "", ()))
+        slots = (ledger.vnodes[v].allocation.amounts for v in ledger.members.get(cluster_id or "", ()))
         runs = (ledger.charges[r][1].amounts for r in run_ids if r in ledger.charges)
         return rs.total(slots) if cluster_id is not None else rs.total(runs)
 

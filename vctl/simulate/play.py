@@ -118,7 +118,7 @@ class Player:
             self._unmark(self.queues[parent_id], job_id)
         for one in plan.preempts:
             queue = self.queues[one.job.parent_id]
-            queue.set_earmark(one.job.job_id, replace(one.earmark, awaited=frozenset()))
+            queue.set_nomination(one.job.job_id, replace(one.nomination, awaited=frozenset()))
             for victim in one.victims:
                 self._evict(victim.job.job_id, requeue=queue.policy.preemption == REQUEUE)
         return bool(plan.preempts or plan.lapsed or plan.unsearched)
@@ -134,10 +134,10 @@ class Player:
             self.queues[job.parent_id].put(job)
 
     def _unmark(self, queue: Queue, job_id: int) -> None:
-        earmark = queue.earmarks.get(job_id)
-        if earmark is not None:
-            queue.set_earmark(job_id, None)
-            self.ledger.note_growth(part[0] for part in earmark.pieces)
+        nomination = queue.nominations.get(job_id)
+        if nomination is not None:
+            queue.set_nomination(job_id, None)
+            self.ledger.note_growth(part[0] for part in nomination.pieces)
 
     def _note(self, plan: Plan) -> None:
         for wait in plan.waits:
@@ -163,7 +163,9 @@ class Player:
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
-        played.held = rs.total([vnode.holding.amounts for vnode in start.vnodes] or [start.holding.amounts])
+        played.held = rs.total(
+            [vnode.allocation.amounts for vnode in start.vnodes] or [start.allocation.amounts]
+        )
         self._starts[job.job_id] = start
         heappush(self._ends, (played.end_ns, job.job_id, played.preempted))
 

@@ -59,7 +59,7 @@ def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
 
 def update_vnode(store: Store, vnode: VNode) -> None:
     """Write the new size of a flexible virtual node; the event is its cluster's or its lease's."""
-    amounts, instances, cores = rows.holding_columns(vnode.holding)
+    amounts, instances, cores = rows.allocation_columns(vnode.allocation)
     store.db.execute(
         "UPDATE vnodes SET amounts = ?, instances = ?, cores = ? WHERE vnode_id = ?",
         (amounts, instances, cores, vnode.vnode_id),
@@ -144,7 +144,7 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
     return store.row("SELECT * FROM vnodes WHERE vnode_id = ?", vnode_id)
 
 
-def child_holdings(store: Store, cluster_id: str) -> list[Row]:
+def child_allocations(store: Store, cluster_id: str) -> list[Row]:
     """What lies in the virtual nodes of a cluster: rows of ``parent_vnode_id, amounts, whole, kind`` of children."""
     return store.rows(
         "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole, c.kind, c.cluster_id"
@@ -153,7 +153,7 @@ def child_holdings(store: Store, cluster_id: str) -> list[Row]:
     )
 
 
-def run_holdings(store: Store, cluster_id: str) -> list[Row]:
+def run_allocations(store: Store, cluster_id: str) -> list[Row]:
     """What processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
     return store.rows(
         "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
@@ -240,10 +240,10 @@ def load_ledger(store: Store) -> Ledger:
         for row in parents_first(all_rows(store)):
             ledger.put_cluster(rows.cluster(row))
             for vnode in vnodes.get(row["cluster_id"], ()):
-                ledger.carve(rows.vnode(vnode))
+                ledger.assign(rows.vnode(vnode))
         for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
             run = rows.run(row)
-            ledger.charge(run.run_id, run.vnode_id, run.holding)
+            ledger.charge(run.run_id, run.vnode_id, run.allocation)
     return ledger
 
 

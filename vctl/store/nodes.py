@@ -26,7 +26,7 @@ def move(
     store.emit(NodeMoved(store.clock(), node_id, move, state, reason, author))
 
 
-def beat(store: Store, node_id: str, timeout_s: float | None) -> None:
+def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
     """Record a heartbeat; a timeout given with it opts the node into the lease. An event only when that is news."""
     if timeout_s is not None and timeout_s != store.value(
         "SELECT heartbeat_timeout_s FROM nodes WHERE node_id = ?", node_id

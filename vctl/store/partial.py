@@ -35,7 +35,7 @@ def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int])
     _load_with_ancestors(store, ledger, slots)
     ledger.put_cluster(cluster)
     for row in own:
-        ledger.carve(rows.vnode(row))
+        ledger.assign(rows.vnode(row))
     _load_use(store, ledger, cluster.cluster_id)
     return ledger
 
@@ -85,7 +85,7 @@ def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> 
     for level in reversed(levels):
         for row in level:
             _put_cluster(store, ledger, row["cluster_id"])
-            ledger.carve(rows.vnode(row))
+            ledger.assign(rows.vnode(row))
 
 
 def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
@@ -95,10 +95,10 @@ def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
         "SELECT v.* FROM vnodes v WHERE v.parent_vnode_id IN (SELECT value FROM json_each(?))", own
     ):
         _put_cluster(store, ledger, row["cluster_id"])
-        ledger.carve(rows.vnode(row))
+        ledger.assign(rows.vnode(row))
     for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id):
         run = rows.run(row)
-        ledger.charge(run.run_id, run.vnode_id, run.holding)
+        ledger.charge(run.run_id, run.vnode_id, run.allocation)
 
 
 def _put_cluster(store: Store, ledger: Ledger, cluster_id: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vctl.core.jobs import WAITING_FOR_PREEMPTION
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.engine.lifecycle import PREEMPTION
 from vctl.store import moves
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.scheduler.earmarks import Earmark
+    from vctl.scheduler.nominations import Nomination
 
 
 def insert(
@@ -55,51 +55,51 @@ def delete(store: Store, victim_id: int) -> None:
     moves.delete(store.db, PREEMPTION, "over", victim_id)
 
 
-def put_earmark(store: Store, earmark: Earmark) -> None:
+def put_nomination(store: Store, nomination: Nomination) -> None:
     """Keep this for a waiting job; its place among the others stays."""
     pieces = [
         [vnode_id, dict(part.amounts), {n: dict(s) for n, s in part.instances.items()}, list(part.cores)]
-        for vnode_id, part in earmark.pieces
+        for vnode_id, part in nomination.pieces
     ]
     store.db.execute(
-        "INSERT INTO earmarks (job_id, submission_id, parent_cluster_id, priority, pieces, awaited)"
+        "INSERT INTO nominations (job_id, submission_id, parent_cluster_id, priority, pieces, awaited)"
         " VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (job_id) DO UPDATE SET priority = excluded.priority, pieces = excluded.pieces,"
         " awaited = excluded.awaited",
         (
-            earmark.job_id, earmark.submission_id, earmark.parent_id, earmark.priority, dumps(pieces),
-            dumps(sorted(earmark.awaited)),
+            nomination.job_id, nomination.submission_id, nomination.parent_id, nomination.priority, dumps(pieces),
+            dumps(sorted(nomination.awaited)),
         ),
     )  # fmt: skip
 
 
-def earmarks(store: Store) -> list[Earmark]:
+def nominations(store: Store) -> list[Nomination]:
     """Everything that is kept, in the order in which it was given."""
-    return [earmark(row) for row in earmark_rows(store)]
+    return [nomination(row) for row in nomination_rows(store)]
 
 
-def earmark_rows(store: Store) -> list[Row]:
+def nomination_rows(store: Store) -> list[Row]:
     """The rows of these."""
-    return store.rows("SELECT * FROM earmarks ORDER BY number")
+    return store.rows("SELECT * FROM nominations ORDER BY number")
 
 
-def earmark(row: Row) -> Earmark:
-    """A row of ``earmarks``."""
+def nomination(row: Row) -> Nomination:
+    """A row of ``nominations``."""
     pieces = tuple(
-        (vnode_id, Holding(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
+        (vnode_id, Allocation(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
         for vnode_id, amounts, shares, cores in loads(row["pieces"])
     )  # fmt: skip
-    from vctl.scheduler.earmarks import Earmark  # here: with it comes the search for places
+    from vctl.scheduler.nominations import Nomination  # here: with it comes the search for places
 
-    return Earmark(
+    return Nomination(
         row["job_id"], row["submission_id"], row["priority"], row["parent_cluster_id"], pieces,
         frozenset(loads(row["awaited"])),
     )  # fmt: skip
 
 
-def delete_earmark(store: Store, job_id: int) -> None:
+def delete_nomination(store: Store, job_id: int) -> None:
     """Keep this no longer; the job waits as others do."""
-    store.db.execute("DELETE FROM earmarks WHERE job_id = ?", (job_id,))
+    store.db.execute("DELETE FROM nominations WHERE job_id = ?", (job_id,))
     store.db.execute(
         "UPDATE jobs SET state_reason = NULL, message = NULL WHERE job_id = ? AND status = 'PENDING'"
         " AND state_reason = ?",

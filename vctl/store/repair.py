@@ -18,7 +18,7 @@ KEYS = {
     "tasks": ("task_id",),
     "leases": ("lease_id",),
     "preemptions": ("victim_id",),
-    "earmarks": ("job_id",),
+    "nominations": ("job_id",),
     "usage": ("cluster_id", "child_id", "user", "resource"),
     "provider_requests": ("request_id",),
 }
@@ -118,7 +118,7 @@ _COUNTS = (
 
 def table_rows(store: Store, table: str) -> list[Row]:
     """All rows of one table, raw."""
-    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "reigns", "job_launches"), table
+    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "terms", "job_launches"), table
     return store.rows(f"SELECT * FROM {table}")
 
 

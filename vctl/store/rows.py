@@ -13,7 +13,7 @@ from vctl.core.labels import NODE_ID, Condition
 from vctl.core.leases import Lease
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.core.resources import Amounts, Holding
+from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PendingTask
 
 
@@ -25,16 +25,16 @@ def dumps(value: object) -> str:
 loads = json.loads
 
 
-def holding(row: Row) -> Holding:
+def allocation(row: Row) -> Allocation:
     """The amounts, instances and cores columns of a node, vnode or run."""
     instances: dict[str, dict[int, int]] = {}
     if row["instances"] != "{}":
         for name, shares in loads(row["instances"]).items():
             instances[name] = {int(index): share for index, share in shares.items()}
-    return Holding(loads(row["amounts"]), instances, tuple(loads(row["cores"])))
+    return Allocation(loads(row["amounts"]), instances, tuple(loads(row["cores"])))
 
 
-def holding_columns(value: Holding) -> tuple[str, str, str]:
+def allocation_columns(value: Allocation) -> tuple[str, str, str]:
     """Amounts, instances, cores as column values."""
     instances = dumps({n: {str(i): s for i, s in shares.items()} for n, shares in value.instances.items()})
     return dumps(dict(value.amounts)), instances, dumps(list(value.cores))
@@ -113,7 +113,7 @@ def _spec_of(data: Mapping[str, Any]) -> ClusterSpec:
 def node(row: Row) -> Node:
     """A row of ``nodes``."""
     return Node(
-        row["node_id"], row["template_id"], holding(row), row["hostname"], loads(row["labels"]), row["source"],
+        row["node_id"], row["template_id"], allocation(row), row["hostname"], loads(row["labels"]), row["source"],
         row["state"], row["boot_id"], bool(row["shrunk"]),
     )  # fmt: skip
 
@@ -137,7 +137,7 @@ def queue_policy(given: Mapping[str, Any]) -> QueuePolicy:
 def vnode(row: Row) -> VNode:
     """A row of ``vnodes``."""
     return VNode(
-        row["vnode_id"], row["cluster_id"], row["node_id"], row["parent_vnode_id"], row["kind"], holding(row),
+        row["vnode_id"], row["cluster_id"], row["node_id"], row["parent_vnode_id"], row["kind"], allocation(row),
         {**loads(row["labels"]), NODE_ID: row["node_id"]}, bool(row["whole"]), row["rank"],
     )  # fmt: skip
 
@@ -210,6 +210,6 @@ def run(row: Row) -> Run:
     """A row of ``runs``."""
     return Run(
         row["run_id"], row["job_id"], row["attempt"], row["rank"], row["cluster_id"], row["vnode_id"], row["node_id"],
-        holding(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],
+        allocation(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],
         row["stop_reason"], row["supervisor"],
     )  # fmt: skip

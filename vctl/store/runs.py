@@ -31,6 +31,6 @@ def live_rows(store: Store) -> list[Row]:
 
 def never_again(store: Store) -> int:
     """Whatever was to be started may have been, and is not started again. How many processes that concerns."""
-    store.db.execute("UPDATE runs SET state = ? WHERE state = ?", (jb.LAUNCHED, jb.ASSIGNED))
-    count: int = store.value("SELECT count(*) FROM runs WHERE state = ?", jb.LAUNCHED)
+    store.db.execute("UPDATE runs SET state = ? WHERE state = ?", (jb.RUNNING, jb.ASSIGNED))
+    count: int = store.value("SELECT count(*) FROM runs WHERE state = ?", jb.RUNNING)
     return count

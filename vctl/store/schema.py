@@ -310,6 +310,13 @@ END;
 ALTER TABLE runs ADD COLUMN supervisor INTEGER;
 """,
     ),
+    (
+        "0008_terms",
+        """
+ALTER TABLE earmarks RENAME TO nominations;
+ALTER TABLE reigns RENAME TO terms;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

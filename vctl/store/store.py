@@ -1,4 +1,4 @@
-"""One open state directory: transactions, events, revisions, the scheduler's reign and beat."""
+"""One open state directory: transactions, events, revisions, the scheduler's term and beat."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from vctl.store.schema import VERSION
 from vctl.store.write import Emitted, Entry, Event, write
 
 Row = sqlite3.Row
-BEAT = "scheduler.beat"
+HEARTBEAT = "scheduler.beat"
 CHANGES = "changes"
-BEAT_BYTES = 512
-BEAT_EVERY_S = 5.0
+HEARTBEAT_BYTES = 512
+HEARTBEAT_EVERY_S = 5.0
 
 
 _HEAD = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'), term, format, revision, capacity FROM head"
@@ -69,7 +69,7 @@ class Store:
         """Called inside every transaction, when all of it is written."""
         self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
         """The nodes that a provider could make where a scheduler has told of none, or not told yet (None)."""
-        self._beat_fd: int | None = None
+        self._heartbeat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False
         self.head: Head | None = None
@@ -89,10 +89,10 @@ class Store:
     def close(self) -> None:
         """Close the connection."""
         self.db.close()
-        for fd in (self._beat_fd, self._changes_fd):
+        for fd in (self._heartbeat_fd, self._changes_fd):
             if fd is not None:
                 os.close(fd)
-        self._beat_fd = self._changes_fd = None
+        self._heartbeat_fd = self._changes_fd = None
 
     def __enter__(self) -> Store:
         return self
@@ -214,11 +214,11 @@ class Store:
 
     def reopen_files(self) -> None:
         """Write to the files beside the tables that are there now: somebody may have removed those before."""
-        for fd in (self._beat_fd, self._changes_fd):
+        for fd in (self._heartbeat_fd, self._changes_fd):
             if fd is not None and os.fstat(fd).st_nlink == 0:
                 os.close(fd)
-                if fd == self._beat_fd:
-                    self._beat_fd = None
+                if fd == self._heartbeat_fd:
+                    self._heartbeat_fd = None
                 else:
                     self._changes_fd = None
 
@@ -304,13 +304,13 @@ class Store:
         text = self.value("SELECT value FROM meta WHERE key = ?", key)
         return None if text is None else json.loads(text)
 
-    # ---- the scheduler's reign ----
+    # ---- the scheduler's term ----
 
-    def begin_reign(self, kind: str) -> int:
+    def begin_term(self, kind: str) -> int:
         """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: foreground or background."""
         with self.transaction():
             cursor = self.db.execute(
-                "INSERT INTO reigns (pid, kind, started_at) VALUES (?, ?, ?)",
+                "INSERT INTO terms (pid, kind, started_at) VALUES (?, ?, ?)",
                 (os.getpid(), kind, self.clock()),
             )
             assert cursor.lastrowid is not None
@@ -318,33 +318,31 @@ class Store:
         self.epoch = cursor.lastrowid
         return self.epoch
 
-    def end_reign(self) -> None:
+    def end_term(self) -> None:
         """Stop ruling, in good order."""
         if self.epoch is None:
             return
         with self.transaction():
-            self.db.execute("UPDATE reigns SET ended_at = ? WHERE epoch = ?", (self.clock(), self.epoch))
-            self.db.execute(
-                "DELETE FROM reigns WHERE ended_at IS NOT NULL AND epoch < ? - 100", (self.epoch,)
-            )
+            self.db.execute("UPDATE terms SET ended_at = ? WHERE epoch = ?", (self.clock(), self.epoch))
+            self.db.execute("DELETE FROM terms WHERE ended_at IS NOT NULL AND epoch < ? - 100", (self.epoch,))
         self.epoch = None
 
     # ---- the scheduler's beat: a file, because it must not cost a commit ----
 
-    def write_beat(self, beat: Mapping[str, object]) -> None:
+    def write_heartbeat(self, heartbeat: Mapping[str, object]) -> None:
         """Leave a sign of life for readers: one write of fixed size, in place, so that none sees half of it."""
         try:
-            if self._beat_fd is None:
-                self._beat_fd = os.open(self.home / BEAT, os.O_RDWR | os.O_CREAT, 0o600)
-            os.pwrite(self._beat_fd, dumps(beat).encode().ljust(BEAT_BYTES), 0)
+            if self._heartbeat_fd is None:
+                self._heartbeat_fd = os.open(self.home / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
+            os.pwrite(self._heartbeat_fd, dumps(heartbeat).encode().ljust(HEARTBEAT_BYTES), 0)
         except OSError as error:
             if disk_trouble(error) is None:
                 raise
 
-    def read_beat(self) -> dict[str, Any] | None:
+    def read_heartbeat(self) -> dict[str, Any] | None:
         """The last sign of life of a scheduler, or None when there never was one."""
         try:
-            beat: dict[str, Any] = json.loads((self.home / BEAT).read_text())
+            heartbeat: dict[str, Any] = json.loads((self.home / HEARTBEAT).read_text())
         except (OSError, ValueError):
             return None
-        return beat
+        return heartbeat

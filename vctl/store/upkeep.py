@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sqlite3 import Row
 
 from vctl.core.clusters import VNode
-from vctl.core.resources import Holding
+from vctl.core.resources import Allocation
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 
@@ -70,7 +70,7 @@ def relink(store: Store, vnode_id: str, parent_vnode_id: str) -> None:
     store.db.execute("UPDATE vnodes SET parent_vnode_id = ? WHERE vnode_id = ?", (parent_vnode_id, vnode_id))
 
 
-def resize_whole(store: Store, node_id: str, holding: Holding) -> list[str]:
+def resize_whole(store: Store, node_id: str, allocation: Allocation) -> list[str]:
     """Give those who have a node whole its new totals, and the flexible virtual nodes that they lie in.
 
     Returns the clusters of these flexible ones: what they have gained is borrowed.
@@ -89,7 +89,7 @@ def resize_whole(store: Store, node_id: str, holding: Holding) -> list[str]:
         dict(
             zip(
                 ("amounts", "instances", "cores", "node"),
-                (*rows.holding_columns(holding), node_id),
+                (*rows.allocation_columns(allocation), node_id),
                 strict=True,
             )
         ),
@@ -100,7 +100,7 @@ def resize_whole(store: Store, node_id: str, holding: Holding) -> list[str]:
     flexible = (
         "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? AND kind = 'flexible' AND amounts = ?"
     )
-    return [row[0] for row in store.rows(flexible, node_id, rows.holding_columns(holding)[0])]
+    return [row[0] for row in store.rows(flexible, node_id, rows.allocation_columns(allocation)[0])]
 
 
 def is_unfinished(store: Store) -> bool:

@@ -88,7 +88,7 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
 
 def vnode_row(vnode: VNode) -> tuple[object, ...]:
     """A virtual node as a row."""
-    amounts, instances, cores = rows.holding_columns(vnode.holding)
+    amounts, instances, cores = rows.allocation_columns(vnode.allocation)
     return (
         vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, vnode.kind, vnode.whole, vnode.rank,
         amounts, instances, cores, dumps(dict(vnode.labels)),
@@ -96,7 +96,7 @@ def vnode_row(vnode: VNode) -> tuple[object, ...]:
 
 
 def _run_row(run: Run, at: int) -> tuple[object, ...]:
-    amounts, instances, cores = rows.holding_columns(run.holding)
+    amounts, instances, cores = rows.allocation_columns(run.allocation)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
         run.state, amounts, instances, cores, at, run.supervisor,
@@ -217,7 +217,7 @@ def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) ->
 def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
     for one in added:
         node, beats = one.node, one.heartbeat_timeout_s is not None
-        amounts, instances, cores = rows.holding_columns(node.total)
+        amounts, instances, cores = rows.allocation_columns(node.total)
         db.execute(
             "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
             " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
@@ -241,7 +241,7 @@ def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
 def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) -> None:
     for one in changed:
         node = one.node
-        amounts, instances, cores = rows.holding_columns(node.total)
+        amounts, instances, cores = rows.allocation_columns(node.total)
         db.execute(
             "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
             " WHERE node_id = ?",

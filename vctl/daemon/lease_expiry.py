@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import FAIR
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.store import clusters
@@ -29,7 +29,7 @@ class LeaseTerms:
     reclaim_grace_s: float = 30.0
 
 
-class Returns:
+class LeaseExpiry:
     """Watches which leases are idle and gives them back when they are due."""
 
     def __init__(self, store: Store, terms: LeaseTerms) -> None:
@@ -47,51 +47,51 @@ class Returns:
         """Seconds until a lease may be due."""
         return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
 
-    def turn(self, mirror: Mirror) -> None:
+    def turn(self, state: FollowedState) -> None:
         """Give back what is due now."""
         now, wall = time.monotonic(), self.store.clock()
         self._due = None
         self._shares = None
         due: list[Lease] = []
-        kept = _kept(mirror)
-        for lease in newest_first(list(mirror.leases.values())):
+        kept = _kept(state)
+        for lease in newest_first(list(state.leases.values())):
             wanted = lease.vnode_id in kept and lease.lease_id not in self.called
-            if wanted or not free_part(mirror.ledger, lease):
+            if wanted or not free_part(state.ledger, lease):
                 self._idle_since.pop(lease.lease_id, None)
                 continue
             since = self._idle_since.setdefault(lease.lease_id, now)
-            at_once = lease.lease_id in self.called or self._must_yield(mirror, lease)
+            at_once = lease.lease_id in self.called or self._must_yield(state, lease)
             wait_s = 0.0 if at_once else self._wait_s(lease, since, now, wall)
             if wait_s <= 0:
                 due.append(lease)
             elif self._due is None or now + wait_s < self._due:
                 self._due = now + wait_s
-        for gone in set(self._idle_since) - set(mirror.leases):
+        for gone in set(self._idle_since) - set(state.leases):
             del self._idle_since[gone]
-        self.called &= set(mirror.leases)
-        self._wanted &= set(mirror.leases)
+        self.called &= set(state.leases)
+        self._wanted &= set(state.leases)
         if due:
-            self._give_back(mirror, due)
+            self._give_back(state, due)
 
-    def returnable(self, mirror: Mirror) -> list[Lease]:
+    def returnable(self, state: FollowedState) -> list[Lease]:
         """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
-        kept = _kept(mirror)
-        leases = [lease for lease in mirror.leases.values() if lease.vnode_id not in kept]
-        return leases if any(free_part(mirror.ledger, lease) for lease in leases) else []
+        kept = _kept(state)
+        leases = [lease for lease in state.leases.values() if lease.vnode_id not in kept]
+        return leases if any(free_part(state.ledger, lease) for lease in leases) else []
 
     def call_back(self, lease_ids: Collection[int]) -> float:
         """Have idle leases returned although they have not been idle for long; in how many seconds that is."""
         self._wanted |= set(lease_ids)
         return self.terms.cooldown_s
 
-    def _must_yield(self, mirror: Mirror, lease: Lease) -> bool:
+    def _must_yield(self, state: FollowedState, lease: Lease) -> bool:
         """Where the order is fair, what comes free goes to whom it is due, not to whoever had it."""
-        above = mirror.ledger.clusters[lease.borrower_id].parent_id
-        if above is None or mirror.ledger.clusters[above].queue.order != FAIR:
+        above = state.ledger.clusters[lease.borrower_id].parent_id
+        if above is None or state.ledger.clusters[above].queue.order != FAIR:
             return False
         if self._shares is None:
-            self._shares = Shares(mirror.ledger, mirror.running, mirror.usage)
-        return must_yield(mirror.ledger, self._shares, mirror.queues, lease.borrower_id)
+            self._shares = Shares(state.ledger, state.running, state.usage)
+        return must_yield(state.ledger, self._shares, state.queues, lease.borrower_id)
 
     def _wait_s(self, lease: Lease, since: float, now: float, wall: int) -> float:
         if lease.expires_at is not None and lease.expires_at <= wall:
@@ -101,36 +101,36 @@ class Returns:
             return until_cool
         return max(self.terms.idle_s - (now - since), until_cool)
 
-    def _give_back(self, mirror: Mirror, due: list[Lease]) -> None:
+    def _give_back(self, state: FollowedState, due: list[Lease]) -> None:
         """What a child returns its parent may have borrowed too: that goes up in the same transaction."""
         with self.store.transaction():
-            mirror.follow(self.store)
+            state.follow(self.store)
             waiting = list(due)
             while waiting:
                 lease = waiting.pop(0)
-                if mirror.leases.get(lease.lease_id) != lease:
+                if state.leases.get(lease.lease_id) != lease:
                     continue  # destroyed or changed meanwhile
-                part = free_part(mirror.ledger, lease)
+                part = free_part(state.ledger, lease)
                 if not part:
                     continue
-                above = mirror.ledger.vnodes[lease.vnode_id].parent_id
-                done = give_back(mirror.ledger, lease, part)
+                above = state.ledger.vnodes[lease.vnode_id].parent_id
+                done = give_back(state.ledger, lease, part)
                 if done.after is None:
                     clusters.delete_vnode(self.store, done.before.vnode_id)
                 else:
                     clusters.update_vnode(self.store, done.after)
                 table.end(self.store, lease, done.left)
-                restored = restore(mirror.ledger, lease, done)
+                restored = restore(state.ledger, lease, done)
                 if restored is not None:
                     clusters.update_vnode(self.store, restored.after)
                 if done.left:
-                    mirror.leases[lease.lease_id] = replace(lease, amounts=done.left)
+                    state.leases[lease.lease_id] = replace(lease, amounts=done.left)
                 else:
-                    del mirror.leases[lease.lease_id]
-                waiting += newest_first([up for up in mirror.leases.values() if up.vnode_id == above])
-            mirror.caught_up(self.store)
+                    del state.leases[lease.lease_id]
+                waiting += newest_first([up for up in state.leases.values() if up.vnode_id == above])
+            state.caught_up(self.store)
 
 
-def _kept(mirror: Mirror) -> set[str]:
+def _kept(state: FollowedState) -> set[str]:
     """Virtual nodes of which a part is kept for the winner of a preemption."""
-    return {part[0] for earmark in mirror.preemptions.earmarks(mirror) for part in earmark.pieces}
+    return {part[0] for nomination in state.preemptions.nominations(state) for part in nomination.pieces}

@@ -1,4 +1,4 @@
-"""The free ground of one cluster as placement sees it: classes of slots, and the few nodes seen one by one.
+"""The candidate nodes of one cluster as placement sees it: classes of slots, and the few nodes seen one by one.
 
 Two ways to get it: as it is now, or as it would be if every alive or draining node were empty.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from vctl.core import labels as lb
 from vctl.core.ledger import Ledger, template_of
 from vctl.core.nodes import ALIVE, DRAINING
-from vctl.core.resources import Room
+from vctl.core.resources import FreeCapacity
 from vctl.core.slots import ClassKey, SlotClass, SlotIndex
 from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
-Spot = tuple[str, tuple[str, ...]]
+CandidateNode = tuple[str, tuple[str, ...]]
 """A physical node with the cluster's virtual nodes on it."""
 
 
@@ -27,16 +27,16 @@ class Way:
     ``fresh``: it does not exist yet. ``choice``: there are several such ways on its node, of which one can be gone.
     """
 
-    sources: tuple[tuple[int, int, Room], ...]
+    sources: tuple[tuple[int, int, FreeCapacity], ...]
     fresh: bool
     choice: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CandidateNodes:
     """Slots of one cluster by class, in the order of their first node.
 
-    ``crowded`` are the physical nodes with several slots of the cluster. ``room`` gives the room of one slot,
+    ``crowded`` are the physical nodes with several slots of the cluster. ``capacity`` gives the room of one slot,
     which nobody may change; trials copy it.
     """
 
@@ -44,7 +44,7 @@ class Ground:
     classes: tuple[SlotClass, ...]
     crowded: dict[str, set[str]]
     class_of: Callable[[str], SlotClass | None]
-    room: Callable[[str], Room]
+    capacity: Callable[[str], FreeCapacity]
 
     def node_of(self, slot_id: str) -> str:
         """The physical node of a slot."""
@@ -66,7 +66,7 @@ class Ground:
                 found.setdefault(node_id, []).append(slot_id)
         return {node_id: tuple(sorted(slots)) for node_id, slots in found.items()}
 
-    def spots(self, group: SlotClass, apart: dict[str, tuple[str, ...]]) -> Iterator[Spot]:
+    def candidate_nodes(self, group: SlotClass, apart: dict[str, tuple[str, ...]]) -> Iterator[CandidateNode]:
         """The members of a class on nodes that are not apart, lowest node id first."""
         for slot_id in group.ids:
             node_id = self.node_of(slot_id)
@@ -95,31 +95,36 @@ class Ground:
         return None
 
 
-def ground_now(ledger: Ledger, parent_id: str) -> Ground:
+def candidates_now(ledger: Ledger, parent_id: str) -> CandidateNodes:
     """What is free in a cluster now, on nodes that take work."""
     index = ledger.index(parent_id)
-    return _ground(
-        ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.rooms.__getitem__
+    return _candidates(
+        ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.capacities.__getitem__
     )
 
 
-def ground_with(ledger: Ledger, index: SlotIndex, rooms: Mapping[str, Room]) -> Ground:
-    """A cluster as if some of its virtual nodes had these rooms; ``index`` is a copy in which they are filed so."""
-    return _ground(
+def candidates_with(
+    ledger: Ledger, index: SlotIndex, capacities: Mapping[str, FreeCapacity]
+) -> CandidateNodes:
+    """A cluster as if some of its virtual nodes had these free capacities; ``index`` is a copy in which they
+    are filed so."""
+    return _candidates(
         ledger, list(index.classes.values()), index.crowded, index.class_of,
-        lambda slot_id: rooms.get(slot_id) or ledger.rooms[slot_id],
+        lambda slot_id: capacities.get(slot_id) or ledger.capacities[slot_id],
     )  # fmt: skip
 
 
-def ground_of(ledger: Ledger, rooms: Mapping[str, Room]) -> Ground:
+def candidates_of(ledger: Ledger, capacities: Mapping[str, FreeCapacity]) -> CandidateNodes:
     """Some virtual nodes of a cluster, as if these were their rooms."""
     index = SlotIndex()
-    for vnode_id, room in rooms.items():
-        ledger.file(index, vnode_id, room)
-    return _ground(ledger, list(index.classes.values()), index.crowded, index.class_of, rooms.__getitem__)
+    for vnode_id, capacity in capacities.items():
+        ledger.file(index, vnode_id, capacity)
+    return _candidates(
+        ledger, list(index.classes.values()), index.crowded, index.class_of, capacities.__getitem__
+    )
 
 
-def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:
+def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
     """The same if every alive or draining node held nothing of the cluster's children and processes."""
     classes: dict[ClassKey, SlotClass] = {}
     class_of: dict[str, SlotClass] = {}
@@ -129,40 +134,42 @@ def ground_when_empty(ledger: Ledger, parent_id: str) -> Ground:
         node = ledger.nodes[vnode.node_id]
         if node.state not in (ALIVE, DRAINING):
             continue
-        holding = vnode.holding
+        allocation = vnode.allocation
         template_id = template_of(vnode, node)
         key: ClassKey = (
             lb.common(vnode.labels),
             template_id,
-            tuple(sorted(holding.amounts.items())),
-            tuple(sorted((name, tuple(sorted(i.values()))) for name, i in holding.instances.items())),
+            tuple(sorted(allocation.amounts.items())),
+            tuple(sorted((name, tuple(sorted(i.values()))) for name, i in allocation.instances.items())),
         )
         group = classes.get(key)
         if group is None:
-            group = classes[key] = SlotClass(vnode.labels, template_id, Room(holding), untouched=True)
+            group = classes[key] = SlotClass(
+                vnode.labels, template_id, FreeCapacity(allocation), untouched=True
+            )
         group.ids.append(vnode.vnode_id)
         class_of[vnode.vnode_id] = group
         on_node.setdefault(vnode.node_id, set()).add(vnode.vnode_id)
     crowded = {node_id: slots for node_id, slots in on_node.items() if len(slots) > 1}
-    return _ground(
+    return _candidates(
         ledger,
         list(classes.values()),
         crowded,
         class_of.get,
-        lambda slot_id: Room(ledger.vnodes[slot_id].holding),
+        lambda slot_id: FreeCapacity(ledger.vnodes[slot_id].allocation),
     )
 
 
-def _ground(
+def _candidates(
     ledger: Ledger,
     classes: list[SlotClass],
     crowded: dict[str, set[str]],
     class_of: Callable[[str], SlotClass | None],
-    room: Callable[[str], Room],
-) -> Ground:
+    capacity: Callable[[str], FreeCapacity],
+) -> CandidateNodes:
     # dict order tells in which order states arose; the first id does not, so equal states give equal plans
     classes.sort(key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0]))
-    return Ground(ledger, tuple(classes), crowded, class_of, room)
+    return CandidateNodes(ledger, tuple(classes), crowded, class_of, capacity)
 
 
 # ---- the ladders of a way ----
@@ -170,31 +177,31 @@ def _ground(
 
 def is_unit(way: Way, name: str) -> bool:
     """Whether a resource has numbered instances here."""
-    return any(name in room.instances for _, _, room in way.sources)
+    return any(name in capacity.instances for _, _, capacity in way.sources)
 
 
 def whole_ladder(way: Way, name: str) -> Ladder:
     """The sources of a resource, instances together."""
     return tuple(
-        Source(depth, lender, room.free[name])
-        for depth, lender, room in way.sources
-        if room.free.get(name, 0) > 0
+        Source(depth, lender, capacity.free[name])
+        for depth, lender, capacity in way.sources
+        if capacity.free.get(name, 0) > 0
     )
 
 
 def instance_ladders(way: Way, name: str) -> dict[int, Ladder]:
     """The sources of each instance of a resource."""
     found: dict[int, list[Source]] = {}
-    for depth, lender, room in way.sources:
-        for index, share in free_shares(room, name).items():
+    for depth, lender, capacity in way.sources:
+        for index, share in free_shares(capacity, name).items():
             found.setdefault(index, []).append(Source(depth, lender, share))
     return {index: tuple(ladder) for index, ladder in found.items()}
 
 
-def free_shares(room: Room, name: str) -> dict[int, int]:
+def free_shares(capacity: FreeCapacity, name: str) -> dict[int, int]:
     """What is free of each instance; on a node that shrank no more of them than its free amount."""
-    shares = sorted((s, i) for i, s in room.instances.get(name, {}).items() if s > 0)
-    free = room.free.get(name, 0)
+    shares = sorted((s, i) for i, s in capacity.instances.get(name, {}).items() if s > 0)
+    free = capacity.free.get(name, 0)
     while shares and sum(share for share, _ in shares) > free:
         del shares[0]
     return {index: share for share, index in shares}

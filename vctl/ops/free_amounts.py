@@ -13,7 +13,7 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
 from vctl.core.labels import Labels
-from vctl.core.resources import Holding, Room
+from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.wording import cluster_text
 from vctl.scheduler.shortage import Above, Slot, Slots
 from vctl.store import clusters, preemptions, rows
@@ -21,18 +21,18 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 _Held = tuple[str, str]
-"""The amounts and the instances of a holding, as their columns are written."""
+"""The amounts and the instances of an allocation, as their columns are written."""
 
 
-class FreeCapacity:
+class FreeAmounts:
     """Free amounts of clusters as of one snapshot; each cluster is read once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._slots: dict[tuple[str, int], Slots] = {}
         self._clusters: dict[str, Cluster | None] = {}
-        self._parsed: dict[_Held, Holding] = {}
-        self.earmarks = preemptions.earmarks(store)
+        self._parsed: dict[_Held, Allocation] = {}
+        self.nominations = preemptions.nominations(store)
         self._kept_in: dict[str, set[int]] = {}
         """Cluster -> jobs for which something of its virtual nodes is kept; complete once its slots were read."""
 
@@ -45,7 +45,7 @@ class FreeCapacity:
 
     def slots(self, cluster_id: str, job_id: int = 0) -> Slots:
         """The virtual nodes of a cluster that take work; what is kept for that job counts as free."""
-        winner = job_id if any(one.job_id == job_id for one in self.earmarks) else 0
+        winner = job_id if any(one.job_id == job_id for one in self.nominations) else 0
         key = (cluster_id, winner)
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
@@ -78,7 +78,7 @@ class FreeCapacity:
         for one in (cluster_id, *self._upward(cluster_id)):
             self.slots(one, job_id)
             found |= self._kept_in.get(one, set())
-        return [one.submission_id for one in self.earmarks if one.job_id in found and one.job_id != job_id]
+        return [one.submission_id for one in self.nominations if one.job_id in found and one.job_id != job_id]
 
     def _upward(self, cluster_id: str) -> Iterator[str]:
         cluster = self.cluster(cluster_id)
@@ -111,17 +111,17 @@ class FreeCapacity:
     def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
         held: dict[str, list[_Held]] = {}
         gone: set[str] = set()
-        for row in clusters.child_holdings(self.store, cluster_id):
+        for row in clusters.child_allocations(self.store, cluster_id):
             if row["whole"] and row["kind"] == LOGICAL:
                 gone.add(row["parent_vnode_id"])
             held.setdefault(row["parent_vnode_id"], []).append((row["amounts"], row["instances"]))
-        for row in clusters.run_holdings(self.store, cluster_id):
+        for row in clusters.run_allocations(self.store, cluster_id):
             held.setdefault(row["vnode_id"], []).append((row["amounts"], row["instances"]))
-        kept: dict[str, list[tuple[int, Holding]]] = {}
-        for one in self.earmarks:
-            for slot_id, holding in one.pieces if one.job_id != winner else ():
-                kept.setdefault(slot_id, []).append((one.job_id, holding))
-        rooms: dict[object, Room] = {}
+        kept: dict[str, list[tuple[int, Allocation]]] = {}
+        for one in self.nominations:
+            for slot_id, allocation in one.pieces if one.job_id != winner else ():
+                kept.setdefault(slot_id, []).append((one.job_id, allocation))
+        capacities: dict[object, FreeCapacity] = {}
         for row in clusters.schedulable_slots(self.store, cluster_id):
             slot_id = row["slot_id"]
             if slot_id in gone:
@@ -129,27 +129,29 @@ class FreeCapacity:
             here = held.get(slot_id, [])
             self._kept_in.setdefault(cluster_id, set()).update(job_id for job_id, _ in kept.get(slot_id, ()))
             key = (row["amounts"], row["instances"], tuple(sorted(here)), slot_id if slot_id in kept else "")
-            room = rooms.get(key)
-            if room is None:
-                room = rooms[key] = self._room((row["amounts"], row["instances"]), here)
-                for _, holding in kept.get(slot_id, ()):
-                    room.take_most(Holding(holding.amounts, holding.instances))
-            whole = row["whole"] or (row["of_node"] and rs.within(loads(row["of_node"]), room.total.amounts))
+            capacity = capacities.get(key)
+            if capacity is None:
+                capacity = capacities[key] = self._capacity_of((row["amounts"], row["instances"]), here)
+                for _, allocation in kept.get(slot_id, ()):
+                    capacity.take_most(Allocation(allocation.amounts, allocation.instances))
+            whole = row["whole"] or (
+                row["of_node"] and rs.within(loads(row["of_node"]), capacity.total.amounts)
+            )
             template = row["template_id"] if whole else ""
             labels = partial(_labels, row, physical=cluster_id == PRIMARY)
-            yield Slot(row["node_id"], room, labels, template, room.is_untouched(), slot_id)
+            yield Slot(row["node_id"], capacity, labels, template, capacity.is_untouched(), slot_id)
 
-    def _room(self, total: _Held, held: list[_Held]) -> Room:
-        room = Room(self._holding(total))
+    def _capacity_of(self, total: _Held, held: list[_Held]) -> FreeCapacity:
+        capacity = FreeCapacity(self._allocation(total))
         for one in held:
-            room.take_beyond(self._holding(one))
-        return room
+            capacity.take_beyond(self._allocation(one))
+        return capacity
 
-    def _holding(self, text: _Held) -> Holding:
+    def _allocation(self, text: _Held) -> Allocation:
         known = self._parsed.get(text)
         if known is None:
             instances: dict[str, Any] = loads(text[1]) if text[1] != "{}" else {}
-            known = self._parsed[text] = Holding(
+            known = self._parsed[text] = Allocation(
                 loads(text[0]),
                 {name: {int(i): share for i, share in shares.items()} for name, shares in instances.items()},
             )

@@ -9,7 +9,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, joined_since
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE
-from vctl.daemon import windows
+from vctl.daemon import array_limits
 from vctl.daemon.collection import paused
 from vctl.daemon.preemptions import Preemptions
 from vctl.engine.apply import apply
@@ -30,7 +30,7 @@ class Unreadable(Exception):
     """What others changed cannot be followed: a row cannot be read, or events are missing. The tables are read anew."""
 
 
-class Mirror(SchedulerState):
+class FollowedState(SchedulerState):
     """The state of a scheduler: it emits changes, and follows those of others."""
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
@@ -50,7 +50,7 @@ class Mirror(SchedulerState):
         self._own.add(store.head.seq)
 
     @classmethod
-    def load(cls, store: Store) -> Mirror:
+    def load(cls, store: Store) -> FollowedState:
         """Replay the tables and read the queue; everything after this comes through the feed."""
         with paused():
             try:
@@ -64,37 +64,37 @@ class Mirror(SchedulerState):
                 return cls._read(store, replay.rebuild(store))
 
     @classmethod
-    def _read(cls, store: Store, rebuilt: replay.Replayed) -> Mirror:
+    def _read(cls, store: Store, rebuilt: replay.Replayed) -> FollowedState:
         with store.snapshot():
-            mirror = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
-            mirror.enqueue_all(queues.pending(store))
+            state = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
+            state.enqueue_all(queues.pending(store))
             for row in jobs.running_rows(store):
                 job = rows.running(row)
-                mirror.note_running(job)
+                state.note_running(job)
                 if job.stop_requested_at is not None:
-                    mirror.stops.add(job.job_id)
+                    state.stops.add(job.job_id)
                 if job.outcome is not None:
-                    mirror.stop_members(job)  # it was ending already
-            mirror.preemptions.load(store, mirror)
-            windows.load(mirror.windows, store)
-            mirror.usage = usage.load(store)
-            if mirror.usage.past:  # what runs was running while nobody looked
-                mirror.usage.rates = Shares(mirror.ledger, mirror.running).held
-            mirror.may_have_objects.update(tasks.jobs_with_objects(store))
+                    state.stop_members(job)  # it was ending already
+            state.preemptions.load(store, state)
+            array_limits.load(state.array_limits, store)
+            state.usage = usage.load(store)
+            if state.usage.past:  # what runs was running while nobody looked
+                state.usage.rates = Shares(state.ledger, state.running).held
+            state.may_have_objects.update(tasks.jobs_with_objects(store))
             for row in tasks.waiting_rows(store):
-                mirror.put_task(objects.pending(store, row))
+                state.put_task(objects.pending(store, row))
             for row in object_table.awaiting(store):
-                mirror.put_awaiting(row["task_id"], row["job_id"])
+                state.put_awaiting(row["task_id"], row["job_id"])
             for row in tasks.stop_requests(store):
-                mirror.stop_task(row["task_id"], row["grace_s"])
-            for run in mirror.runs.values():
+                state.stop_task(row["task_id"], row["grace_s"])
+            for run in state.runs.values():
                 if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
-                    mirror.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
-            mirror.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
-        mirror.nodes_changed.update(mirror.ledger.nodes)
-        mirror.lost_nodes = {one for one, node in mirror.ledger.nodes.items() if node.state == DEAD}
-        mirror.ledger.joined.clear()  # whatever there is was there before
-        return mirror
+                    state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
+            state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
+        state.nodes_changed.update(state.ledger.nodes)
+        state.lost_nodes = {one for one, node in state.ledger.nodes.items() if node.state == DEAD}
+        state.ledger.joined.clear()  # whatever there is was there before
+        return state
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
@@ -159,7 +159,7 @@ class Mirror(SchedulerState):
 
     def _take_job(self, store: Store, job_id: int, row: Row | None) -> None:
         if row is not None and row["array_id"] is not None:
-            windows.take(self.windows, store, row)
+            array_limits.take(self.array_limits, store, row)
         if row is not None and row["status"] == jb.PENDING and queues.is_queued(row):
             self.enqueue(rows.pending(row))
             return

@@ -15,8 +15,8 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.leases import Lease
 from vctl.daemon import notices
-from vctl.daemon.mirror import Mirror
-from vctl.daemon.returning import Returns
+from vctl.daemon.following import FollowedState
+from vctl.daemon.lease_expiry import LeaseExpiry
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
 from vctl.store import jobs, leases
@@ -29,10 +29,10 @@ Stop = Callable[[Run, str, float], None]
 Signal = Callable[[str, int], object]
 
 
-class Reclaims:
+class LeaseRevocation:
     """Leases that are called in, and when their grace ends."""
 
-    def __init__(self, store: Store, returns: Returns, *, grace_s: float = 30.0) -> None:
+    def __init__(self, store: Store, returns: LeaseExpiry, *, grace_s: float = 30.0) -> None:
         self.store = store
         self.returns = returns
         self.grace_s = grace_s
@@ -45,43 +45,43 @@ class Reclaims:
         """Seconds until the next grace ends."""
         return min((max(0.0, at - time.monotonic()) for at in self._deadline.values()), default=float("inf"))
 
-    def turn(self, mirror: Mirror, stop: Stop, tell: Signal) -> None:
+    def turn(self, state: FollowedState, stop: Stop, tell: Signal) -> None:
         """Call in what lenders with waiting work have lent; end what uses it after the grace."""
-        for gone in set(self._deadline) - set(mirror.leases):
+        for gone in set(self._deadline) - set(state.leases):
             del self._deadline[gone], self._told[gone]
-        lent = [lease for lease in mirror.leases.values() if self._is_sibling_loan(mirror, lease)]
+        lent = [lease for lease in state.leases.values() if self._is_sibling_loan(state, lease)]
         for lender_id in sorted({lease.lender_id for lease in lent}):
-            if waits_in(mirror, lender_id):
+            if waits_in(state, lender_id):
                 loans = [lease for lease in lent if lease.lender_id == lender_id]
-                self._call_in(mirror, next(newest_first(loans)), tell)
+                self._call_in(state, next(newest_first(loans)), tell)
         now = time.monotonic()
         for lease_id, deadline in sorted(self._deadline.items()):
-            if deadline <= now and (due := mirror.leases.get(lease_id)) is not None:
-                self._end_use(mirror, due, stop, tell)
+            if deadline <= now and (due := state.leases.get(lease_id)) is not None:
+                self._end_use(state, due, stop, tell)
 
-    def _is_sibling_loan(self, mirror: Mirror, lease: Lease) -> bool:
-        borrower = mirror.ledger.clusters.get(lease.borrower_id)
+    def _is_sibling_loan(self, state: FollowedState, lease: Lease) -> bool:
+        borrower = state.ledger.clusters.get(lease.borrower_id)
         return borrower is not None and borrower.parent_id != lease.lender_id
 
-    def _call_in(self, mirror: Mirror, lease: Lease, tell: Signal) -> None:
+    def _call_in(self, state: FollowedState, lease: Lease, tell: Signal) -> None:
         if lease.lease_id in self._deadline:
             return
         ends = self.store.clock() + int(self.grace_s * 1e9)
         with self.store.transaction():
-            mirror.follow(self.store)
-            if mirror.leases.get(lease.lease_id) != lease:
+            state.follow(self.store)
+            if state.leases.get(lease.lease_id) != lease:
                 return  # given back or changed meanwhile: the next turn looks at what there is then
             ends_at = leases.call_in(self.store, lease, ends)
-            mirror.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
-            mirror.caught_up(self.store)
+            state.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
+            state.caught_up(self.store)
         self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
         self._told[lease.lease_id] = {}
-        inside = slots_inside(mirror, lease.vnode_id)  # those who borrowed it further return it first
-        self.returns.called |= {one.lease_id for one in mirror.leases.values() if one.vnode_id in inside}
-        for job_id in sorted({run.job_id for run in users_of(mirror, lease)}):
-            self._tell(mirror, job_id, lease, ends, tell)
+        inside = slots_inside(state, lease.vnode_id)  # those who borrowed it further return it first
+        self.returns.called |= {one.lease_id for one in state.leases.values() if one.vnode_id in inside}
+        for job_id in sorted({run.job_id for run in users_of(state, lease)}):
+            self._tell(state, job_id, lease, ends, tell)
 
-    def _tell(self, mirror: Mirror, job_id: int, lease: Lease, ends: int, tell: Signal) -> None:
+    def _tell(self, state: FollowedState, job_id: int, lease: Lease, ends: int, tell: Signal) -> None:
         """The file named by VCTL_LEASE_FILE, then the signal to every process of the job. Its grace begins."""
         self._told[lease.lease_id][job_id] = time.monotonic() + self.grace_s
         job = jobs.get(self.store, job_id)
@@ -94,54 +94,54 @@ class Reclaims:
             "ends_at_ns": ends,
         }
         notices.write(self.store.home, job["submission_id"], notice)
-        for run_id in sorted(mirror.runs_of_job.get(job_id, ())):
+        for run_id in sorted(state.runs_of_job.get(job_id, ())):
             tell(run_id, NOTICE_SIGNAL)
 
-    def _end_use(self, mirror: Mirror, lease: Lease, stop: Stop, tell: Signal) -> None:
+    def _end_use(self, state: FollowedState, lease: Lease, stop: Stop, tell: Signal) -> None:
         """End the newest processes on the lease until it is free; a job ends whole, and never without its grace."""
         now = time.monotonic()
         self._deadline[lease.lease_id] = now + self.grace_s
         missing = dict(lease.amounts)
-        room = mirror.ledger.rooms.get(lease.vnode_id)
-        if room is None:
+        capacity = state.ledger.capacities.get(lease.vnode_id)
+        if capacity is None:
             return
         for name in missing:
-            missing[name] -= max(0, room.free.get(name, 0))
+            missing[name] -= max(0, capacity.free.get(name, 0))
         told = self._told[lease.lease_id]
-        for run in sorted(users_of(mirror, lease), key=_age, reverse=True):
+        for run in sorted(users_of(state, lease), key=_age, reverse=True):
             if all(amount <= 0 for amount in missing.values()):
                 return
-            if self._is_young(mirror, run):
+            if self._is_young(state, run):
                 continue  # asked again after another grace
             if run.job_id not in told:  # it began to use the lease later
-                self._tell(mirror, run.job_id, lease, self.store.clock() + int(self.grace_s * 1e9), tell)
-            for victim in [run] if run.task_id is not None else _whole_job(mirror, run):
+                self._tell(state, run.job_id, lease, self.store.clock() + int(self.grace_s * 1e9), tell)
+            for victim in [run] if run.task_id is not None else _whole_job(state, run):
                 if told[run.job_id] <= now:
                     stop(victim, jb.PREEMPTED, self.grace_s if victim.task_id is None else 3.0)
                 for name in missing:
-                    missing[name] -= victim.holding.amounts.get(name, 0)
+                    missing[name] -= victim.allocation.amounts.get(name, 0)
 
-    def _is_young(self, mirror: Mirror, run: Run) -> bool:
+    def _is_young(self, state: FollowedState, run: Run) -> bool:
         """Whether its job has not yet run for as long as its cluster grants to every attempt."""
-        job = mirror.running.jobs.get(run.job_id)
-        parent = None if job is None else mirror.ledger.clusters.get(job.parent_id)
+        job = state.running.jobs.get(run.job_id)
+        parent = None if job is None else state.ledger.clusters.get(job.parent_id)
         if job is None or parent is None:
             return False
         return self.store.clock() < job.started_at_ns + parent.queue.min_runtime_ns
 
 
-def users_of(mirror: Mirror, lease: Lease) -> Iterator[Run]:
+def users_of(state: FollowedState, lease: Lease) -> Iterator[Run]:
     """Processes that run on the virtual node of a lease, or on one that lies inside it."""
-    inside = slots_inside(mirror, lease.vnode_id)
-    return (run for run in list(mirror.runs.values()) if run.vnode_id in inside)
+    inside = slots_inside(state, lease.vnode_id)
+    return (run for run in list(state.runs.values()) if run.vnode_id in inside)
 
 
-def slots_inside(mirror: Mirror, vnode_id: str) -> set[str]:
+def slots_inside(state: FollowedState, vnode_id: str) -> set[str]:
     """A virtual node and everything that lies in it."""
     inside = {vnode_id}
     frontier = [vnode_id]
     while frontier:
-        frontier = [child for slot in frontier for child in mirror.ledger.children.get(slot, ())]
+        frontier = [child for slot in frontier for child in state.ledger.children.get(slot, ())]
         inside.update(frontier)
     return inside
 
@@ -152,16 +152,16 @@ def _age(run: Run) -> tuple[int, int]:
     return (number, run.started_at or 1 << 63)
 
 
-def _whole_job(mirror: Mirror, run: Run) -> list[Run]:
-    return [mirror.runs[run_id] for run_id in sorted(mirror.runs_of_job.get(run.job_id, ()))]
+def _whole_job(state: FollowedState, run: Run) -> list[Run]:
+    return [state.runs[run_id] for run_id in sorted(state.runs_of_job.get(run.job_id, ()))]
 
 
-def waits_in(mirror: Mirror, cluster_id: str) -> bool:
+def waits_in(state: FollowedState, cluster_id: str) -> bool:
     """Whether work in a cluster or anywhere below it was looked at and has to wait."""
-    for parent_id, queue in mirror.queues.items():
+    for parent_id, queue in state.queues.items():
         blocked = any(shape.blocked is not None for shape in queue.shapes.values())
-        if blocked and cluster_id in ancestors(mirror.ledger, parent_id):
+        if blocked and cluster_id in ancestors(state.ledger, parent_id):
             return True
     return any(
-        queue.blocked and cluster_id in ancestors(mirror.ledger, one) for one, queue in mirror.tasks.items()
+        queue.blocked and cluster_id in ancestors(state.ledger, one) for one, queue in state.tasks.items()
     )

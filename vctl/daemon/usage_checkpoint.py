@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from vctl.daemon.mirror import Mirror
+from vctl.daemon.following import FollowedState
 from vctl.store import usage
 from vctl.store.store import Store
 
@@ -12,7 +12,7 @@ EVERY_S = 5.0
 """Between two writes: so much use is forgotten at worst."""
 
 
-class Memory:
+class UsageCheckpoint:
     """Writes the past use of fair clusters now and then, when some of them have a half-life."""
 
     def __init__(self, store: Store) -> None:
@@ -21,16 +21,16 @@ class Memory:
         self._was_used = False
         """Whether something was held at the last write: what only fades need not be written again."""
 
-    def turn(self, mirror: Mirror) -> None:
+    def turn(self, state: FollowedState) -> None:
         """Write when it is due."""
         if time.monotonic() - self._written_at >= EVERY_S:
-            self.write(mirror)
+            self.write(state)
 
-    def write(self, mirror: Mirror) -> None:
+    def write(self, state: FollowedState) -> None:
         """Write now, unless nothing has been used since the last time."""
-        is_used = any(any(held.values()) for held in mirror.usage.rates.values())
-        if mirror.usage.past and (is_used or self._was_used):
+        is_used = any(any(held.values()) for held in state.usage.rates.values())
+        if state.usage.past and (is_used or self._was_used):
             with self.store.transaction():
-                usage.save(self.store, mirror.usage)
+                usage.save(self.store, state.usage)
         self._was_used = is_used
         self._written_at = time.monotonic()

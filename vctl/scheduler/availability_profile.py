@@ -6,23 +6,25 @@ from operator import itemgetter
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Holding
-from vctl.scheduler.running import Running, holdings_of
+from vctl.core.resources import Allocation
+from vctl.scheduler.running import Running, allocations_of
 
 Part = str | tuple[str, int]
 """A resource, or one numbered instance of it: what can run short on a virtual node by itself."""
 
 
-def parts_of(holding: Holding) -> dict[Part, int]:
-    """A holding by parts, so that instances are counted one by one."""
-    found: dict[Part, int] = {n: a for n, a in holding.amounts.items() if a and n not in holding.instances}
-    for name, shares in holding.instances.items():
+def parts_of(allocation: Allocation) -> dict[Part, int]:
+    """An allocation by parts, so that instances are counted one by one."""
+    found: dict[Part, int] = {
+        n: a for n, a in allocation.amounts.items() if a and n not in allocation.instances
+    }
+    for name, shares in allocation.instances.items():
         for index, share in shares.items():
             found[name, index] = share
     return found
 
 
-class Horizon:
+class AvailabilityProfile:
     """The ends of the jobs that run in one cluster, soonest first; what is overdue is taken to end now."""
 
     def __init__(self, ledger: Ledger, parent_id: str, running: Running, now_ns: int) -> None:
@@ -35,15 +37,15 @@ class Horizon:
         self.ends = [(max(at_ns, now_ns), self._jobs[n]) for at_ns, n in sorted(timed)]
         self.endless = [job for _, job in sorted(self._jobs.items()) if job.ends_at_ns is None]
         """Jobs without a limit, the oldest first."""
-        self._held: dict[int, tuple[tuple[str, Holding], ...]] = {}
+        self._held: dict[int, tuple[tuple[str, Allocation], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         self._sharing: dict[str, list[RunningJob]] | None = None
 
-    def held_by(self, job: RunningJob) -> tuple[tuple[str, Holding], ...]:
+    def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """What a job holds of the cluster: (virtual node, holding)."""
         held = self._held.get(job.job_id)
         if held is None:
-            held = self._held[job.job_id] = tuple(holdings_of(self.ledger, job))
+            held = self._held[job.job_id] = tuple(allocations_of(self.ledger, job))
         return held
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
@@ -61,12 +63,12 @@ class Horizon:
             number = ledger.clusters[child.cluster_id].job
             job = None if number is None else self._jobs.get(int(number))
             if job is not None and job.ends_at_ns is not None:
-                found.append((max(job.ends_at_ns, self.now_ns), parts_of(child.holding)))
+                found.append((max(job.ends_at_ns, self.now_ns), parts_of(child.allocation)))
         if ledger.homes.get(vnode_id):
             for job in self._sharing_on(vnode_id):
                 if job.ends_at_ns is not None:
-                    _, holding = ledger.charges[job.run_id]
-                    found.append((max(job.ends_at_ns, self.now_ns), parts_of(holding)))
+                    _, allocation = ledger.charges[job.run_id]
+                    found.append((max(job.ends_at_ns, self.now_ns), parts_of(allocation)))
         found.sort(key=itemgetter(0))
         return found
 

@@ -15,7 +15,7 @@ PLAIN = frozenset({CPU, MEMORY, OBJECT_STORE_MEMORY})
 """Resources without numbered instances, whatever the configuration says."""
 
 
-class Headcount:
+class UpperBound:
     """What one gang asks about a room."""
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -56,7 +56,7 @@ class Headcount:
         """The same for all virtual nodes of these classes together."""
         totals = [0] * len(self.kinds)
         for group in classes:
-            for i, fit in enumerate(self.of(group.room.free)):
+            for i, fit in enumerate(self.of(group.capacity.free)):
                 totals[i] += fit * len(group.ids)
         return totals
 

@@ -10,7 +10,7 @@ from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, Fi
 from vctl.core.labels import VCLUSTER_ID, VNODE_ID, Condition
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
-from vctl.core.resources import SCALE, Holding
+from vctl.core.resources import SCALE, Allocation
 
 POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 NAMES = {"c": "CPU", "g": "GPU", "m": "memory"}
@@ -38,22 +38,22 @@ def slice_cluster(world: Ledger, cluster_id: str, slots: str) -> None:
     world.put_cluster(Cluster(cluster_id, PRIMARY, LOGICAL, ClusterSpec(flexible=False)))
     for rank, text in enumerate(slots.split(","), 1):
         node_id, _, want = text.strip().partition("=")
-        carve(world, cluster_id, f"{cluster_id}-v{rank}", node_id, amounts(want), rank)
+        assign(world, cluster_id, f"{cluster_id}-v{rank}", node_id, amounts(want), rank)
 
 
-def carve(
+def assign(
     world: Ledger, cluster_id: str, vnode_id: str, node_id: str, want: Mapping[str, int], rank: int = 0
 ) -> None:
     """One virtual node of a cluster on a physical node."""
-    holding: Holding = world.rooms[node_id].copy().take(want)
+    allocation: Allocation = world.capacities[node_id].copy().take(want)
     labels = {**world.vnodes[node_id].labels, VNODE_ID: vnode_id, VCLUSTER_ID: cluster_id}
-    world.carve(VNode(vnode_id, cluster_id, node_id, node_id, FIXED, holding, labels, rank=rank))
+    world.assign(VNode(vnode_id, cluster_id, node_id, node_id, FIXED, allocation, labels, rank=rank))
 
 
 def use(world: Ledger, vnode_id: str, want: str) -> None:
     """A process that holds something."""
-    holding = world.rooms[vnode_id].copy().take(amounts(want))
-    world.charge(f"run-{len(world.charges)}", vnode_id, holding)
+    allocation = world.capacities[vnode_id].copy().take(amounts(want))
+    world.charge(f"run-{len(world.charges)}", vnode_id, allocation)
 
 
 def selector(text: str) -> tuple[Condition, ...]:

@@ -13,28 +13,28 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.wording import counted
-from vctl.scheduler.disciplines import DISCIPLINES, Line
+from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import find_with_growth, is_short, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Lane, Queue, Shape
+from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, seat
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
 
-Head = tuple[float, OrderKey, PendingJob, Lane, "Candidates"]
+Head = tuple[float, OrderKey, PendingJob, SubQueue, "Candidates"]
 
 
 class Candidates:
-    """Jobs of a lane that may start now, in order."""
+    """Jobs of a sub-queue that may start now, in order."""
 
-    def __init__(self, queue: Queue, lane: Lane, now_ns: int) -> None:
+    def __init__(self, queue: Queue, sub_queue: SubQueue, now_ns: int) -> None:
         self._queue = queue
-        self._rest: Iterator[OrderKey] = iter(lane.order)
-        self._order = lane.order
+        self._rest: Iterator[OrderKey] = iter(sub_queue.order)
+        self._order = sub_queue.order
         self._now_ns = now_ns
         self._below_ns: int | None = None
         self._also: Collection[int] = ()
@@ -74,7 +74,7 @@ class Candidates:
         self._rest = iter(sorted(found))
 
 
-class Turn:
+class QueueScan:
     """The state of a queue within a round. ``shares`` is None where no order is fair."""
 
     def __init__(
@@ -99,11 +99,11 @@ class Turn:
         self.policy = queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
-        self._line = Line(ledger, queue, running, now_ns=now_ns, stale=stale)
+        self._line = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = []
         for shape in queue.shapes.values():
-            for lane in shape.lanes.values():
-                self._push(lane, Candidates(queue, lane, now_ns), first=True)
+            for sub_queue in shape.sub_queues.values():
+                self._push(sub_queue, Candidates(queue, sub_queue, now_ns), first=True)
         heapify(self._heads)
 
     @property
@@ -123,25 +123,25 @@ class Turn:
 
     def step(self) -> Start | None:
         """Look at the next job; the start is applied to the ledger."""
-        share, _, job, lane, rest = heappop(self._heads)
+        share, _, job, sub_queue, rest = heappop(self._heads)
         if share < self._share_of(job):
-            self._push_job(job, lane, rest)  # its user has got more since
+            self._push_job(job, sub_queue, rest)  # its user has got more since
             return None
-        shape = self.queue.shapes[lane.shape]
-        if self._is_kept_back(job, lane):
+        shape = self.queue.shapes[sub_queue.shape]
+        if self._is_kept_back(job, sub_queue):
             return None
         reach = self.preemptor.holds.reach(job)
         known = shape.blocked is not None or self.queue.is_hopeless(self.ledger, shape)
         own = self._line.kept.get(job.job_id)
         due = own if own is not None and own.is_due(self.now_ns) else None
         if known and reach <= shape.reach and due is None:
-            self._pass_blocked(job, lane, rest, shape)
+            self._pass_blocked(job, sub_queue, rest, shape)
             return None
         binding = self._line.binding(job)
         outer = self.shared.binding(job)
         kept_off = [*binding, *(shared.one for shared in outer)]
-        if kept_off and own is None and lane.is_walled_by(kept_off):
-            self._pass_walled(job, lane, rest, kept_off, beyond=bool(outer))
+        if kept_off and own is None and sub_queue.is_walled_by(kept_off):
+            self._pass_walled(job, sub_queue, rest, kept_off, beyond=bool(outer))
             return None
         with self.preemptor.holds.lifted(reach):
             start, found = self._try(job, shape, binding, outer, reach)
@@ -155,41 +155,49 @@ class Turn:
         if reach:
             self._line.forget_views()
         if start is not None:
-            self._push(lane, rest)
+            self._push(sub_queue, rest)
         elif found is None:
-            lane.walled = tuple(kept_off)
+            sub_queue.walled = tuple(kept_off)
             self.preemptor.lapse(job)
-            self._pass_walled(job, lane, rest, kept_off, beyond=bool(outer))
+            self._pass_walled(job, sub_queue, rest, kept_off, beyond=bool(outer))
         else:
             shape.exhausted, shape.reach = found.exhausted, reach
             shape.blocked, shape.before = self._verdict(job, found), None
-            self._pass_blocked(job, lane, rest, shape)
+            self._pass_blocked(job, sub_queue, rest, shape)
         return start
 
-    def _pass_blocked(self, job: PendingJob, lane: Lane, rest: Candidates, shape: Shape) -> None:
+    def _pass_blocked(
+        self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, shape: SchedulingClass
+    ) -> None:
         """A job does not fit beside what is in use: may others be ended for it? Then the next is looked at."""
         assert shape.blocked is not None
         preempts = shape.blocked[0] == jb.INSUFFICIENT and self.preemptor.consider(
-            self.queue, lane, job, lambda: self._line.binding(job)
+            self.queue, sub_queue, job, lambda: self._line.binding(job)
         )
-        self._pass(job, lane, rest, *shape.blocked, more=preempts)
+        self._pass(job, sub_queue, rest, *shape.blocked, more=preempts)
         if shape.blocked[0] == jb.INSUFFICIENT and not preempts:
             self.shared.consider(self.queue, self._line, job)
 
     def _pass_walled(
-        self, job: PendingJob, lane: Lane, rest: Candidates, binding: list[Reservation], *, beyond: bool
+        self,
+        job: PendingJob,
+        sub_queue: SubQueue,
+        rest: Candidates,
+        binding: list[Reservation],
+        *,
+        beyond: bool,
     ) -> None:
         """Reservations leave no room for it. ``beyond``: not only those of this queue."""
         if beyond:
             rest.shorter_than(job, self._line.kept)  # who runs longer meets the same
         names = ", ".join(one.submission_id for one in binding)
         text = f"its start would take resources that are reserved for {names}"
-        self._pass(job, lane, rest, jb.HEAD_OF_LINE, text, more=beyond)
+        self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=beyond)
 
     def _pass(
         self,
         job: PendingJob,
-        lane: Lane,
+        sub_queue: SubQueue,
         rest: Candidates,
         reason: str,
         message: str,
@@ -197,11 +205,11 @@ class Turn:
         more: bool = False,
     ) -> None:
         """Go on behind a job that stays; what that means for those behind it, the discipline knows."""
-        self._say(lane, reason, message)
+        self._say(sub_queue, reason, message)
         if reason == jb.INFEASIBLE:
             return
         line = self._line
-        if job.job_id in self.preemptor.holds.earmarks and self.policy.discipline != STRICT:
+        if job.job_id in self.preemptor.holds.nominations and self.policy.discipline != STRICT:
             line.heads += 1  # room is kept for it already
             line.promise(job, None)
         else:
@@ -215,32 +223,34 @@ class Turn:
                 rest.only(job, line.kept)
             more = True
         if more or self.policy.discipline == BACKFILL:
-            self._push(lane, rest)  # the next of its shape may be a head as well
+            self._push(sub_queue, rest)  # the next of its shape may be a head as well
 
-    def _is_kept_back(self, job: PendingJob, lane: Lane) -> bool:
+    def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
         """Whether a blocked head or a limit keeps the job back; then its whole lane."""
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
-        if head is not None and job.job_id not in self.preemptor.holds.earmarks:
-            self._say(lane, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first")
+        if head is not None and job.job_id not in self.preemptor.holds.nominations:
+            self._say(
+                sub_queue, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first"
+            )
             return True
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
             self._say(
-                lane, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
+                sub_queue, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
             )
             return True
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
             text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
-            self._say(lane, jb.USER_LIMIT, text)
+            self._say(sub_queue, jb.USER_LIMIT, text)
             return True
         return False
 
     def _try(
         self,
         job: PendingJob,
-        shape: Shape,
+        shape: SchedulingClass,
         binding: list[Reservation],
         outer: list[Shared],
         reach: frozenset[int],
@@ -264,12 +274,18 @@ class Turn:
         return None, self._lack(job, shape) if outer or binding else found
 
     def _start(
-        self, job: PendingJob, shape: Shape, binding: list[Reservation], reach: frozenset[int], *, why: bool
+        self,
+        job: PendingJob,
+        shape: SchedulingClass,
+        binding: list[Reservation],
+        reach: frozenset[int],
+        *,
+        why: bool,
     ) -> Start | Unplaced | None:
         """Place a job, letting its parent grow when that has no room. ``why``: a reason where nothing binds it."""
         can_grow = self.ledger.clusters[job.parent_id].spec.flexible
         if not binding:
-            found = None if can_grow and not self._has_room(shape) else self._place(job)
+            found = None if can_grow and not self._has_capacity(shape) else self._place(job)
             if isinstance(found, Placed):
                 return self._take(start_of(self.ledger, job, found))
             grown = self._grow(job) if can_grow else found
@@ -279,8 +295,8 @@ class Turn:
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
         if reach:
             self._line.forget_views()
-        view = self._line.view(binding, frozenset(self.preemptor.holds.earmarks))
-        if view.has_room(shape.count) and (placed := view.place(job)) is not None:
+        view = self._line.view(binding, frozenset(self.preemptor.holds.nominations))
+        if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
         if not can_grow:
             return None
@@ -288,10 +304,10 @@ class Turn:
             grown = self._grow(job)
         return grown if isinstance(grown, Start) else None
 
-    def _lack(self, job: PendingJob, shape: Shape) -> Unplaced | None:
+    def _lack(self, job: PendingJob, shape: SchedulingClass) -> Unplaced | None:
         """Why there is too little for a job beside what is in use; None: there is enough."""
         ledger, parent_id = self.ledger, self.queue.parent_id
-        if self._has_room(shape) and shape.count.is_exact(job.entry):
+        if self._has_capacity(shape) and shape.count.is_exact(job.entry):
             return None
         can_grow = ledger.clusters[parent_id].spec.flexible
         if can_grow and surely_grows(ledger, parent_id, shape.count, job.entry):
@@ -302,7 +318,7 @@ class Turn:
         grown = find_with_growth(ledger, parent_id, job.spec, job.entry) if can_grow else found
         return _with_doubt(found, grown) if isinstance(grown, Unplaced) else None
 
-    def _has_room(self, shape: Shape) -> bool:
+    def _has_capacity(self, shape: SchedulingClass) -> bool:
         index = self.ledger.index(self.queue.parent_id)
         return shape.count.is_met(shape.count.within(index.classes.values()))
 
@@ -328,16 +344,18 @@ class Turn:
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
         self._line.note_start(start)
         if self.shares is not None:
-            holdings = [vnode.holding for vnode in start.vnodes] or [start.holding]
-            self.shares.add(job.parent_id, job.user, rs.total(holding.amounts for holding in holdings))
+            allocations = [vnode.allocation for vnode in start.vnodes] or [start.allocation]
+            self.shares.add(
+                job.parent_id, job.user, rs.total(allocation.amounts for allocation in allocations)
+            )
 
     def _verdict(self, job: PendingJob, found: Unplaced) -> tuple[str, str]:
         never = self.queue.why_never(self.ledger, job)
         return (jb.INSUFFICIENT, found.message) if never is None else (jb.INFEASIBLE, never)
 
-    def _say(self, lane: Lane, reason: str, message: str) -> None:
-        """Tell why a lane waits, when it is news; the first of its jobs in order decides what is told."""
-        key = self.queue.wait_key(lane)
+    def _say(self, sub_queue: SubQueue, reason: str, message: str) -> None:
+        """Tell why a sub-queue waits, when it is news; the first of its jobs in order decides what is told."""
+        key = self.queue.wait_key(sub_queue)
         if key in self._said:
             return
         self._said.add(key)
@@ -350,13 +368,15 @@ class Turn:
             return 0.0
         return self.shares.of_user(self.queue.parent_id, job.user)
 
-    def _push(self, lane: Lane, rest: Candidates, *, first: bool = False) -> None:
+    def _push(self, sub_queue: SubQueue, rest: Candidates, *, first: bool = False) -> None:
         job = next(rest, None)
         if job is not None:
-            self._push_job(job, lane, rest, first=first)
+            self._push_job(job, sub_queue, rest, first=first)
 
-    def _push_job(self, job: PendingJob, lane: Lane, rest: Candidates, *, first: bool = False) -> None:
-        entry = (self._share_of(job), order_key(job, self.policy), job, lane, rest)
+    def _push_job(
+        self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, *, first: bool = False
+    ) -> None:
+        entry = (self._share_of(job), order_key(job, self.policy), job, sub_queue, rest)
         self._heads.append(entry) if first else heappush(self._heads, entry)
 
 

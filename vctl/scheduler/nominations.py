@@ -1,4 +1,4 @@
-"""Earmarks: room that is kept for a job while running ones of lower priority are ended for it.
+"""Nominations: room that is kept for a job while running ones of lower priority are ended for it.
 
 In a round what is free of it is out of sight for everybody: tasks, other queues, clusters that grow. It comes back
 into sight only while the job itself is tried, or one of the same queue with a higher priority.
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts, Holding, Room, add, total, within
+from vctl.core.resources import Allocation, Amounts, FreeCapacity, add, total, within
+from vctl.scheduler.candidate_nodes import candidates_of
 from vctl.scheduler.elasticity import Grow, apply_growth, growing, lendable, suppliers, within_limits
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_ground import ground_of
 
-Part = tuple[str, Holding]
+Part = tuple[str, Allocation]
 """A virtual node of the parent, or of a cluster from which that grows, and what is kept of it."""
 
 
 def parts_of(placed: Placed) -> tuple[Part, ...]:
     """What a placement takes, and where."""
-    return tuple((piece.parent_vnode_id, piece.holding) for piece in placed.pieces)
+    return tuple((piece.parent_vnode_id, piece.allocation) for piece in placed.pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class Earmark:
+class Nomination:
     """What is kept for a job. ``priority`` is that of the job when it was given.
 
     ``awaited`` are jobs that are being ended, for it or for something else, and from which some of the room will come.
@@ -47,13 +47,13 @@ class Earmark:
     def stands(self, ledger: Ledger) -> bool:
         """Whether its pieces are still there and large enough, and the parent may still grow over those above it."""
         wanted: dict[str, list[Amounts]] = {}
-        for vnode_id, holding in self.pieces:
-            wanted.setdefault(vnode_id, []).append(holding.amounts)
+        for vnode_id, allocation in self.pieces:
+            wanted.setdefault(vnode_id, []).append(allocation.amounts)
         for vnode_id, amounts in wanted.items():
             vnode = ledger.vnodes.get(vnode_id)
             if vnode is None or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            if not within(total(amounts), vnode.holding.amounts):
+            if not within(total(amounts), vnode.allocation.amounts):
                 return False
         growth = self.growth(ledger)
         return growth is not None and all(
@@ -66,7 +66,7 @@ class Earmark:
         """What clusters gain and lend when the job starts; None when a piece lies where the parent cannot grow from."""
         found = Growth({}, {})
         chain: list[str] | None = None
-        for vnode_id, holding in self.pieces:
+        for vnode_id, allocation in self.pieces:
             cluster_id = ledger.vnodes[vnode_id].cluster_id
             if cluster_id == self.parent_id:
                 continue
@@ -76,9 +76,9 @@ class Earmark:
             if not depth:
                 return None
             for one in chain[:depth]:
-                found.gained[one] = add(found.gained.get(one, {}), holding.amounts)
+                found.gained[one] = add(found.gained.get(one, {}), allocation.amounts)
             if cluster_id != ledger.clusters[chain[depth - 1]].parent_id:
-                found.lent[cluster_id] = add(found.lent.get(cluster_id, {}), holding.amounts)
+                found.lent[cluster_id] = add(found.lent.get(cluster_id, {}), allocation.amounts)
         return found
 
 
@@ -106,68 +106,70 @@ def _depth_of(ledger: Ledger, chain: list[str], cluster_id: str) -> int:
     return above.index(parent_id) + 1 if parent_id in above else 0
 
 
-class Holds:
-    """The earmarks of a round, charged in the ledger; ``close`` takes everything back."""
+class Nominations:
+    """The nominations of a round, charged in the ledger; ``close`` takes everything back."""
 
-    def __init__(self, ledger: Ledger, earmarks: Iterable[Earmark] = ()) -> None:
+    def __init__(self, ledger: Ledger, nominations: Iterable[Nomination] = ()) -> None:
         self.ledger = ledger
-        self.earmarks: dict[int, Earmark] = {one.job_id: one for one in earmarks}
+        self.nominations: dict[int, Nomination] = {one.job_id: one for one in nominations}
         self._names: dict[int, list[str]] = {}
         self._growth: dict[int, Growth] = {}
-        self._charge(self.earmarks)
+        self._charge(self.nominations)
 
     def reach(self, job: PendingJob) -> frozenset[int]:
-        """Whose earmarks a job may use: its own, if it has none those of lower priority in its queue."""
-        if not self.earmarks:
+        """Whose nominations a job may use: its own, if it has none those of lower priority in its queue."""
+        if not self.nominations:
             return frozenset()
-        if job.job_id in self.earmarks:
+        if job.job_id in self.nominations:
             return frozenset({job.job_id})
         return frozenset(
             one.job_id
-            for one in self.earmarks.values()
+            for one in self.nominations.values()
             if one.parent_id == job.parent_id and one.priority < job.priority
         )
 
-    def out_of_reach(self, job: PendingJob) -> list[Earmark]:
+    def out_of_reach(self, job: PendingJob) -> list[Nomination]:
         """What a job has to leave to others."""
         reach = self.reach(job)
-        return [one for one in self._ordered(self.earmarks) if one.job_id not in reach]
+        return [one for one in self._ordered(self.nominations) if one.job_id not in reach]
 
-    def put(self, earmark: Earmark) -> None:
+    def put(self, nomination: Nomination) -> None:
         """Keep this, too."""
-        self.earmarks[earmark.job_id] = earmark
+        self.nominations[nomination.job_id] = nomination
         self._keep_all()
 
     def drop(self, job_id: int) -> None:
         """Keep this no longer."""
-        if self.earmarks.pop(job_id, None) is not None:
+        if self.nominations.pop(job_id, None) is not None:
             self._keep_all()
 
     def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
-        """A place in what is kept for a job itself, whatever others have reserved; its earmark is lifted.
+        """A place in what is kept for a job itself, whatever others have reserved; its nomination is lifted.
 
         The growth that it needs is applied to the ledger.
         """
-        earmark = self.earmarks.get(job.job_id)
-        if earmark is None or earmark.awaited or not earmark.stands(self.ledger):
+        nomination = self.nominations.get(job.job_id)
+        if nomination is None or nomination.awaited or not nomination.stands(self.ledger):
             return None
         kept: dict[str, list[Part]] = {}
-        for part in earmark.pieces:
+        for part in nomination.pieces:
             kept.setdefault(part[0], []).append(part)
-        growth = earmark.growth(self.ledger)
+        growth = nomination.growth(self.ledger)
         if growth is not None and growth.gained:
             return self._grown_seat(job, kept)
-        rooms = {vnode_id: _only(self.ledger.rooms[vnode_id], parts) for vnode_id, parts in kept.items()}
-        found = place_on(ground_of(self.ledger, rooms), job.spec, job.entry)
+        capacities = {
+            vnode_id: _only(self.ledger.capacities[vnode_id], parts) for vnode_id, parts in kept.items()
+        }
+        found = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
         return ([], found) if isinstance(found, Placed) else None
 
     def _grown_seat(self, job: PendingJob, kept: dict[str, list[Part]]) -> tuple[list[Grow], Placed] | None:
         vnodes = self.ledger.vnodes
         nodes = {vnodes[vnode_id].node_id for vnode_id in kept}
         trial = self.ledger.part(suppliers(self.ledger, job.parent_id))
-        for vnode_id, room in list(trial.rooms.items()):
+        for vnode_id, capacity in list(trial.capacities.items()):
             if vnodes[vnode_id].node_id in nodes:
-                trial.put_room(vnode_id, _only(room, kept.get(vnode_id, ())))
+                trial.put_room(vnode_id, _only(capacity, kept.get(vnode_id, ())))
         others = frozenset(self.ledger.nodes) - nodes
         found = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
         if not isinstance(found, tuple):
@@ -196,7 +198,7 @@ class Holds:
 
     def _keep_all(self) -> None:
         self.close()
-        self._charge(self.earmarks)
+        self._charge(self.nominations)
 
     def _discharge(self, job_id: int) -> None:
         for name in reversed(self._names.pop(job_id, [])):
@@ -204,10 +206,10 @@ class Holds:
         if (growth := self._growth.pop(job_id, None)) is not None:
             growth.promise(self.ledger, -1)
 
-    def _ordered(self, job_ids: Iterable[int]) -> list[Earmark]:
+    def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
         """The higher priority first, then who was given it first: what is free now is theirs."""
         wanted = set(job_ids)
-        found = [one for job_id, one in self.earmarks.items() if job_id in wanted]
+        found = [one for job_id, one in self.nominations.items() if job_id in wanted]
         return sorted(found, key=lambda one: -one.priority)
 
     def _charge(self, job_ids: Iterable[int]) -> None:
@@ -218,21 +220,21 @@ class Holds:
                 growth.promise(self.ledger)
                 self._growth[one.job_id] = growth
             for number, part in enumerate(one.pieces):
-                room = self.ledger.rooms[part[0]]
-                if room.is_overdrawn():
+                capacity = self.ledger.capacities[part[0]]
+                if capacity.is_overdrawn():
                     continue
-                free = room.copy().take_most(part[1])
+                free = capacity.copy().take_most(part[1])
                 if any(free.amounts.values()):
                     name = f"earmarked:{one.job_id}:{number}"
                     self.ledger.charge(name, part[0], free)
                     self._names.setdefault(one.job_id, []).append(name)
 
 
-def _only(room: Room, parts: Iterable[Part]) -> Room:
+def _only(capacity: FreeCapacity, parts: Iterable[Part]) -> FreeCapacity:
     """A room in which nothing is free but these parts, as far as they are."""
-    only = room.copy()
-    kept = [only.take_most(holding) for _, holding in parts]
+    only = capacity.copy()
+    kept = [only.take_most(allocation) for _, allocation in parts]
     only.take_most(only.total)
-    for holding in kept:
-        only.give_back(holding)
+    for allocation in kept:
+        only.give_back(allocation)
     return only

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger, template_of
-from vctl.core.resources import Holding, Room
+from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.slots import SlotClass
+from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
 from vctl.scheduler.growth_supply import OWN, Budgets, Lender
-from vctl.scheduler.placement_ground import Ground, Way, instance_ladders, is_unit, whole_ladder
 
 NEW = "\0"
 """In place of the id of a virtual node that is not made yet: no selector calls it by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthGround(Ground):
+class GrowthCandidates(CandidateNodes):
     """Slots with what growth could add. ``classes`` are nodes on which only the topmost cluster has something."""
 
     chain: tuple[str, ...]
@@ -45,11 +45,11 @@ class GrowthGround(Ground):
     def way(self, slot_id: str) -> Way:
         """How a slot can grow."""
         known = self.ways.get(slot_id)
-        return _fresh(len(self.chain), self.ledger.rooms[slot_id]) if known is None else known
+        return _fresh(len(self.chain), self.ledger.capacities[slot_id]) if known is None else known
 
     def way_of(self, group: SlotClass) -> Way:
         """How the members of a class can grow that are not looked at one by one."""
-        return _fresh(len(self.chain), group.room)
+        return _fresh(len(self.chain), group.capacity)
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
         """Nodes to be looked at one by one: those where a growing cluster has something, somebody lends, or called."""
@@ -70,7 +70,7 @@ class GrowthGround(Ground):
         return min(firsts)[1] if firsts else None
 
 
-def growth_ground(
+def growth_candidates(
     ledger: Ledger,
     cluster_id: str,
     asked: frozenset[str] | None = None,
@@ -78,7 +78,7 @@ def growth_ground(
     lending: bool,
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
-) -> GrowthGround | None:
+) -> GrowthCandidates | None:
     """The slots of a cluster as growth could make them; None when it cannot grow.
 
     ``avoid`` are physical nodes and ``barred`` slots that will not do. Slots that could have none of the resources
@@ -116,12 +116,12 @@ def growth_ground(
             slots[slot_id] = _slot_class(ledger, chain, slot_id)
         return slots[slot_id]
 
-    return GrowthGround(
+    return GrowthCandidates(
         ledger,
         tuple(sorted(classes.values(), key=lambda g: (ledger.vnodes[g.ids[0]].node_id, g.ids[0]))),
         {},
         class_of,
-        lambda slot: view.room(slot, budgets),
+        lambda slot: view.capacity(slot, budgets),
         tuple(chain),
         top_id,
         budgets,
@@ -139,7 +139,7 @@ class _Found:
         self.chain = chain
         self.nodes: dict[str, list[list[VNode]]] = {}
         """Physical node -> the virtual nodes of each cluster there, lowest first."""
-        self.loans: dict[str, list[tuple[int, Room]]] = {}
+        self.loans: dict[str, list[tuple[int, FreeCapacity]]] = {}
         """Virtual node -> numbers of those who could lend in it, and their rooms."""
         self.lenders: list[Lender] = []
         for level, one in enumerate(chain):
@@ -158,8 +158,8 @@ class _Found:
         for level, one in enumerate(self.chain):
             for sibling, most in lenders_to(self.ledger, self.ledger.clusters[one]):
                 for part in flexible_parts(self.ledger, sibling):
-                    room = self.ledger.rooms[part.vnode_id]
-                    self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), room))
+                    capacity = self.ledger.capacities[part.vnode_id]
+                    self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), capacity))
                     self.node(part.node_id)
                 self.lenders.append(Lender(sibling, level + 1, most))
 
@@ -171,7 +171,7 @@ class _View:
         self,
         ledger: Ledger,
         chain: list[str],
-        loans: Mapping[str, list[tuple[int, Room]]],
+        loans: Mapping[str, list[tuple[int, FreeCapacity]]],
         barred: frozenset[str],
         asked: frozenset[str] | None,
     ) -> None:
@@ -198,34 +198,36 @@ class _View:
                 self.ways[vnode.vnode_id] = Way(sources, level > 0, level > 0 and is_choice)
                 self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
 
-    def _is_useful(self, sources: tuple[tuple[int, int, Room], ...]) -> bool:
+    def _is_useful(self, sources: tuple[tuple[int, int, FreeCapacity], ...]) -> bool:
         if self.asked is None:
             return True
         for name in self.asked:
-            for _, _, room in sources:
-                if room.free.get(name, 0) > 0:
+            for _, _, capacity in sources:
+                if capacity.free.get(name, 0) > 0:
                     return True
         return False
 
     def _is_in_view(self, vnode: VNode) -> bool:
         return self.ledger.index(vnode.cluster_id).class_of(vnode.vnode_id) is not None
 
-    def _sources(self, level: int, vnode: VNode) -> tuple[tuple[int, int, Room], ...]:
-        rooms = self.ledger.rooms
-        found: list[tuple[int, int, Room]] = []
+    def _sources(self, level: int, vnode: VNode) -> tuple[tuple[int, int, FreeCapacity], ...]:
+        capacities = self.ledger.capacities
+        found: list[tuple[int, int, FreeCapacity]] = []
         while True:
-            found.append((level, OWN, rooms[vnode.vnode_id]))
+            found.append((level, OWN, capacities[vnode.vnode_id]))
             if level:
-                found += [(level, lender, room) for lender, room in self.loans.get(vnode.vnode_id, ())]
+                found += [
+                    (level, lender, capacity) for lender, capacity in self.loans.get(vnode.vnode_id, ())
+                ]
             if level == len(self.chain) or vnode.kind != FLEXIBLE:
                 return tuple(found)
             vnode, level = self.ledger.vnodes[vnode.parent_id or ""], level + 1
 
-    def room(self, slot_id: str, budgets: Budgets) -> Room:
+    def capacity(self, slot_id: str, budgets: Budgets) -> FreeCapacity:
         """What a slot could have, as one room."""
-        way = self.ways.get(slot_id) or _fresh(len(self.chain), self.ledger.rooms[slot_id])
+        way = self.ways.get(slot_id) or _fresh(len(self.chain), self.ledger.capacities[slot_id])
         vnode = self.ledger.vnodes[slot_id]
-        names = {name for _, _, room in way.sources for name in room.free}
+        names = {name for _, _, capacity in way.sources for name in capacity.free}
         amounts, instances = {}, {}
         for name in names:
             amounts[name] = budgets.potential(name, whole_ladder(way, name))
@@ -234,12 +236,12 @@ class _View:
                 instances[name] = {index: share for index, share in shares.items() if share}
         total = self.ledger.nodes[vnode.node_id].total
         if amounts != {name: amount for name, amount in total.amounts.items() if amount}:
-            return Room(Holding(amounts, instances))
-        return Room(Holding(amounts, instances, total.cores))
+            return FreeCapacity(Allocation(amounts, instances))
+        return FreeCapacity(Allocation(amounts, instances, total.cores))
 
 
-def _fresh(depth: int, room: Room) -> Way:
-    return Way(((depth, OWN, room),), fresh=True, choice=False)
+def _fresh(depth: int, capacity: FreeCapacity) -> Way:
+    return Way(((depth, OWN, capacity),), fresh=True, choice=False)
 
 
 def _as_new(group: SlotClass, cluster_id: str) -> SlotClass:
@@ -249,12 +251,12 @@ def _as_new(group: SlotClass, cluster_id: str) -> SlotClass:
 
 def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:
     """A class of its own for a slot on a node that is looked at by itself."""
-    vnode, room = ledger.vnodes[slot_id], ledger.rooms[slot_id]
-    labels, untouched = vnode.labels, room.is_untouched()
+    vnode, capacity = ledger.vnodes[slot_id], ledger.capacities[slot_id]
+    labels, untouched = vnode.labels, capacity.is_untouched()
     if vnode.cluster_id != chain[0]:
         labels, untouched = {**labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: chain[0]}, True
     node = ledger.nodes[vnode.node_id]
     grows = vnode.kind == FLEXIBLE and vnode.cluster_id in chain
     return SlotClass(
-        labels, node.template_id if grows else template_of(vnode, node), room, untouched, [slot_id]
+        labels, node.template_id if grows else template_of(vnode, node), capacity, untouched, [slot_id]
     )

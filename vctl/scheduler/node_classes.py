@@ -1,4 +1,4 @@
-"""The ground in small numbers: nodes that are alike for one gang are one state with a count.
+"""The candidate nodes in small numbers: nodes that are alike for one gang are one state with a count.
 
 Keeps only what the gang asks about, so most classes of nodes fall together. Knows no policies and no moves.
 """
@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core.labels import Labels, Selector
-from vctl.core.resources import SCALE, Amounts, Holding, Room
+from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass
-from vctl.scheduler.flexible import Option, Vector
-from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
-from vctl.scheduler.placement_ground import (
-    Ground,
-    Spot,
+from vctl.scheduler.candidate_nodes import (
+    CandidateNode,
+    CandidateNodes,
     Way,
     free_shares,
     instance_ladders,
     is_unit,
     whole_ladder,
 )
+from vctl.scheduler.flexible import Option, Vector
+from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
 
 
-class Trait(NamedTuple):
+class SlotTraits(NamedTuple):
     """What of a slot never changes during a trial and may matter to this gang.
 
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
@@ -66,7 +66,7 @@ def kind_of(level: int) -> int:
 
 
 class SlotState(NamedTuple):
-    """A slot: its trait, what is free, and per unit resource the levels of its instances in order."""
+    """A slot: its class, what is free, and per unit resource the levels of its instances in order."""
 
     trait: int
     free: Vector
@@ -96,20 +96,20 @@ class Interest:
     want: Vector
 
 
-class Terrain:
+class NodeClasses:
     """Node states by number with how many nodes are in each, in the order of their lowest node id."""
 
-    def __init__(self, ground: Ground, interest: Interest) -> None:
-        self.ground, self.interest, self.names = ground, interest, interest.names
+    def __init__(self, candidates: CandidateNodes, interest: Interest) -> None:
+        self.candidates, self.interest, self.names = candidates, interest, interest.names
         self.states: list[NodeState] = []
-        self.traits: list[Trait] = []
+        self.traits: list[SlotTraits] = []
         self.counts: dict[int, int] = {}
-        self.sources: dict[int, list[Iterator[Spot]]] = {}
+        self.sources: dict[int, list[Iterator[CandidateNode]]] = {}
         """Real nodes by state, each by node id; read once, when a plan is carved."""
         self.most = [0] * len(self.names)
         """The largest free amount of each resource in one slot."""
         self._state_ids: dict[NodeState, int] = {}
-        self._trait_ids: dict[Trait, int] = {}
+        self._trait_ids: dict[SlotTraits, int] = {}
         self._bulk: dict[int, int] = {}
         self._options: dict[int, tuple[Option[SlotState], ...]] = {}
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
@@ -123,42 +123,50 @@ class Terrain:
             frozenset(value for c in conditions if c.key == key for value in c.values)
             for key in (lb.VNODE_ID, lb.NODE_ID)
         )
-        ground = self.ground
-        apart = ground.apart(named, on)
-        missing = ground.count_apart(apart)
-        found: list[tuple[str, NodeState, int, Iterator[Spot]]] = []
-        for group in ground.classes:
+        candidates = self.candidates
+        apart = candidates.apart(named, on)
+        missing = candidates.count_apart(apart)
+        found: list[tuple[str, NodeState, int, Iterator[CandidateNode]]] = []
+        for group in candidates.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector calls these by id, so any other id stands for theirs
                 labels = {**group.labels, **dict.fromkeys(lb.OWN, "\0")} if conditions else group.labels
-                state = NodeState((self._slot(labels, group, group.room, ground.way_of(group)),), 0)
-                first = next(ground.spots(group, apart))[0] if apart else ground.node_of(group.ids[0])
-                found.append((first, state, count, ground.spots(group, apart)))
+                state = NodeState((self._slot(labels, group, group.capacity, candidates.way_of(group)),), 0)
+                first = (
+                    next(candidates.candidate_nodes(group, apart))[0]
+                    if apart
+                    else candidates.node_of(group.ids[0])
+                )
+                found.append((first, state, count, candidates.candidate_nodes(group, apart)))
         for node_id, slots in apart.items():
             if not slots:
                 continue
             state = NodeState(tuple(sorted(self.slot_state(slot) for slot in slots)), 0)
             found.append((node_id, state, 1, iter([(node_id, slots)])))
         found.sort(key=lambda one: one[0])
-        for _, state, count, spots in found:
+        for _, state, count, candidate_nodes in found:
             state_id = self.intern(state)
             self.counts[state_id] = self.counts.get(state_id, 0) + count
-            self.sources.setdefault(state_id, []).append(spots)
+            self.sources.setdefault(state_id, []).append(candidate_nodes)
         for state in self.states:
             for slot in state.slots:
                 self.most = [max(pair) for pair in zip(self.most, slot.free, strict=True)]
 
     def slot_state(self, slot_id: str) -> SlotState:
         """The state of one real slot before the trial."""
-        group = self.ground.class_of(slot_id)
+        group = self.candidates.class_of(slot_id)
         assert group is not None, slot_id
-        if (way := self.ground.way(slot_id)) is not None:
-            labels = {**group.labels, lb.NODE_ID: self.ground.node_of(slot_id)}
-            return self._slot(labels, group, group.room, way)
-        return self._slot(self.ground.ledger.vnodes[slot_id].labels, group, self.ground.room(slot_id))
+        if (way := self.candidates.way(slot_id)) is not None:
+            labels = {**group.labels, lb.NODE_ID: self.candidates.node_of(slot_id)}
+            return self._slot(labels, group, group.capacity, way)
+        return self._slot(
+            self.candidates.ledger.vnodes[slot_id].labels, group, self.candidates.capacity(slot_id)
+        )
 
-    def _slot(self, labels: Labels, group: SlotClass, room: Room, way: Way | None = None) -> SlotState:
-        names, interest, instances = self.names, self.interest, room.instances
+    def _slot(
+        self, labels: Labels, group: SlotClass, capacity: FreeCapacity, way: Way | None = None
+    ) -> SlotState:
+        names, interest, instances = self.names, self.interest, capacity.instances
         selectors = 1
         for i, selector in enumerate(interest.selectors):
             if i and lb.matches(selector, labels):
@@ -166,25 +174,25 @@ class Terrain:
         template = group.template_id if group.template_id in interest.templates else ""
         if way is not None:
             return self._growing(selectors, template, group, way)
-        holds_entry = bool(template and interest.entry and Room(room.total).fits(interest.entry))
+        holds_entry = bool(template and interest.entry and FreeCapacity(capacity.total).fits(interest.entry))
         waste = 0
         for name, shares in instances.items():
             waste += name not in names and any(shares.values())
         trait_id = self._trait_id(
-            Trait(selectors, template, holds_entry, tuple([name in instances for name in names]), waste)
+            SlotTraits(selectors, template, holds_entry, tuple([name in instances for name in names]), waste)
         )
-        levels = tuple([_levels(room, name) if name in instances else () for name in names])
-        free = tuple([max(room.free.get(name, 0), 0) for name in names])
+        levels = tuple([_levels(capacity, name) if name in instances else () for name in names])
+        free = tuple([max(capacity.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
     def _growing(self, selectors: int, template: str, group: SlotClass, way: Way) -> SlotState:
         """The state of a slot that can grow: as free as it could become."""
-        budgets = self.ground.budgets
+        budgets = self.candidates.budgets
         assert budgets is not None
-        total = self.ground.ledger.nodes[self.ground.node_of(group.ids[0])].total
+        total = self.candidates.ledger.nodes[self.candidates.node_of(group.ids[0])].total
         if template and not (group.untouched and covers(budgets, way, total)):
             template = ""
-        holds_entry = bool(template and self.interest.entry and Room(total).fits(self.interest.entry))
+        holds_entry = bool(template and self.interest.entry and FreeCapacity(total).fits(self.interest.entry))
         free, levels, ladders, units = [], [], [], []
         for name in self.names:
             whole = whole_ladder(way, name)
@@ -195,24 +203,24 @@ class Terrain:
                 tuple(sorted(level_of(s, kind) for kind in kinds.values() if (s := self.ladders[kind][1])))
             )
             ladders.append(0 if units[-1] else self._ladder_id(whole, free[-1]))
-        unit_names = {name for _, _, room in way.sources for name in room.instances}
+        unit_names = {name for _, _, capacity in way.sources for name in capacity.instances}
         waste = sum(
-            any(any(room.instances.get(name, {}).values()) for _, _, room in way.sources)
+            any(any(capacity.instances.get(name, {}).values()) for _, _, capacity in way.sources)
             for name in unit_names - set(self.names)
         )
-        trait = Trait(
+        trait = SlotTraits(
             selectors, template, holds_entry, tuple(units), waste, tuple(ladders), way.fresh, way.choice
         )
         return SlotState(self._trait_id(trait), tuple(free), tuple(levels), bool(template))
 
     def kinds(self, way: Way, name: str) -> dict[int, int]:
         """The number of the ladder of each instance of a resource."""
-        budgets = self.ground.budgets
+        budgets = self.candidates.budgets
         assert budgets is not None
         found = instance_ladders(way, name).items()
         return {index: self._ladder_id(ladder, budgets.potential(name, ladder)) for index, ladder in found}
 
-    def _trait_id(self, trait: Trait) -> int:
+    def _trait_id(self, trait: SlotTraits) -> int:
         trait_id = self._trait_ids.setdefault(trait, len(self.traits))
         if trait_id == len(self.traits):
             self.traits.append(trait)
@@ -348,7 +356,7 @@ def full_levels(slot: SlotState, r: int) -> int:
     return sum(level >= FULL for level in slot.levels[r])
 
 
-def covers(budgets: Budgets, way: Way, total: Holding) -> bool:
+def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:
     """Whether a slot could become all of its node."""
     for name, amount in total.amounts.items():
         if budgets.potential(name, whole_ladder(way, name)) < amount:
@@ -359,8 +367,8 @@ def covers(budgets: Budgets, way: Way, total: Holding) -> bool:
     return True
 
 
-def _levels(room: Room, name: str) -> Vector:
-    return tuple(sorted(level_of(share, 0) for share in free_shares(room, name).values()))
+def _levels(capacity: FreeCapacity, name: str) -> Vector:
+    return tuple(sorted(level_of(share, 0) for share in free_shares(capacity, name).values()))
 
 
 def sums(vectors: Iterator[Vector]) -> Vector:
