@@ -91,9 +91,14 @@ class Findings:
                 return  # gone, or there are too many watches: the sweep looks
             self._watched[path] = file
 
-    def find(self, run_id: str) -> Found | None:
-        """All that is known of a run; None when nobody has taken it."""
+    def find(self, run_id: str, *, unsaid: bool = False) -> Found | None:
+        """All that is known of a run; None when nobody has taken it.
+
+        ``unsaid``: also what its supervisor has written and not said yet.
+        """
         file = self.of.get(run_id)
+        if unsaid and file is not None:
+            file.read()
         entry = None if file is None else file.runs.get(run_id)
         if file is None or entry is None or not entry.heard:
             self.hear()

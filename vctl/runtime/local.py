@@ -172,11 +172,11 @@ class LocalRuntime:
         check_run_id(run_id)
         if self.observe(run_id).state is RunState.EXITED:
             return
-        # First the file, then the look for a supervisor: one that appears in between reads the file.
+        # First the request, then the look for a supervisor: one that takes the run in between reads the request.
         self._records.request_stop(run_id, grace_s, signo)
         self._stopping.setdefault(run_id, time.monotonic())
         with self._lock:
-            found = self._findings.find(run_id)
+            found = self._findings.find(run_id, unsaid=True)
         if supervisor := self._running.get(run_id) or (found and found.supervisor):
             processes.send_signal(*supervisor, STOP_SIGNAL)
             processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have suspended it
