@@ -7,7 +7,7 @@ import time
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon.endings import Ended, process_of
-from vctl.engine.apply import with_process
+from vctl.engine.apply.runs import with_process
 from vctl.runtime import processes
 from vctl.runtime.protocol import RunState, Runtime, StartRecord
 

@@ -9,7 +9,7 @@ from vctl.core.ledger import Ledger
 from vctl.engine.lifecycle import CLUSTER
 from vctl.store import moves, nodes, rows, settings
 from vctl.store.store import Store
-from vctl.store.write import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
+from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 
 
 def insert(store: Store, cluster: Cluster, *, owner: str | None = None, quiet: bool = False) -> None:

@@ -1,0 +1,75 @@
+"""What jobs are after a change of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.engine import changes as ch
+from vctl.engine.apply import clusters
+from vctl.engine.apply.runs import add_run
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
+    job, ledger = change.job, state.ledger
+    if change.cluster is not None:
+        ledger.put_cluster(change.cluster)
+        for vnode in change.vnodes:
+            ledger.assign(vnode)
+    for run in change.runs:
+        add_run(state, run)
+    state.dequeue(job.job_id)
+    state.running.put(job)
+
+
+def _job_ending(state: SchedulerState, change: ch.JobEnding) -> None:
+    if (job := state.running.jobs.get(change.job_id)) is not None:
+        state.running.put(replace(job, outcome=change.outcome))
+        state.running.leave(change.job_id)
+
+
+def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
+    state.dequeue(change.job_id)
+    state.stops.discard(change.job_id)
+    state.running.drop(change.job_id)
+    state.array_limits.leave(change.array_id, change.job_id)
+    state.note_end(change.submission_id, change.array_id)
+    if change.removed is not None:
+        clusters.remove(state, change.removed)
+
+
+def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
+    state.running.drop(change.job.job_id)
+    state.stops.discard(change.job.job_id)
+    state.enqueue(change.job)
+
+
+def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
+    if (job := state.running.jobs.get(change.job_id)) is not None:
+        state.running.put(
+            replace(
+                job, stop_requested_at=change.at, stop_reason=change.reason, stop_grace_s=change.grace_s,
+                message=change.message,
+            )
+        )  # fmt: skip
+        state.running.leave(change.job_id)
+        state.stops.add(change.job_id)
+
+
+def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
+    for first, last in change.spans:
+        for job_id in range(first, last + 1):
+            state.dequeue(job_id)
+            state.array_limits.leave(change.array_id, job_id)
+    state.ended.update((change.array_id, *change.awaited))
+
+
+APPLY: Table = {
+    ch.JobStarted: _job_started,
+    ch.JobEnding: _job_ending,
+    ch.JobEnded: _job_ended,
+    ch.JobRequeued: _job_requeued,
+    ch.StopAsked: _stop_asked,
+    ch.JobsStopped: _jobs_stopped,
+}

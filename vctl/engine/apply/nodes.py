@@ -1,0 +1,45 @@
+"""What nodes are after a change of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core.nodes import DEAD, Node
+from vctl.engine import changes as ch
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _node_added(state: SchedulerState, change: ch.NodeAdded) -> None:
+    _put_node(state, change.node)
+
+
+def _node_moved(state: SchedulerState, change: ch.NodeMoved) -> None:
+    if (node := state.ledger.nodes.get(change.node_id)) is not None:
+        _put_node(state, replace(node, state=change.state))
+
+
+def _node_changed(state: SchedulerState, change: ch.NodeChanged) -> None:
+    if change.node.node_id in state.ledger.nodes:
+        _put_node(state, change.node)
+
+
+def _put_node(state: SchedulerState, node: Node) -> None:
+    if node.state == DEAD:
+        state.lost_nodes.add(node.node_id)
+    state.ledger.put_node(node)
+    state.nodes_changed.add(node.node_id)
+
+
+def _node_removed(state: SchedulerState, change: ch.NodeRemoved) -> None:
+    state.lost_nodes.add(change.node_id)
+    if change.node_id in state.ledger.nodes:
+        state.ledger.remove_node(change.node_id)
+
+
+APPLY: Table = {
+    ch.NodeAdded: _node_added,
+    ch.NodeMoved: _node_moved,
+    ch.NodeChanged: _node_changed,
+    ch.NodeRemoved: _node_removed,
+}

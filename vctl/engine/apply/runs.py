@@ -1,0 +1,68 @@
+"""What runs are after a change of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.engine import changes as ch
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _run_started(state: SchedulerState, change: ch.RunStarted) -> None:
+    add_run(state, change.run)
+
+
+def add_run(state: SchedulerState, run: Run) -> None:
+    """Charge a process to its virtual node, and keep it."""
+    state.ledger.charge(run.run_id, run.vnode_id, run.allocation)
+    state.add_run(run)
+
+
+def _run_assigned(state: SchedulerState, change: ch.RunAssigned) -> None:
+    if (run := state.runs.get(change.run_id)) is not None:
+        state.runs[change.run_id] = replace(run, supervisor=change.supervisor)
+
+
+def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
+    if (run := state.runs.get(change.run_id)) is not None:
+        state.runs[change.run_id] = with_process(run, change.process)
+
+
+def with_process(run: Run, process: ch.Process) -> Run:
+    """A run of which the process was seen."""
+    return replace(
+        run, state=jb.RUNNING, pid=process.pid, pid_start=process.pid_start, boot_id=process.boot_id,
+        started_at=process.started_at,
+    )  # fmt: skip
+
+
+def _run_stopping(state: SchedulerState, change: ch.RunStopping) -> None:
+    run = state.runs.get(change.run_id)
+    if run is None or run.stop_reason is not None:
+        return
+    state.runs[change.run_id] = replace(run, stop_reason=change.reason)
+    if run.task_id is None:
+        state.running.leave(run.job_id)
+
+
+def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
+    run = state.runs.get(change.run_id)
+    if run is None:
+        return
+    state.drop_run(run)
+    state.run_stops.pop(run.run_id, None)
+    job = state.running.jobs.get(run.job_id)
+    if job is not None and job.run_id == run.run_id:
+        state.running.put(replace(job, run_id=min(state.members_of(run.job_id), default="")))
+
+
+APPLY: Table = {
+    ch.RunStarted: _run_started,
+    ch.RunAssigned: _run_assigned,
+    ch.RunSeen: _run_seen,
+    ch.RunStopping: _run_stopping,
+    ch.RunEnded: _run_ended,
+}

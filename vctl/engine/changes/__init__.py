@@ -1,0 +1,28 @@
+"""The changes of the state: frozen values with all that a rule may read afterwards, absolute, never a difference.
+
+Each knows its public event. One without an event is in the journal for schedulers alone. A change has its home in the
+module of its objects; this one lists them.
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from vctl.engine.changes.clusters import ClusterRemoved
+from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
+from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
+from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStarted, RunStopping
+from vctl.engine.changes.told import Told
+
+Change = (
+    # jobs
+    JobStarted | JobEnding | JobEnded | JobRequeued | StopAsked | JobsStopped
+    # runs
+    | RunStarted | RunAssigned | RunSeen | RunStopping | RunEnded
+    # clusters
+    | ClusterRemoved
+    # nodes
+    | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
+)  # fmt: skip
+OF_CAPACITY = (NodeAdded, NodeMoved, NodeChanged, NodeRemoved, ClusterRemoved)
+"""With these, what was judged of what could ever run is judged anew."""
+CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

@@ -1,0 +1,129 @@
+"""Changes of jobs: started, ended, queued again, told to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vctl.core.clusters import Cluster, VNode
+from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.resources import Amounts
+from vctl.engine.changes.clusters import ClusterRemoved
+from vctl.engine.changes.told import Told
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A job runs from now on: with its own cluster or in its parent's, and with all of its processes."""
+
+    at: int
+    job: RunningJob
+    nodes: tuple[str, ...]
+    held: Amounts
+    runs: tuple[Run, ...]
+    """The main process first; those of a gang by rank."""
+    cluster: Cluster | None = None
+    vnodes: tuple[VNode, ...] = ()
+
+    def told(self) -> Told:
+        """The public event."""
+        job = self.job
+        data = {"attempt": job.attempt, "nodes": list(self.nodes)}
+        return Told("job.started", "job", job.submission_id, job.cluster_id, job.job_id, data)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnding:
+    """The entrypoint of a job has ended like this, and what it started is still being ended."""
+
+    job_id: int
+    outcome: tuple[str, str | None, int | None, str | None]
+    """Status, reason, exit code, message."""
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "job", str(self.job_id), None, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A job is over. ``move``: ``end``, or ``stop`` or ``reject`` for one that waited."""
+
+    at: int
+    job_id: int
+    submission_id: str
+    array_id: str | None
+    cluster_id: str | None
+    """The cluster that its event names."""
+    move: str
+    status: str
+    reason: str | None
+    message: str | None
+    exit_code: int | None
+    removed: ClusterRemoved | None = None
+    """Its own cluster, where nothing lives in it any more."""
+
+    def told(self) -> Told:
+        """The public event."""
+        data: dict[str, object] = {"status": self.status, "exit_code": self.exit_code}
+        if self.reason:
+            data["reason"] = self.reason
+        return Told("job.ended", "job", self.submission_id, self.cluster_id, self.job_id, data)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """A job that ran waits again, for another attempt; its cluster is gone."""
+
+    job: PendingJob
+    reason: str | None
+    message: str | None
+    preemptions: int
+    """How many of its attempts were ended for others."""
+    data: Mapping[str, Any]
+
+    def told(self) -> Told:
+        """The public event."""
+        job = self.job
+        return Told("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A running job is to end. The first request keeps its time and reason, the last one its grace and words."""
+
+    at: int
+    job_id: int
+    submission_id: str
+    reason: str
+    grace_s: float | None
+    message: str | None
+    silent: bool = False
+    """Whether the event of its array says it already."""
+
+    def told(self) -> Told:
+        """The public event, unless it is silent."""
+        kind = "" if self.silent else "job.stop_requested"
+        return Told(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStopped:
+    """The members of an array are told to end, and those that waited are over."""
+
+    at: int
+    array_id: str
+    first: int
+    last: int
+    spans: tuple[tuple[int, int], ...]
+    """First and last numbers of those that waited."""
+    awaited: tuple[str, ...]
+    """The ids of members that other jobs wait for."""
+    reason: str
+    message: str
+
+    def told(self) -> Told:
+        """The public event."""
+        data = {"first": self.first, "last": self.last, "reason": self.reason}
+        return Told("array.stop_requested", "array", self.array_id, None, None, data)

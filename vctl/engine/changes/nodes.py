@@ -1,0 +1,64 @@
+"""Changes of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vctl.core.nodes import Node
+from vctl.engine.changes.told import Told
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAdded:
+    """There is another node."""
+
+    at: int
+    node: Node
+    heartbeat_timeout_s: float | None = None
+    devices: str = "{}"
+    """What the machine has, as JSON."""
+
+    def told(self) -> Told:
+        """The public event."""
+        data = {"template": self.node.template_id, "source": self.node.source}
+        return Told("node.added", "node", self.node.node_id, None, None, data)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMoved:
+    """A node is in another state: by whom, why and since when."""
+
+    at: int
+    node_id: str
+    move: str
+    state: str
+    reason: str | None = None
+    author: str | None = None
+
+    def told(self) -> Told:
+        """The public event."""
+        data = {"reason": self.reason, "author": self.author}
+        return Told(f"node.{self.state.lower()}", "node", self.node_id, None, None, data)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node has other totals, labels or another template. ``settled``: what lies on it fits into them again."""
+
+    node: Node
+    settled: bool = False
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told("node.settled" if self.settled else "node.updated", "node", self.node.node_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    """A node on which nothing lies is forgotten."""
+
+    node_id: str
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told("node.removed", "node", self.node_id)

@@ -1,0 +1,81 @@
+"""Changes of runs: a process is to be started, was seen, is to be ended, is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vctl.core.jobs import Run
+from vctl.engine.changes.told import Told
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """How to find the process of a run again."""
+
+    pid: int
+    pid_start: int
+    boot_id: str
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A process is to be started: that of a task."""
+
+    at: int
+    run: Run
+
+    def told(self) -> Told:
+        """For schedulers alone: the event is its task's."""
+        return Told("", "run", self.run.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAssigned:
+    """A run of a version that assigned none to a number is carried out by this one."""
+
+    run_id: str
+    supervisor: int
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "run", self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """A process was seen to run."""
+
+    run_id: str
+    process: Process
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "run", self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopping:
+    """A process is to be ended, for this reason; what was said first stays."""
+
+    run_id: str
+    reason: str
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "run", self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A process is over, and everything that it started is gone. ``process`` where it was not seen before."""
+
+    at: int
+    run_id: str
+    exit_code: int | None
+    message: str | None
+    process: Process | None = None
+
+    def told(self) -> Told:
+        """For schedulers alone: the event is its job's or its task's."""
+        return Told("", "run", self.run_id)

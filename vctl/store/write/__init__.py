@@ -1,0 +1,61 @@
+"""The only SQL that changes tables for the changes that have moved. The change itself is the row of the journal.
+
+Entries are written when the tables are looked at, and before the commit: until then equal ones gather.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from vctl.engine.changes import Change
+from vctl.engine.codec import encode
+from vctl.store.rows import dumps
+from vctl.store.write import clusters, jobs, nodes, runs
+from vctl.store.write.table import Table
+
+_WRITERS: Table = {**jobs.WRITERS, **runs.WRITERS, **clusters.WRITERS, **nodes.WRITERS}
+_EVENT = (
+    "INSERT INTO events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Event(NamedTuple):
+    """A row of the journal that tells of a change which its writer made itself."""
+
+    at: int
+    kind: str
+    object: str
+    object_id: str
+    cluster_id: str | None
+    job_id: int | None
+    data: str
+    change: str | None = None
+
+
+class Emitted(NamedTuple):
+    """A change, and when it was emitted."""
+
+    at: int
+    change: Change
+
+
+Entry = Event | Emitted
+
+
+def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
+    """Put entries into the tables; the last one has this number."""
+    emitted = [one.change for one in entries if isinstance(one, Emitted)]
+    for kind, equal in groupby(emitted, type):
+        _WRITERS[kind](db, list(equal))
+    first = last - len(entries) + 1
+    db.executemany(_EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
+
+
+def _event(entry: Entry) -> Event:
+    if isinstance(entry, Event):
+        return entry
+    kind, object_, object_id, cluster_id, job_id, data = entry.change.told()
+    text = dumps(data) if data else "{}"
+    return Event(entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change))

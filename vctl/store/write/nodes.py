@@ -1,0 +1,62 @@
+"""How changes of nodes change the tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from vctl.engine import changes as ch
+from vctl.engine.lifecycle import NODE
+from vctl.store import moves, rows
+from vctl.store.rows import dumps
+from vctl.store.write.table import Table
+
+
+def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
+    for one in added:
+        node, beats = one.node, one.heartbeat_timeout_s is not None
+        amounts, instances, cores = rows.allocation_columns(node.total)
+        db.execute(
+            "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
+            " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                node.node_id, node.hostname, node.template_id, node.source, node.state, one.at, amounts, instances,
+                cores, dumps(dict(node.labels)), node.boot_id, one.heartbeat_timeout_s, one.at if beats else None,
+                one.at, one.devices,
+            ),
+        )  # fmt: skip
+
+
+def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
+    for one in moved:
+        moves.update(
+            db, NODE, one.move, one.node_id, "state = ?, reason = ?, author = ?, state_since = ?",
+            (one.state, one.reason, one.author, one.at),
+        )  # fmt: skip
+
+
+def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) -> None:
+    for one in changed:
+        node = one.node
+        amounts, instances, cores = rows.allocation_columns(node.total)
+        db.execute(
+            "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
+            " WHERE node_id = ?",
+            (
+                amounts, instances, cores, dumps(dict(node.labels)), node.template_id, node.shrunk, node.node_id,
+            ),
+        )  # fmt: skip
+
+
+def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
+    for one in removed:
+        moves.delete(db, NODE, "forget", one.node_id)
+
+
+WRITERS: Table = {
+    ch.NodeAdded: _nodes_added,
+    ch.NodeMoved: _nodes_moved,
+    ch.NodeChanged: _nodes_changed,
+    ch.NodeRemoved: _nodes_removed,
+}

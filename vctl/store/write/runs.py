@@ -1,0 +1,73 @@
+"""How changes of runs change the tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
+from vctl.engine import changes as ch
+from vctl.engine.lifecycle import RUN
+from vctl.store import moves, rows
+from vctl.store.write.table import Table
+
+RUN_COLUMNS = (
+    "INSERT INTO runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts,"
+    " instances, cores, assigned_at, supervisor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def run_row(run: Run, at: int) -> tuple[object, ...]:
+    """A run as a row."""
+    amounts, instances, cores = rows.allocation_columns(run.allocation)
+    return (
+        run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
+        run.state, amounts, instances, cores, at, run.supervisor,
+    )  # fmt: skip
+
+
+def _runs_started(db: sqlite3.Connection, started: Sequence[ch.RunStarted]) -> None:
+    db.executemany(RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
+
+
+def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -> None:
+    columns = [(one.supervisor, one.run_id) for one in assigned]
+    db.executemany("UPDATE runs SET supervisor = ? WHERE run_id = ? AND supervisor IS NULL", columns)
+
+
+def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
+    for one in seen:
+        process = one.process
+        moves.update(
+            db, RUN, "seen", one.run_id, "state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ?",
+            (jb.RUNNING, process.pid, process.pid_start, process.boot_id, process.started_at),
+        )  # fmt: skip
+
+
+def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:
+    for one in stopping:
+        db.execute(
+            "UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?",
+            (one.reason, one.run_id),
+        )
+
+
+def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
+    for one in ended:
+        columns, values = "state = ?, exit_code = ?, message = ?, ended_at = ?", [
+            jb.ENDED, one.exit_code, one.message, one.at,
+        ]  # fmt: skip
+        if (process := one.process) is not None:
+            columns += ", pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
+            values += [process.pid, process.pid_start, process.boot_id, process.started_at]
+        moves.update(db, RUN, "end", one.run_id, columns, values)
+
+
+WRITERS: Table = {
+    ch.RunStarted: _runs_started,
+    ch.RunAssigned: _runs_assigned,
+    ch.RunSeen: _runs_seen,
+    ch.RunStopping: _runs_stopping,
+    ch.RunEnded: _runs_ended,
+}
