@@ -1,4 +1,4 @@
-"""The tree of virtual nodes with the room left on each: what decisions work on and commits re-check.
+"""The tree of virtual nodes with what is free on each: what decisions work on and commits re-check.
 
 One rule at every level: total of a virtual node = free + its child virtual nodes + what processes of its own
 cluster hold. ``Ledger`` keeps it by construction; ``FreeCapacity.fits`` is the one predicate for deciding
@@ -30,7 +30,7 @@ from vctl.core.slots import ClassKey, SlotIndex
 
 
 class Ledger:
-    """Nodes, clusters and virtual nodes with their rooms. Mutable, in memory, without any I/O."""
+    """Nodes, clusters and virtual nodes with their free capacity. Mutable, in memory, without any I/O."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -103,7 +103,7 @@ class Ledger:
         return twin
 
     def put_room(self, vnode_id: str, capacity: FreeCapacity) -> None:
-        """Look at a virtual node as if this were its room."""
+        """Look at a virtual node as if this were free on it."""
         self.capacities[vnode_id] = capacity
         self._refile(vnode_id)
 
@@ -340,7 +340,7 @@ class Ledger:
         return any(child.whole and self.clusters[child.cluster_id].kind == LOGICAL for child in children)
 
     def file(self, index: SlotIndex, vnode_id: str, capacity: FreeCapacity) -> None:
-        """Put a virtual node into an index as if this were its room."""
+        """Put a virtual node into an index as if this were free on it."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
         if not node.schedulable or (not any(capacity.free.values()) and self._has_left_the_view(vnode_id)):

@@ -1,4 +1,4 @@
-"""Exact resource amounts, numbered unit instances, and the room left on a virtual node.
+"""Exact resource amounts, numbered unit instances, and what is free on a virtual node.
 
 Amounts are integers of 1/10000 (as in Ray's fixed-point resources); floats never reach a comparison.
 Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "which instances?".

@@ -37,7 +37,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
                 parent is not None and queue is not None and queue.jobs.get(start.job.job_id) == start.job
             )
             if not is_wanted or not pl.still_fits(state.ledger, start):
-                all_came = False  # it was stopped or changed meanwhile, or its room was
+                all_came = False  # it was stopped or changed meanwhile, or its place was taken
                 continue
             if (row := waiting.get(start.job.job_id)) is not None:
                 started += _start(store, state, start, row)

@@ -85,7 +85,7 @@ class LeaseExpiry:
         return self.terms.cooldown_s
 
     def _must_yield(self, state: FollowedState, lease: Lease) -> bool:
-        """Where the order is fair, what comes free goes to whom it is due, not to whoever had it."""
+        """Where the order is fair, what comes free goes to the next in order, not to the last borrower."""
         above = state.ledger.clusters[lease.borrower_id].parent_id
         if above is None or state.ledger.clusters[above].queue.order != FAIR:
             return False

@@ -168,7 +168,7 @@ def requeue(store: Store, state: FollowedState, job: RunningJob, outcome: Outcom
 
 
 def ended(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
-    """A job is over for good; who waited for its room waits no longer."""
+    """A job is over for good; a winner that waited for its resources waits no longer."""
     if outcome.reason == jb.PREEMPTED:
         row = jobs.get(store, job.job_id)
         assert row is not None

@@ -41,7 +41,7 @@ class Preemption:
 
 
 class Preemptions:
-    """Every preemption by its victim, and which jobs have room kept for them. Writes inside a transaction."""
+    """Every preemption by its victim, and which jobs have a nomination. Writes inside a transaction."""
 
     def __init__(self) -> None:
         self.active: dict[int, Preemption] = {}
@@ -158,7 +158,7 @@ class Preemptions:
 
 
 def _is_right(state: FollowedState, one: Preempt) -> bool:
-    """Whether the winner still waits, its victims still run, and the room is still there."""
+    """Whether the winner still waits, its victims still run, and the place is still free."""
     queue = state.queues.get(one.job.parent_id)
     if queue is None or queue.jobs.get(one.job.job_id) != one.job:
         return False

@@ -1,4 +1,4 @@
-"""What is free in a cluster now, virtual node by virtual node, from the tables: equal ones share one room.
+"""What is free in a cluster now, virtual node by virtual node, from the tables: equal ones share one entry.
 
 What is kept for jobs that preempt others counts as not free.
 """

@@ -56,7 +56,7 @@ def pieces(start: Start) -> list[forms.Form]:
 
 
 def borrowed(ledger: Ledger, start: Start) -> list[forms.Form]:
-    """What clusters above would take beyond their minimum for it, and from whom."""
+    """What clusters above would take beyond their minimum for it, and the lenders."""
     found: list[forms.Form] = []
     done = []
     for step in start.growth:

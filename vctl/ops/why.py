@@ -149,7 +149,7 @@ def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortag
 
 
 def _ends(outcome: Outcome) -> str:
-    """Whom the scheduler would end for it."""
+    """The jobs that the scheduler would end for it."""
     names = [one.job.submission_id for one in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
 

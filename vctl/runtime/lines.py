@@ -24,7 +24,7 @@ else:
 
 HEADER, TAKEN, STARTED, ENDED = b"H", b"T", b"S", b"E"
 _MOST_MESSAGE = 2000
-_LEAST_ROOM, _ROOM = 8192, 32768  # for several runs: the end of one that was taken always has room
+_LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always has room
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -95,14 +95,14 @@ class Writer:
 
     def make_capacity(self) -> None:
         """Have the disk keep room for what will be written until the end of the run."""
-        if self.capacity >= _LEAST_ROOM:
+        if self.capacity >= _LEAST_SPACE:
             return
         try:
-            logfile.allocate(self.fd, os.fstat(self.fd).st_size, _ROOM)
+            logfile.allocate(self.fd, os.fstat(self.fd).st_size, _SPACE)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-        self.capacity = _ROOM
+        self.capacity = _SPACE
 
     def write(self, whole: bytes) -> None:
         """Append a line. Raises OSError when it was not written whole."""

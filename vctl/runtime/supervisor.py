@@ -325,7 +325,7 @@ class Supervision:
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Whether a file could not be written for want of room: that passes."""
+    """Whether a file could not be written for want of disk space: that passes."""
     return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
 
 

@@ -22,7 +22,7 @@ CandidateNode = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a slot that can grow consists of: (depth, lender, room) of each source, own free capacity first.
+    """What a slot that can grow consists of: (depth, lender, free capacity) of each source, own free capacity first.
 
     ``fresh``: it does not exist yet. ``choice``: there are several such ways on its node, of which one can be gone.
     """
@@ -36,7 +36,7 @@ class Way:
 class CandidateNodes:
     """Slots of one cluster by class, in the order of their first node.
 
-    ``crowded`` are the physical nodes with several slots of the cluster. ``capacity`` gives the room of one slot,
+    ``crowded`` are the physical nodes with several slots of the cluster. ``capacity`` gives what one slot has free,
     which nobody may change; trials copy it.
     """
 
@@ -115,7 +115,7 @@ def candidates_with(
 
 
 def candidates_of(ledger: Ledger, capacities: Mapping[str, FreeCapacity]) -> CandidateNodes:
-    """Some virtual nodes of a cluster, as if these were their rooms."""
+    """Some virtual nodes of a cluster, as if this were free in them."""
     index = SlotIndex()
     for vnode_id, capacity in capacities.items():
         ledger.file(index, vnode_id, capacity)

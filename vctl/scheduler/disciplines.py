@@ -93,7 +93,7 @@ class ReservationTable:
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
     def view(self, binding: Sequence[Reservation], state: object) -> View:
-        """The free room as a job sees it that these reservations bind. ``state``: what else is out of sight."""
+        """The free capacity as a job sees it that these reservations bind. ``state``: what else is out of sight."""
         key = (tuple(map(id, binding)), state)
         view = self._views.get(key)
         if view is None:

@@ -140,7 +140,7 @@ class _Found:
         self.nodes: dict[str, list[list[VNode]]] = {}
         """Physical node -> the virtual nodes of each cluster there, lowest first."""
         self.loans: dict[str, list[tuple[int, FreeCapacity]]] = {}
-        """Virtual node -> numbers of those who could lend in it, and their rooms."""
+        """Virtual node -> numbers of those who could lend in it, and what they have free."""
         self.lenders: list[Lender] = []
         for level, one in enumerate(chain):
             for vnode_id in ledger.members[one]:
@@ -224,7 +224,7 @@ class _View:
             vnode, level = self.ledger.vnodes[vnode.parent_id or ""], level + 1
 
     def capacity(self, slot_id: str, budgets: Budgets) -> FreeCapacity:
-        """What a slot could have, as one room."""
+        """What a slot could have, as one free capacity."""
         way = self.ways.get(slot_id) or _fresh(len(self.chain), self.ledger.capacities[slot_id])
         vnode = self.ledger.vnodes[slot_id]
         names = {name for _, _, capacity in way.sources for name in capacity.free}

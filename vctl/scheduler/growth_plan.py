@@ -163,7 +163,7 @@ def _amounts(parts: Mapping[Part, int]) -> dict[str, int]:
 
 
 def _allocation(capacity: FreeCapacity, parts: Mapping[Part, int]) -> Allocation:
-    """Amounts and instances as an allocation out of a room; whole CPUs come with their cores."""
+    """Amounts and instances as an allocation out of free capacity; whole CPUs come with their cores."""
     amounts, instances = _amounts(parts), dict[str, dict[int, int]]()
     for (name, index), amount in parts.items():
         if index is not None:

@@ -105,7 +105,7 @@ class NodeClasses:
         self.traits: list[SlotTraits] = []
         self.counts: dict[int, int] = {}
         self.sources: dict[int, list[Iterator[CandidateNode]]] = {}
-        """Real nodes by state, each by node id; read once, when a plan is carved."""
+        """Real nodes by state, each by node id; read once, when a plan is assigned."""
         self.most = [0] * len(self.names)
         """The largest free amount of each resource in one slot."""
         self._state_ids: dict[NodeState, int] = {}

@@ -231,7 +231,7 @@ class Nominations:
 
 
 def _only(capacity: FreeCapacity, parts: Iterable[Part]) -> FreeCapacity:
-    """A room in which nothing is free but these parts, as far as they are."""
+    """Free capacity of nothing but these parts, as far as they are."""
     only = capacity.copy()
     kept = [only.take_most(allocation) for _, allocation in parts]
     only.take_most(only.total)

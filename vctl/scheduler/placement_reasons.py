@@ -52,9 +52,9 @@ def no_capacity_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced
 
 
 def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
-    """The resource with the largest gap to every room; or, if each alone would fit, one where least lacks.
+    """The resource with the largest gap on every virtual node; or, if each alone would fit, one where least lacks.
 
-    No resource at all when some room has everything.
+    No resource at all when some virtual node has everything.
     """
     if any(within(request, capacity) for capacity in capacities):
         return "", 0, 0

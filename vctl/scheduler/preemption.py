@@ -1,7 +1,7 @@
-"""Preemption by priority: whom to end for a job that does not fit, and what to keep for it until they are gone.
+"""Preemption by priority: the jobs to end for one that does not fit, and what to keep for it until they are gone.
 
 Only base priorities count, never aged ones: a victim has a strictly lower one than the job it is ended for, so it can
-never take its room back, and there are no cycles. A round does a bounded amount of work; a search that is not done then
+never take its place back, and there are no cycles. A round does a bounded amount of work; a search that is not done then
 goes on in the next one.
 """
 
@@ -24,7 +24,7 @@ from vctl.scheduler.victims import Victim
 MOST_STEPS = 400
 """Steps of one round to find victims, about 15 ms; the next round goes on."""
 RETRY_NS = 30 * 10**9
-"""After so long it is looked again for what nobody tells: room that comes back from elsewhere."""
+"""After so long the search is repeated, for what no event tells: resources that come back from elsewhere."""
 LOOK_NS = 2 * 10**9
 """So long a look at who runs, and what they would lose, is good for further searches."""
 MOST_RESTARTS = 3
@@ -142,7 +142,7 @@ class Preemptor:
         return (*common, running.version(parent_id), queue.growths), self.now_ns + RETRY_NS
 
     def _search(self, queue: Queue, job: PendingJob, kept: Callable[[], Kept]) -> Preempt | str | None:
-        """Whom to end for a job, or why nobody; None when there is more to do in the next round."""
+        """The jobs to end for one, or why there are none; None when there is more to do in the next round."""
         one, restarts = queue.search, 0
         if one is not None and one.job != job:
             one = queue.search = queue.look = None  # what is left of that search is in it

@@ -57,7 +57,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whom to end, and the place that the job has then. No victims: those who leave anyway are enough."""
+    """The jobs to end, and the place that the job has then. No victims: what ends anyway is enough."""
 
     victims: tuple[Victim, ...]
     gone: frozenset[int]

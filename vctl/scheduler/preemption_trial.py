@@ -62,7 +62,7 @@ class Emptied:
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
-        """Virtual node -> who has gone in the room that it is looked at with; None: that is to be made anew."""
+        """Virtual node -> the jobs that have gone in the free capacity that it is looked at with; None: that is to be made anew."""
         self._stale: dict[str, None] = {}
         self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None
@@ -200,7 +200,7 @@ class Emptied:
         return subtract(free, hidden)
 
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
-        """Take over who has gone, by numbers alone: ``_sync`` makes the rooms."""
+        """Take over who has gone, by numbers alone: ``_sync`` makes the free capacity."""
         changed: dict[str, None] = {}
         before, self._gone = self._gone, gone
         for number, job_id in enumerate(before ^ gone):
@@ -314,7 +314,7 @@ def _price(job: PendingJob) -> int:
 
 
 def _less(before: FreeCapacity, after: FreeCapacity) -> Allocation:
-    """What is free in a room and no longer in the other."""
+    """What is free in the first and no longer in the second."""
     instances: dict[str, dict[int, int]] = {}
     amounts = {n: a - after.free.get(n, 0) for n, a in before.free.items() if a > after.free.get(n, 0)}
     for name, shares in before.instances.items():
@@ -335,12 +335,12 @@ def _less(before: FreeCapacity, after: FreeCapacity) -> Allocation:
 
 
 def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:
-    """What is free of a room beside these."""
+    """What is free beside these."""
     return subtract(capacity.free, total(wanted))
 
 
 def _with(capacity: FreeCapacity, allocation: Allocation, wanted: Sequence[Amounts]) -> FreeCapacity | None:
-    """The room when somebody holds this in it, if all that is wanted finds place beside that."""
+    """The free capacity when somebody holds this in it, if all that is wanted finds place beside that."""
     if not capacity.fits_exactly(allocation):
         return None
     taken = capacity.copy()

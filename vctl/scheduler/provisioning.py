@@ -119,7 +119,7 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits for room, in the order in which a trial serves it."""
+    """Jobs and tasks that wait for resources, in the order in which a trial serves it."""
 
     queues: Mapping[str, Queue]
     tasks: Mapping[str, TaskQueue]

@@ -79,7 +79,7 @@ class SchedulingClass:
 
     @property
     def count(self) -> UpperBound:
-        """What its gang asks about a room."""
+        """What its gang asks about free capacity."""
         if self._count is None:
             self._count = UpperBound(self.example.spec)
         return self._count

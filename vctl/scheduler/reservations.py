@@ -120,7 +120,7 @@ class Claims:
         return True
 
     def hide(self, capacity: FreeCapacity, vnode_id: str, since_ns: int, until_ns: int) -> Allocation:
-        """Take from a room what is claimed of it, as far as it is free; returns what was taken."""
+        """Take from free capacity what is claimed of it, as far as it is free; returns what was taken."""
         if not any(amount > 0 for amount in capacity.free.values()):
             return EMPTY
         taken = _free_of(capacity, self.needed(vnode_id, since_ns, until_ns))
@@ -166,7 +166,7 @@ def _part_of(capacity: FreeCapacity, part: Part) -> int:
 
 
 class View:
-    """The free room of a cluster without what reservations need of it. Follows what is started meanwhile."""
+    """The free capacity of a cluster without what reservations need of it. Follows what is started meanwhile."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from vctl.scheduler.tasking import ancestors
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A reservation on a level, for whom, and below which cluster it binds."""
+    """A reservation on a level, its job, and the cluster below which it binds."""
 
     one: Reservation
     level: str
@@ -40,7 +40,7 @@ class Shared:
 class SharedReservations:
     """Those of one round. Starved heads and those of backfilling queues bring theirs from the round before.
 
-    ``grown``: clusters in which something came free since then. Where nothing did, the one for whom something is kept
+    ``grown``: clusters in which something came free since then. Where nothing did, the job for which something is kept
     below a fair cluster needs no new search, if it is still its turn.
     """
 

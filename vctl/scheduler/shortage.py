@@ -37,7 +37,7 @@ class Slot:
 
 
 class Slots:
-    """Virtual nodes of one cluster, those with an equal room together: a question is asked once of each kind."""
+    """Virtual nodes of one cluster, those with equal free capacity together: a question is asked once of each kind."""
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self.all = list(slots)

@@ -16,7 +16,7 @@ PLAIN = frozenset({CPU, MEMORY, OBJECT_STORE_MEMORY})
 
 
 class UpperBound:
-    """What one gang asks about a room."""
+    """What one gang asks about free capacity."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         wanted: dict[tuple[tuple[str, int], ...], int] = {}
@@ -61,5 +61,5 @@ class UpperBound:
         return totals
 
     def is_met(self, totals: list[int]) -> bool:
-        """Whether there is room for as many as the gang has."""
+        """Whether as many pieces fit as the gang has."""
         return all(total >= count for total, count in zip(totals, self.wanted, strict=True))

@@ -26,7 +26,7 @@ class NodeAdded:
 
 @dataclass(frozen=True, slots=True)
 class NodeMoved:
-    """A node is in another state: by whom, why and since when."""
+    """A node is in another state: its author, the reason, and the time."""
 
     at: int
     node_id: str
