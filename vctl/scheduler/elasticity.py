@@ -34,7 +34,7 @@ class Grow:
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
-    """Take it in a ledger. What it adds is for the job that it was made for: no other waiting job is told that a node joined."""
+    """Take it in a ledger. What it adds is for one job: no other is told that a node joined."""
     known = grow.after.node_id in ledger.joined.get(grow.after.cluster_id, ())
     if grow.before is None:
         ledger.assign(grow.after)

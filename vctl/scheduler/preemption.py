@@ -1,8 +1,8 @@
 """Preemption by priority: the jobs to end for one that does not fit, and what to keep for it until they are gone.
 
 Only base priorities count, never aged ones: a victim has a strictly lower one than the job it is ended for, so it can
-never take its place back, and there are no cycles. A round does a bounded amount of work; a search that is not done then
-goes on in the next one.
+never take its place back, and there are no cycles. A round does a bounded amount of work; a search that is not done
+then goes on in the next one.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Emptied:
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
-        """Virtual node -> the jobs that have gone in the free capacity that it is looked at with; None: that is to be made anew."""
+        """Virtual node -> the jobs that have gone in its free capacity as filed; None: that is to be made anew."""
         self._stale: dict[str, None] = {}
         self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None

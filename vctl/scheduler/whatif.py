@@ -204,7 +204,7 @@ class Trials:
         return Trials(situation, change.job or self.job, most=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """What the scheduler would do with the job, and why; with ``preempts`` also the jobs that it would end for it."""
+        """What the scheduler would do with the job, and why; with ``preempts`` also the jobs that it would end."""
         job = change.job or self.job
         with self.state(change) as ledger, self._queued(job):
             return self._rounds(ledger, job, change, preempts=preempts)
