@@ -18,12 +18,13 @@ VCTL = str(Path(sys.executable).with_name("vctl"))
 
 
 class Bed:
-    """One state directory, removed at the end."""
+    """One state directory, removed at the end. Nothing schedules in it but ``daemon()``, which a benchmark ends."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VCTL_")}
-        self.env = {**kept, "VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "VCTL_AUTOSTART": "0"}
+        self.env = {**kept, **own, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def vctl(self, *words: str, check: bool = True) -> str:
         """Run a command and return its output."""

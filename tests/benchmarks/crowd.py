@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> Report:
 def cpu_ms(place: Bed, words: list[str]) -> float:
     """User and system time of one command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    env = {**place.env, "VCTL_AUTOSTART": "0"}
-    subprocess.run([VCTL, *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    subprocess.run([VCTL, *words], env=place.env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
 

@@ -115,7 +115,7 @@ def test_clusters(client: vctl.Client) -> None:
     spec = vctl.VirtualCluster(flexible_resource_min={"CPU": 2})
     client.clusters.create("part", parent="team", spec=spec, borrow_limit={"CPU": 1})
     client.clusters.create("other", spec={"flexible_resource_min": {"CPU": 1}})
-    own = vctl.Client(client._place, "team")
+    own = vctl.Client(client.backend, "team")
     assert [one["cluster_id"] for one in own.list_clusters()] == ["team", "part"]
     assert {one["cluster_id"] for one in own.list_vnodes()} == {"team", "part"}
     assert (own.cluster_resources(), own.available_resources()) == ({"CPU": 8.0}, {"CPU": 6.0})
@@ -251,7 +251,7 @@ def test_the_types_name_what_is_there(daemon: Site) -> None:
     task = client.run("sleep 100", num_cpus=2, job=job.submission_id)
     while task.state() != "RUNNING":
         time.sleep(0.02)
-    own = vctl.Client(client._place, job.info()["cluster_id"])
+    own = vctl.Client(client.backend, job.info()["cluster_id"])
     node = own.nodes()[0]
     shown: list[tuple[Any, Any]] = [
         (documents.JobForm, job.info()),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate
 
 from vctl.client.cluster_verbs import Clusters, Nodes
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
@@ -15,7 +16,7 @@ from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
 from vctl.errors import NotPermitted
 from vctl.operations import clusters, upkeep, views
-from vctl.operations.declare import Verb
+from vctl.operations.declare import P, R, Verb
 from vctl.spec import documents
 
 
@@ -28,7 +29,6 @@ class Client(State):
 
     def __init__(self, place: Place, cluster: str | None = None) -> None:
         super().__init__(place, cluster)
-        self.backend = place
         self.jobs = Jobs(place, cluster)
         self.tasks = Tasks(place, cluster)
         self.clusters = Clusters(place, cluster)
@@ -37,25 +37,12 @@ class Client(State):
         self.physical_nodes = Nodes(place, cluster)
 
     def __repr__(self) -> str:
-        return f"<vctl client of {self._place!r}>"
+        return f"<vctl client of {self.backend!r}>"
 
-    def status(self) -> dict[str, Any]:
-        """What runs, what waits and what is free, of the whole."""
-        return views.status(self.backend)
-
+    status = Verb(views.status)
     scheduler = Verb(views.scheduler)
-
-    def leases(
-        self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[documents.LeaseForm]:
-        """What clusters have borrowed."""
-        return self.list_leases(filters=filters, limit=limit)
-
-    def demand(
-        self, *, filters: Sequence[Filter] = (), limit: int | None = None
-    ) -> list[documents.DemandForm]:
-        """What is asked for and not there."""
-        return self.list_demand(filters=filters, limit=limit)
+    leases = State.list_leases
+    demand = State.list_demand
 
     def events(
         self,
@@ -73,7 +60,7 @@ class Client(State):
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The cluster that this client looks at."""
-        return VirtualClusterInfo(self._place, self.cluster_id)
+        return VirtualClusterInfo(self.backend, self.cluster_id)
 
     # ---- trees of clusters ----
 
@@ -96,7 +83,7 @@ class Client(State):
         return found
 
     def _units(self) -> frozenset[str]:
-        found: frozenset[str] = self._place.config.get("unit_resources")
+        found: frozenset[str] = self.backend.config.get("unit_resources")
         return found
 
     # ---- care of the state ----
@@ -199,77 +186,29 @@ def get_runtime_context() -> RuntimeContext:
     return RuntimeContext(place_of())
 
 
-def _here() -> State:
-    return State(place_of())
+def _of_caller(method: Callable[Concatenate[State, P], R]) -> Callable[P, R]:
+    """What a method of ``State`` says of the cluster that the caller is in."""
+
+    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+        return method(State(place_of()), *args, **kwargs)
+
+    ask.__name__, ask.__qualname__, ask.__doc__ = method.__name__, method.__name__, method.__doc__
+    own = signature(method)
+    ask.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    return ask
 
 
-def cluster_resources() -> documents.Amounts:
-    """Total of the cluster that the caller is in."""
-    return _here().cluster_resources()
-
-
-def available_resources() -> documents.Amounts:
-    """What is free in it."""
-    return _here().available_resources()
-
-
-def nodes() -> list[documents.NodeOfCluster]:
-    """Its virtual nodes, in the form of ``ray.nodes()``."""
-    return _here().nodes()
-
-
-def summarize_tasks() -> documents.Summary:
-    """How many tasks of it there are in each state."""
-    return _here().summarize_tasks()
-
-
-def summarize_objects() -> documents.Summary:
-    """How many objects of it there are on each node."""
-    return _here().summarize_objects()
-
-
-def summarize_jobs() -> documents.Summary:
-    """How many jobs of it there are in each state."""
-    return _here().summarize_jobs()
-
-
-def list_clusters(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.ClusterForm]:
-    """The cluster that the caller is in and those below it."""
-    return _here().list_clusters(filters=filters, limit=limit)
-
-
-def list_vnodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.VNodeForm]:
-    """The virtual nodes of it and of those below it."""
-    return _here().list_vnodes(filters=filters, limit=limit)
-
-
-def list_nodes(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.NodeForm]:
-    """The physical nodes on which it has a part."""
-    return _here().list_nodes(filters=filters, limit=limit)
-
-
-def list_jobs(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.JobForm]:
-    """Jobs that were sent to it, and the one whose cluster it is."""
-    return _here().list_jobs(filters=filters, limit=limit)
-
-
-def list_tasks(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.TaskForm]:
-    """Tasks in it and below it, those that are over too."""
-    return _here().list_tasks(filters=filters, limit=limit)
-
-
-def list_objects(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.ObjectForm]:
-    """Outputs of its tasks that are kept on nodes."""
-    return _here().list_objects(filters=filters, limit=limit)
-
-
-def list_leases(*, filters: Sequence[Filter] = (), limit: int | None = None) -> list[documents.LeaseForm]:
-    """What it and those below it borrowed or lent."""
-    return _here().list_leases(filters=filters, limit=limit)
-
-
-def list_events(
-    *, since: int = 0, filters: Sequence[Filter] = (), limit: int | None = None
-) -> list[documents.EventForm]:
-    """Its history, oldest first."""
-    return _here().list_events(since=since, filters=filters, limit=limit)
+cluster_resources = _of_caller(State.cluster_resources)
+available_resources = _of_caller(State.available_resources)
+nodes = _of_caller(State.nodes)
+summarize_tasks = _of_caller(State.summarize_tasks)
+summarize_objects = _of_caller(State.summarize_objects)
+summarize_jobs = _of_caller(State.summarize_jobs)
+list_clusters = _of_caller(State.list_clusters)
+list_vnodes = _of_caller(State.list_vnodes)
+list_nodes = _of_caller(State.list_nodes)
+list_jobs = _of_caller(State.list_jobs)
+list_tasks = _of_caller(State.list_tasks)
+list_objects = _of_caller(State.list_objects)
+list_leases = _of_caller(State.list_leases)
+list_events = _of_caller(State.list_events)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from vctl.client.place import Place
-from vctl.client.state_api import Filter, State
-from vctl.client.virtual_cluster import VirtualCluster
+from vctl.client.state_api import Filters, Verbs
 from vctl.operations import clusters, nodes
 from vctl.operations.declare import Verb
 from vctl.spec import documents
@@ -15,15 +10,10 @@ from vctl.spec.ids import resolve_cluster_id
 
 ClusterForms = list[documents.ClusterForm]
 NodeForms = list[documents.NodeForm]
-Spec = VirtualCluster | Mapping[str, Any]
 
 
-class Clusters:
+class Clusters(Verbs):
     """The verbs of ``vctl vc``."""
-
-    def __init__(self, place: Place, cluster: str | None) -> None:
-        self.backend = place
-        self._state = State(place, cluster)
 
     create = Verb(clusters.create)
     update = Verb(clusters.update)
@@ -40,7 +30,7 @@ class Clusters:
         """A cluster with everything below it, nested under ``tree``."""
         return clusters.tree(self.backend, self._named(cluster_id))
 
-    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> ClusterForms:
+    def list(self, *, filters: Filters = (), limit: int | None = None) -> ClusterForms:
         """Clusters, parents first."""
         return self._state.list_clusters(filters=filters, limit=limit)
 
@@ -48,14 +38,10 @@ class Clusters:
         return self._state.cluster_id if cluster_id is None else resolve_cluster_id(cluster_id, "cluster_id")
 
 
-class Nodes:
+class Nodes(Verbs):
     """The verbs of ``vctl node``: physical nodes, whoever owns them."""
 
-    def __init__(self, place: Place, cluster: str | None) -> None:
-        self.backend = place
-        self._state = State(place, cluster)
-
-    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> NodeForms:
+    def list(self, *, filters: Filters = (), limit: int | None = None) -> NodeForms:
         """Nodes; inside a job those on which it has a part."""
         return self._state.list_nodes(filters=filters, limit=limit)
 

@@ -20,14 +20,14 @@ class VirtualNodeInfo:
     """One virtual node, looked up at every call."""
 
     def __init__(self, place: Place, node_id: str) -> None:
-        self._place = place
+        self.backend = place
         self._node_id = node_id
 
     def __repr__(self) -> str:
         return f"VirtualNodeInfo({self._node_id!r})"
 
     def _now(self) -> documents.CurrentNode:
-        return views.current_node(self._place, self._node_id)
+        return views.current_node(self.backend, self._node_id)
 
     def node_id(self) -> str:
         """Its id."""
@@ -58,21 +58,21 @@ class VirtualNodeInfo:
     def parent_node(self) -> VirtualNodeInfo | None:
         """The virtual node of the parent cluster in which it lies; None for a physical node."""
         parent = self._now()["parent"]
-        return None if parent is None else VirtualNodeInfo(self._place, parent)
+        return None if parent is None else VirtualNodeInfo(self.backend, parent)
 
 
 class VirtualClusterInfo:
     """One virtual cluster, looked up at every call."""
 
     def __init__(self, place: Place, cluster_id: str) -> None:
-        self._place = place
+        self.backend = place
         self._cluster_id = cluster_id
 
     def __repr__(self) -> str:
         return f"VirtualClusterInfo({self._cluster_id!r})"
 
     def _now(self) -> documents.CurrentCluster:
-        return views.current_cluster(self._place, self._cluster_id)
+        return views.current_cluster(self.backend, self._cluster_id)
 
     def spec(self) -> VirtualCluster:
         """What was asked for."""
@@ -106,32 +106,32 @@ class VirtualClusterInfo:
 
     def state(self) -> State:
         """The state API for this cluster: ``list_tasks()``, ``summarize_tasks()`` and the like."""
-        return State(self._place, self._cluster_id)
+        return State(self.backend, self._cluster_id)
 
     def child_clusters(self) -> list[VirtualClusterInfo]:
         """The clusters that were made in it."""
-        return [VirtualClusterInfo(self._place, child) for child in self._now()["children"]]
+        return [VirtualClusterInfo(self.backend, child) for child in self._now()["children"]]
 
     def parent_cluster(self) -> VirtualClusterInfo | None:
         """The cluster that it is a part of; None for the primary."""
         parent = self._now()["parent"]
-        return None if parent is None else VirtualClusterInfo(self._place, parent)
+        return None if parent is None else VirtualClusterInfo(self.backend, parent)
 
 
 class RuntimeContext:
     """Where this process is."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self.backend = place
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The virtual cluster that the caller is in: of the innermost ``with`` block, else the job's."""
-        return VirtualClusterInfo(self._place, inside.cluster_id())
+        return VirtualClusterInfo(self.backend, inside.cluster_id())
 
     def current_node(self) -> VirtualNodeInfo:
         """The virtual node that this process is on; NotFound outside a job."""
-        found = views.current_node(self._place, views.this_node())
-        return VirtualNodeInfo(self._place, str(found["node_id"]))
+        found = views.current_node(self.backend, views.this_node())
+        return VirtualNodeInfo(self.backend, str(found["node_id"]))
 
     @property
     def in_job(self) -> bool:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.client import inside
 from vctl.client.handles import Job, Task
-from vctl.client.place import Place
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
-from vctl.client.state_api import Filter, State
+from vctl.client.state_api import Filters, Verbs
 from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec
 from vctl.operations import jobs, tasks
@@ -31,12 +30,8 @@ TaskForms = list[documents.TaskForm]
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
 
 
-class Jobs:
+class Jobs(Verbs):
     """The verbs of ``vctl job``."""
-
-    def __init__(self, place: Place, cluster: str | None) -> None:
-        self._place = self.backend = place
-        self._state = State(place, cluster)
 
     def submit(
         self,
@@ -82,13 +77,13 @@ class Jobs:
         from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
         from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 
-        units = self._units()
+        units = self.backend.config.get("unit_resources")
         given = virtual_cluster is not None
         short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=given)
-        kill_grace = self._place.config.get("kill_grace")
+        kill_grace = self.backend.config.get("kill_grace")
         request = JobRequest(
             argv=words_of(entrypoint),
-            cluster=cluster or (None if inside.submission_id() else self._place.config.get("cluster")),
+            cluster=cluster or (None if inside.submission_id() else self.backend.config.get("cluster")),
             spec=spec_of(virtual_cluster, units) if given else short,
             entry=entry_request(
                 entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
@@ -113,16 +108,16 @@ class Jobs:
             array=None if array is None else parse_array(array, "array"),
             begin_at=begin_at,
             signal=None if signal is None else parse_warning_signal(signal, "signal"),
-            job_scope=self._place.config.get("job_scope"),
+            job_scope=self.backend.config.get("job_scope"),
         )
-        form = jobs.submit(self._place, request, environment=inside.environment())
-        return Job(self._place, str(form["submission_id"]))
+        form = jobs.submit(self.backend, request, environment=inside.environment())
+        return Job(self.backend, str(form["submission_id"]))
 
     def get(self, ref: str | int) -> Job:
         """A job by submission id, number, unique prefix or ``last``."""
-        return Job(self._place, str(jobs.get_job(self._place, ref)["submission_id"]))
+        return Job(self.backend, str(jobs.get_job(self.backend, ref)["submission_id"]))
 
-    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> JobForms:
+    def list(self, *, filters: Filters = (), limit: int | None = None) -> JobForms:
         """Jobs, newest first, those that are over too."""
         return self._state.list_jobs(filters=filters, limit=limit)
 
@@ -132,11 +127,7 @@ class Jobs:
 
     def delete(self, *refs: str | int) -> JobForms:
         """Forget jobs that are over: all of them or none."""
-        return jobs.delete(self._place, [str(ref) for ref in refs])
-
-    def _units(self) -> frozenset[str]:
-        found: frozenset[str] = self._place.config.get("unit_resources")
-        return found
+        return jobs.delete(self.backend, [str(ref) for ref in refs])
 
     def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
         """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
@@ -162,19 +153,15 @@ class Jobs:
             changes["name"] = name
         if time_limit is not None:
             changes["time_limit_s"] = None if time_limit == "none" else seconds_of(time_limit, "time_limit")
-        return jobs.edit(self._place, ref, **changes)
+        return jobs.edit(self.backend, ref, **changes)
 
     why = Verb(jobs.why)
     hold = Verb(jobs.hold)
     release = Verb(jobs.release)
 
 
-class Tasks:
+class Tasks(Verbs):
     """The verbs of ``vctl task``."""
-
-    def __init__(self, place: Place, cluster: str | None) -> None:
-        self._place = self.backend = place
-        self._state = State(place, cluster)
 
     def run(
         self,
@@ -204,7 +191,7 @@ class Tasks:
         from vctl.spec.selectors import parse_selector
         from vctl.spec.task_request import TaskRequest, task_amounts
 
-        units = self._place.config.get("unit_resources")
+        units = self.backend.config.get("unit_resources")
         selector = None if label_selector is None else selector_document(label_selector)
         request = TaskRequest(
             argv=words_of(command),
@@ -221,20 +208,20 @@ class Tasks:
             inputs=tuple(inputs),
             outputs=tuple(outputs),
         )
-        form = tasks.run(self._place, request, environment=inside.environment())
-        return Task(self._place, str(form["task_id"]))
+        form = tasks.run(self.backend, request, environment=inside.environment())
+        return Task(self.backend, str(form["task_id"]))
 
     def put(self, name: str) -> documents.ObjectForm:
         """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
-        return tasks.put(self._place, name, tasks.inside(inside.environment()))
+        return tasks.put(self.backend, name, tasks.inside(inside.environment()))
 
     def get(self, ref: str | int) -> Task:
         """A task by its id, its number or ``last``."""
-        return Task(self._place, str(tasks.get_task(self._place, ref)["task_id"]))
+        return Task(self.backend, str(tasks.get_task(self.backend, ref)["task_id"]))
 
     why = Verb(tasks.why)
 
-    def list(self, *, filters: Sequence[Filter] = (), limit: int | None = None) -> TaskForms:
+    def list(self, *, filters: Filters = (), limit: int | None = None) -> TaskForms:
         """Tasks, oldest first, those that are over too."""
         return self._state.list_tasks(filters=filters, limit=limit)
 

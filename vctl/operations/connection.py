@@ -40,7 +40,7 @@ _BY_EXIT_CODE: dict[int, type[VctlError]] = {
 
 
 class Connection:
-    """Stands where commands otherwise have the store of a state directory."""
+    """Requests to one server."""
 
     def __init__(self, address: str, token: str | None) -> None:
         self.address = address
@@ -58,16 +58,6 @@ class Connection:
                 f"VCTL_ADDRESS: {address!r} is not the address of a server",
                 fix="write http://HOST:PORT or unix:/PATH, or unset it to use this machine",
             )
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else a command wants of a store cannot be had from afar."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise NotPermitted(
-            "this works only on the machine itself, not through a server",
-            fix="run it there, with VCTL_ADDRESS unset",
-            details={"wanted": name},
-        )
 
     def close(self) -> None:
         """Hang up."""
@@ -91,23 +81,6 @@ class Connection:
                 if not patient or time.monotonic() > give_up:
                     raise
             time.sleep(PAUSE_S)
-
-    def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Have something done."""
-        return self._answer("POST", path, {}, body or {})
-
-    def patch(self, path: str, body: Mapping[str, object]) -> Any:
-        """Have something changed."""
-        return self._answer("PATCH", path, {}, body)
-
-    def delete(self, path: str, **query: object) -> Any:
-        """Have something removed."""
-        return self._answer("DELETE", path, query, None)
-
-    def items(self, path: str, **query: object) -> list[dict[str, Any]]:
-        """The objects of a list."""
-        found: list[dict[str, Any]] = self._answer("GET", path, query, None)["items"]
-        return found
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         """An answer as it arrives; raises Unreachable when it breaks off."""

@@ -38,7 +38,6 @@ class Waiter:
     def state(self, kind: str, name: str) -> str | None:
         """The state of a job, an array or a task; None when it was forgotten."""
         seen = self._seen.pop((kind, name), None) or self._ask(kind, name, 0)
-        self._last = seen
         form = seen[_ONE[kind]]
         return None if form is None else str(form.get("status") or form["state"])
 

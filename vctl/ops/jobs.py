@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,11 +152,6 @@ def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
             where.append("j.submitted_at >= ?")
             values.append(at)
     return where, values
-
-
-def log_blocks(store: Store, ref: str, *, tail: int | None = None) -> Iterator[bytes]:
-    """A job's output as it is now; of its lines only the last ones when asked."""
-    return logs.read_log(log_path(store, ref), tail=tail)
 
 
 def log_path(store: Store, ref: str) -> Path:

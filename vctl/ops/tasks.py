@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,11 +193,6 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
 
                 objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
     return get_task(store, row["task_id"])
-
-
-def log_blocks(store: Store, ref: str, *, tail: int | None = None) -> Iterator[bytes]:
-    """A task's output as it is now; of its lines only the last ones when asked."""
-    return logs.read_log(log_path(store, ref), tail=tail)
 
 
 def log_path(store: Store, ref: str) -> Path:
