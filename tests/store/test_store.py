@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,33 @@ def test_writers_of_several_threads_wait_for_each_other(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert count(store) == 80
+
+
+def test_a_writer_comes_in_between_those_of_one_that_hardly_pauses(store: Store) -> None:
+    """Spec 17: whoever prunes lets a submit through. SQLite's own waiting misses about every second pause."""
+    written, over, missed = 0, threading.Event(), 0
+
+    def write_much() -> None:
+        nonlocal written
+        with Store.open(store.home) as own:
+            while not over.is_set():
+                with own.transaction():
+                    written += 1
+                    time.sleep(0.06)
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=write_much)
+    thread.start()
+    try:
+        for _ in range(15):
+            time.sleep(0.01)
+            before = written
+            with store.transaction():
+                missed += written - before
+    finally:
+        over.set()
+        thread.join()
+    assert missed <= 5
 
 
 def test_the_scheduler_lock_is_for_one(store: Store) -> None:

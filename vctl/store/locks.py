@@ -20,6 +20,8 @@ SCHEDULER_LOCK = "scheduler.lock"
 START_LOCK = "scheduler.start"
 FOREGROUND, BACKGROUND = "foreground", "background"
 """Kinds of scheduler."""
+_PAUSE_S = (0.0005, 0.004)
+"""First and longest pause of who waits for a lock."""
 _PROBED_S = 0.05
 """Who asks whether a lock is held takes it for an instant: a refusal counts when it lasts longer than that."""
 
@@ -58,7 +60,7 @@ class SchedulerLock:
         """True when this process schedules from now on."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _taken(fd):
+            if not taken(fd, _PROBED_S):
                 os.close(fd)
                 return False
             os.ftruncate(fd, 0)
@@ -98,7 +100,7 @@ class StartLock:
     def take(cls, home: Path) -> StartLock | None:
         """None when another process starts a scheduler."""
         fd = os.open(home / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _taken(fd):
+        if taken(fd, _PROBED_S):
             return cls(fd)
         os.close(fd)
         return None
@@ -156,17 +158,26 @@ def _is_held(fd: int) -> bool:
     return False
 
 
-def _taken(fd: int) -> bool:
-    give_up = time.monotonic() + _PROBED_S
+def taken(fd: int, timeout_s: float) -> bool:
+    """Lock a file, asking every few milliseconds; False when somebody else has it locked all that time."""
+    give_up, pause_s = 0.0, _PAUSE_S[0]
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > give_up:
+            now = time.monotonic()
+            give_up = give_up or now + timeout_s
+            if now > give_up:
                 return False
-            time.sleep(0.001)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S[1])
         else:
             return True
+
+
+def release(fd: int) -> None:
+    """Unlock a file."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _same_file(fd: int, path: Path) -> bool:

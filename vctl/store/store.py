@@ -15,7 +15,7 @@ from typing import Any
 from vctl.core.caller import Caller
 from vctl.engine.changes import OF_CAPACITY, Change
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
-from vctl.store import database
+from vctl.store import database, locks
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
 from vctl.store.write import Emitted, Entry, Event, write
@@ -143,17 +143,9 @@ class Store:
         if self._joins:
             yield
             return
+        turn = self._changes_file()
         try:
-            self.db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            holder = database.write_lock_holder(database.database_path(self.home))
-            raise Unreachable(
-                f"the state has been locked by {holder} for more than {self.lock_timeout_s:g} s",
-                fix="try again, or end that process",
-            ) from None
-        try:
+            self._begin(turn)
             self.head = self._read_head()
             yield
             if self.before_commit is not None:
@@ -170,7 +162,26 @@ class Store:
             raise
         finally:
             self.head = None
+            if turn is not None:
+                locks.release(turn)
         self._announce()
+
+    def _begin(self, turn: int | None) -> None:
+        """Begin to write, as soon as nobody else does. SQLite's own waiting pauses for up to 100 ms at a time: others
+        come in between again and again. So writers wait for a file lock first, which is asked for more often.
+        """
+        try:
+            if turn is not None and not locks.taken(turn, self.lock_timeout_s):
+                raise sqlite3.OperationalError("the file that writers take turns at is locked")
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            holder = database.write_lock_holder(database.database_path(self.home))
+            raise Unreachable(
+                f"the state has been locked by {holder} for more than {self.lock_timeout_s:g} s",
+                fix="try again, or end that process",
+            ) from None
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -204,13 +215,22 @@ class Store:
     def _announce(self) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
         try:
-            if self._changes_fd is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-                self._changes_fd = os.open(self.home / CHANGES, flags, 0o600)
-            os.pwrite(self._changes_fd, b".", 0)
+            if (file := self._changes_file()) is not None:
+                os.pwrite(file, b".", 0)
         except OSError as error:
             if disk_trouble(error) is None:  # what was committed counts, whoever hears of it a little later
                 raise
+
+    def _changes_file(self) -> int | None:
+        """The file that changes after every commit, and that writers take turns at; None where a disk is full."""
+        if self._changes_fd is None:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._changes_fd = os.open(self.home / CHANGES, flags, 0o600)
+            except OSError as error:
+                if disk_trouble(error) is None:
+                    raise
+        return self._changes_fd
 
     def reopen_files(self) -> None:
         """Write to the files beside the tables that are there now: somebody may have removed those before."""
