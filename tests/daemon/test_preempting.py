@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,26 @@ class Contest(World):
     def later(self, seconds: float) -> None:
         self.sleep(seconds)
         self.turn()
+
+    def dies_at(self, commit: int, between: Callable[[], None] | None = None, *, after_it: bool) -> bool:
+        """Whether the scheduler dies at a commit of the next turns. ``between`` is done after the first of them."""
+        assert self.scheduler is not None
+        store: Any = self.scheduler.store
+        store.dies_at, store.after_it = commit, after_it
+        died = False
+        for number in range(3):
+            try:
+                self.turn()
+                if between is not None and number == 0:
+                    between()
+                self.sleep(31)
+                self.turn()
+                self.processes.obey()
+            except Killed:
+                died = True
+                self.die()
+                self.turn()
+        return died
 
     def is_at_rest(self) -> bool:
         counts = [self.store.value(f"SELECT count(*) FROM {name}") for name in ("preemptions", "nominations")]
@@ -376,20 +396,7 @@ def test_a_scheduler_that_dies_anywhere(there: Contest, commit: int, *, after_it
     there.turn()
     there.later(50)
     there.submit("w", 2, 5)
-    assert there.scheduler is not None
-    store: Any = there.scheduler.store
-    store.dies_at, store.after_it = commit, after_it
-    died = False
-    for _ in range(3):
-        try:
-            there.turn()
-            there.sleep(31)
-            there.turn()
-            there.processes.obey()
-        except Killed:
-            died = True
-            there.die()
-            there.turn()
+    died = there.dies_at(commit, after_it=after_it)
     there.turn()
     assert died or commit > 2
     assert there.state("w") == ("RUNNING", None)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.test_preempting import ENVIRONMENT, Contest
 from tests.specification import spec
-from tests.world import Killed, amounts, hand_cranked
+from tests.world import amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict
 from vctl.ops import clusters, leases, submitting, tasks, why
@@ -47,7 +47,6 @@ class Team(Contest):
     def cluster(
         self, name: str, minimum: float, *, most: float | None = None, lends: float = 0, **more: Any
     ) -> None:
-        spec: dict[str, Any] = {"flexible_resource_min": {"CPU": minimum}}
         limit = parse_resources({"CPU": lends}, "limit")
         spec = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
         clusters.create(self.store, name, divisible=True, spec=spec, lending_limit=limit, **more)
@@ -250,22 +249,7 @@ def test_a_scheduler_that_dies_anywhere(there: Team, commit: int, *, after_it: b
     there.turn()
     there.sleep(50)
     there.submit_to("team", "w", 0, 5, spec=GANG)
-    assert there.scheduler is not None
-    store: Any = there.scheduler.store
-    store.dies_at, store.after_it = commit, after_it
-    died = False
-    for number in range(3):
-        try:
-            there.turn()
-            if number == 0:
-                there.submit_to("primary", "other", 2)
-            there.sleep(31)
-            there.turn()
-            there.processes.obey()
-        except Killed:
-            died = True
-            there.die()
-            there.turn()
+    died = there.dies_at(commit, lambda: there.submit_to("primary", "other", 2), after_it=after_it)
     there.finish()
     assert died or commit > 2
     assert there.state("w") == ("RUNNING", None)

@@ -12,7 +12,6 @@ from tests.scheduler import candidates as g
 from tests.scheduler.contest import Contest
 from tests.scheduler.trees import tree
 from tests.specification import spec
-from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import (
@@ -230,8 +229,8 @@ def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int])
     return sorted(chosen)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
+def with_a_winner(seed: int) -> tuple[Contest, PendingJob]:
+    """A cluster in which jobs of low priority run, and one of a high priority that waits."""
     rng = Random(seed)
     there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 3))]))
     for number in range(rng.randint(2, 8)):
@@ -241,9 +240,12 @@ def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
     for job_id in list(there.queue.jobs):
         there.queue.drop(job_id)
     there.now = 1_000
-    spec: ClusterSpec = SPECS[rng.randrange(len(SPECS))](rng)
-    number = there.submit("w", 9, spec)
-    job = there.queue.jobs[number]
+    return there, there.queue.jobs[there.submit("w", 9, SPECS[rng.randrange(len(SPECS))](rng))]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_victims_are_those_that_brute_force_finds(seed: int) -> None:
+    there, job = with_a_winner(seed)
     plan = there.round()
     if plan.starts:
         return
@@ -282,16 +284,7 @@ def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds somebody whenever anybody helps, no higher level than it takes, and the job fits then."""
-    rng = Random(seed)
-    there = Contest(g.ledger([rng.choice(NODES) for _ in range(rng.randint(1, 3))]))
-    for number in range(rng.randint(2, 8)):
-        there.now = rng.randint(0, 900)
-        there.submit(f"low{number}", rng.randint(0, 2), SPECS[rng.randrange(len(SPECS))](rng))
-        there.round(preempts=False)
-    for job_id in list(there.queue.jobs):
-        there.queue.drop(job_id)
-    there.now = 1_000
-    job = there.queue.jobs[there.submit("w", 9, SPECS[rng.randrange(len(SPECS))](rng))]
+    there, job = with_a_winner(seed)
     monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
     plan = there.round()
     if plan.starts:
