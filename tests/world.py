@@ -9,7 +9,6 @@ import importlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -265,6 +264,8 @@ class World:
             "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
         )}  # fmt: skip
         assert set(state.parent_of) == pending
+        waiting = self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")
+        assert {*state.parent_of, *state.gated} == {row[0] for row in waiting}
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
         )
@@ -350,10 +351,10 @@ class Folding:
     """The journal is the whole truth about what has moved: folded, it gives the tables and the state (spec 17)."""
 
     KEPT = {
-        # begin_at and the gates are no changes yet
         "jobs": "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
-        " preemptions, master_port, stop_requested_at, stop_reason,"
-        " iif(status = 'PENDING', '', state_reason), iif(status = 'PENDING', '', message)",
+        " preemptions, master_port, stop_requested_at, stop_reason, held, begin_at, waits_for, closed, priority, name,"
+        " time_limit_s, iif(status = 'PENDING', '', state_reason), iif(status = 'PENDING', '', message)",
+        "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
         " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at",
         "clusters": "cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at, updated_at",
@@ -418,8 +419,8 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     """All of a state that changes give, comparable."""
     found: dict[object, object] = dict(picture(state.ledger))
     for queue in state.queues.values():
-        jobs = (replace(job, begin_at_ns=None) for job in queue.jobs.values())  # gates are no changes yet
-        found.update((("queued", job.job_id), job) for job in jobs)
+        found.update((("queued", job.job_id), job) for job in queue.jobs.values())
+    found.update((("gated", job_id), job) for job_id, job in state.gated.items())
     found.update((("run", run_id), run) for run_id, run in state.runs.items())
     found.update((("running", job_id), job) for job_id, job in state.running.jobs.items())
     found.update((("leaving", job_id), True) for job_id in state.running.leaving)
@@ -428,7 +429,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     for job_id, run_ids in state.runs_of_job.items():
         found["runs", job_id] = set(run_ids)
     for array_id, window in state.array_limits.array_limits.items():
-        found["window", array_id] = window.at_once, set(window.open)
+        found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
     return found
 
 

@@ -10,9 +10,10 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import job_edits, logs, submitting
+from vctl.ops import gates, job_edits, logs, submitting
+from vctl.ops import jobs as job_ops
 from vctl.spec.job_request import JobRequest
-from vctl.spec.options import parse_warning_signal
+from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 
 pytestmark = spec("8.limits")
 
@@ -197,3 +198,47 @@ def test_a_clock_that_is_set_ends_nothing(here: Life) -> None:
     scheduler.limits.uptime_ns = lambda: uptime() + 30 * 10**9
     here.until(lambda: here.job("a")["status"] == "FAILED")
     assert (here.job("a")["state_reason"], here.job("a")["exit_code"]) == ("TimeLimit", 124)
+
+
+def test_the_view_says_what_the_commands_say(here: Life) -> None:
+    """Spec 8: one reason of what holds a job back, for whoever reads the tables and for the commands."""
+    soon = time.time() + 3600
+    submit(here, "first", "true", hold=True)
+    submit(here, "begins", begin_at=soon)
+    submit(here, "both", begin_at=soon, hold=True)
+    submit(here, "after", after=tuple(parse_dependency(f"{one}:first") for one in ("ok", "any", "notok")))
+    submit(here, "plain")
+    submit(here, "a", array=parse_array("0-2%1"), begin_at=soon)
+    submit(here, "b", array=parse_array("0-2%1"))
+    submit(here, "c", array=parse_array("0-6"), hold=True)
+    submit(here, "many", after=tuple(parse_dependency(f"any:c_{n}") for n in range(6)))
+    with here.store.transaction():
+        here.store.db.execute(
+            "UPDATE jobs SET attempt = 1, state_reason = 'Backoff', message = 'attempt 1 of 2: x'"
+            " WHERE submission_id = 'a_0'"
+        )
+        here.store.db.execute(
+            "UPDATE jobs SET attempt = 1, state_reason = 'Preempted', message = 'for b' WHERE submission_id = 'b_0'"
+        )
+    seen = set()
+    for row in here.store.rows("SELECT * FROM jobs"):
+        view = here.store.row("SELECT state_reason, message FROM v_jobs WHERE job_id = ?", row["job_id"])
+        assert view is not None
+        reason, message = gates.gate(here.store, row)
+        assert tuple(view) == (reason or "PendingEvaluation", message), row["submission_id"]
+        seen.add(reason)
+    assert seen == {None, "Held", "BeginTime", "Dependency", "ArrayLimit", "Backoff", "Preempted"}
+
+
+def test_a_job_that_was_stopped_waits_for_nobody(here: Life) -> None:
+    """Spec 8: no event about what it waited for, when that ends later."""
+    submit(here, "first", "true", hold=True)
+    submit(here, "next", after=(parse_dependency("ok:first"),))
+    submit(here, "a", array=parse_array("0-2"), after=(parse_dependency("any:first"),))
+    job_ops.stop(here.store, "next")
+    job_ops.stop(here.store, "a")
+    assert here.store.value("SELECT count(*) FROM dependencies") == 0
+    job_edits.release(here.store, "first")
+    here.until(lambda: here.job("first")["status"] == "SUCCEEDED")
+    here.turn()
+    assert here.events("job.unblocked") == []

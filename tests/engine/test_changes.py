@@ -47,6 +47,11 @@ SAMPLES: list[ch.Change] = [
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
+    ch.JobsHeld(ch.Members("a", 1, 9, is_array=True), ((1, 4), (6, 6)), True, closed=True),
+    ch.JobsEdited(ch.Members("j", 1, 1, "p"), ((1, 1),), {"priority": 2, "name": None, "time_limit_s": 1.5}),
+    ch.MembersAdmitted("a", ((5, 5),)),
+    ch.BeginTimesPassed(((1, 2),)),
+    ch.DependencyMet(2, "k", "p", "ok", "j", 0),
     ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", 0, {"cause": "ExitCode"}),
 ]  # fmt: skip
 

@@ -40,8 +40,6 @@ arrays.delete_members {} change
 arrays.forget_empty arrays cascade
 arrays.insert arrays change
 arrays.insert jobs change
-arrays.set_closed jobs change
-arrays.set_gates jobs derived
 clusters.delete clusters change
 clusters.delete leases cascade
 clusters.delete vnodes cascade
@@ -55,14 +53,7 @@ database.disown head change
 database.disown meta observed
 dependencies.insert dependencies change
 dependencies.insert jobs derived
-dependencies.remove dependencies change
-dependencies.remove jobs derived
-dependencies.remove_all dependencies change
-dependencies.remove_all jobs derived
 feed.delete_until events change
-gating.change jobs change
-gating.set_gate jobs derived
-gating.set_held jobs change
 jobs.delete jobs change
 jobs.delete runs cascade
 jobs.delete tasks cascade

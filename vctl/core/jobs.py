@@ -74,8 +74,18 @@ class PendingJob:
     user: str = ""
     submitted_at_ns: int = 0
     time_limit_ns: int | None = None
+    waits_for: int = 0
+    """How many conditions on other jobs are open."""
+    closed: bool = False
+    """Whether its array is at its running limit."""
+    array_id: str | None = None
     place: int = field(default=0, compare=False)
     """Its place in the plan of a queue whose order is ``makespan``."""
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether something other than its turn and its time keeps it out of the queue."""
+        return bool(self.held or self.waits_for or self.closed)
 
     def may_start(self, now_ns: int) -> bool:
         """Whether neither a hold nor a begin time keeps it back."""

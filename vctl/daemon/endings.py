@@ -11,11 +11,12 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.daemon import array_limits, objects, preempting, retrying
+from vctl.daemon import objects, preempting, retrying
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left
 from vctl.daemon.stopping import stop_task
 from vctl.engine.changes import ClusterRemoved, JobEnded, JobEnding, Process, RunEnded, RunSeen
+from vctl.engine.rules.gates import admit_members
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.store import clusters, jobs, tasks
@@ -61,7 +62,9 @@ def observed(
             _end(store, state, end, end.start or seen.get(end.run.run_id))
             touched.add(end.run.node_id)
         if state.array_limits.changed:
-            array_limits.slide(store, state)
+            for change in admit_members(state):
+                state.emit(store, change)
+            state.array_limits.changed.clear()
         for node_id in touched:
             node = state.ledger.nodes.get(node_id)
             if node is not None and node.state == DRAINING:

@@ -9,7 +9,6 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, joined_since
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE
-from vctl.daemon import array_limits
 from vctl.daemon.collection import paused
 from vctl.daemon.preemptions import Preemptions
 from vctl.engine.apply import apply
@@ -18,7 +17,7 @@ from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
 from vctl.ops import objects, replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import clusters, feed, jobs, leases, preemptions, queues, rows, tasks, usage
+from vctl.store import arrays, clusters, feed, jobs, leases, preemptions, queues, rows, tasks, usage
 from vctl.store import objects as object_table
 from vctl.store.store import Row, Store
 
@@ -44,10 +43,14 @@ class FollowedState(SchedulerState):
 
     def emit(self, store: Store, change: Change) -> None:
         """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
+        assert store.head is not None
+        is_next = self.seen == store.head.seq
         apply(self, change)
         store.emit(change)
-        assert store.head is not None
-        self._own.add(store.head.seq)
+        if is_next:
+            self.seen = store.head.seq
+        else:
+            self._own.add(store.head.seq)
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:
@@ -67,7 +70,9 @@ class FollowedState(SchedulerState):
     def _read(cls, store: Store, rebuilt: replay.Replayed) -> FollowedState:
         with store.snapshot():
             state = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
-            state.enqueue_all(queues.pending(store))
+            for array_id, at_once in arrays.limited(store):
+                state.array_limits.limit(array_id, at_once)
+            state.put_all_pending(queues.pending(store))
             for row in jobs.running_rows(store):
                 job = rows.running(row)
                 state.note_running(job)
@@ -76,7 +81,6 @@ class FollowedState(SchedulerState):
                 if job.outcome is not None:
                     state.stop_members(job)  # it was ending already
             state.preemptions.load(store, state)
-            array_limits.load(state.array_limits, store)
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
@@ -130,6 +134,8 @@ class FollowedState(SchedulerState):
                 case "array":
                     reach = rows.loads(event["data"])
                     spans.append((reach["first"], reach["last"]))
+                    if (at_once := arrays.at_once(store, event["object_id"])) is not None:
+                        self.array_limits.limit(event["object_id"], at_once)
                 case "task":
                     changed_tasks[event["object_id"]] = None
                 case "node":  # its heartbeat lease
@@ -149,22 +155,21 @@ class FollowedState(SchedulerState):
 
     def reload_job(self, store: Store, job_id: int) -> None:
         """Take over the row of a job: whether it is queued, whether it is to be stopped."""
-        self._take_job(store, job_id, jobs.get(store, job_id))
+        self._take_job(job_id, jobs.get(store, job_id))
 
     def _reload_span(self, store: Store, first: int, last: int) -> None:
         """The members of an array: one read for all of them."""
         found = {row["job_id"]: row for row in jobs.between(store, first, last)}
         for job_id in range(first, last + 1):
-            self._take_job(store, job_id, found.get(job_id))
+            self._take_job(job_id, found.get(job_id))
 
-    def _take_job(self, store: Store, job_id: int, row: Row | None) -> None:
-        if row is not None and row["array_id"] is not None:
-            array_limits.take(self.array_limits, store, row)
-        if row is not None and row["status"] == jb.PENDING and queues.is_queued(row):
-            self.enqueue(rows.pending(row))
+    def _take_job(self, job_id: int, row: Row | None) -> None:
+        if row is not None and row["status"] == jb.PENDING:
+            self.put_pending(rows.pending(row))
             return
         self.dequeue(job_id)
         if row is not None and row["status"] in jb.FINAL:
+            self.array_limits.leave(row["array_id"], job_id)
             self.note_end(row["submission_id"], row["array_id"])
         elif row is not None and row["status"] == jb.RUNNING:
             self.edited.add(job_id)

@@ -11,11 +11,10 @@ import os
 import time
 
 from vctl.core.jobs import Run
-from vctl.daemon import array_limits, commit, endings, gangs, identity
-from vctl.daemon.beginnings import begin_due, begins_after
-from vctl.daemon.depending import Dependencies
+from vctl.daemon import commit, endings, gangs, identity
 from vctl.daemon.endings import Ended
 from vctl.daemon.following import FollowedState, Unreadable
+from vctl.daemon.gates import Dependencies, open_gates
 from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
 from vctl.daemon.lease_revocation import LeaseRevocation
@@ -31,6 +30,7 @@ from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.usage_checkpoint import UsageCheckpoint
 from vctl.engine.changes import RunAssigned, RunStopping
 from vctl.engine.lifecycle import IllegalTransition
+from vctl.engine.rules.gates import begins_after
 from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
@@ -207,8 +207,7 @@ class Scheduler:
         carry_out(self.store, state, self._stop_run)
         self.dependencies.turn(state)
         self.limits.turn(state, self._stop_run, self.runtime.signal_run)
-        begin_due(self.store, state)
-        array_limits.let_in(self.store, state)
+        open_gates(self.store, state)
         self.preempting.review(state)
         self.returns.turn(state)
         until = time.monotonic() + ROUNDS_S

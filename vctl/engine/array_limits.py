@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+
+from vctl.core.jobs import PendingJob
 
 
 @dataclass(slots=True)
 class Window:
-    """The members of one array: ``open`` may run or do, ``waiting`` have no place yet (a heap; may be outdated)."""
+    """The members of one array that are not over."""
 
     at_once: int
     open: set[int] = field(default_factory=set)
+    """They wait in the queue, or run."""
+    closed: set[int] = field(default_factory=set)
+    """They have no place."""
     waiting: list[int] = field(default_factory=list)
+    """Of these, the members that wait for nothing else, in order."""
 
     @property
-    def has_capacity(self) -> bool:
-        """Whether another member may be let in."""
-        return bool(self.waiting) and len(self.open) < self.at_once
+    def next(self) -> list[int]:
+        """The members that get the places that are free."""
+        return self.waiting[: max(0, self.at_once - len(self.open))]
 
 
 class ArrayLimits:
@@ -26,30 +32,51 @@ class ArrayLimits:
     def __init__(self) -> None:
         self.array_limits: dict[str, Window] = {}
         self.changed: set[str] = set()
+        """Arrays to look at: a place may be free."""
 
-    def let_in(self, array_id: str, job_id: int) -> None:
-        """A member waits in the queue or runs."""
-        self.changed.add(array_id)
-        self.array_limits[array_id].open.add(job_id)
+    def limit(self, array_id: str, at_once: int) -> None:
+        """An array has this limit."""
+        self.array_limits.setdefault(array_id, Window(at_once))
 
-    def keep_out(self, array_id: str, job_id: int, *, waits: bool) -> None:
-        """A member has no place; ``waits``: for nothing else."""
-        self.leave(array_id, job_id)
-        if waits:
-            heappush(self.array_limits[array_id].waiting, job_id)
+    def put(self, job: PendingJob) -> None:
+        """A member waits, with or without a place."""
+        window = self.array_limits.get(job.array_id or "")
+        if window is None or job.array_id is None:
+            return
+        self._take_out(window, job.job_id)
+        if not job.closed:
+            window.open.add(job.job_id)
+        else:
+            window.closed.add(job.job_id)
+            if not (job.held or job.waits_for):
+                insort(window.waiting, job.job_id)
+        self.changed.add(job.array_id)
+
+    def run(self, array_id: str | None, job_id: int) -> None:
+        """A member runs."""
+        if array_id in self.array_limits:
+            self.array_limits[array_id].open.add(job_id)
 
     def leave(self, array_id: str | None, job_id: int) -> None:
-        """A member is over."""
+        """A member is over; with the last one the array is."""
         window = self.array_limits.get(array_id or "")
-        if array_id is not None and window is not None:
-            window.open.discard(job_id)
-            self.changed.add(array_id)
+        if window is None or array_id is None:
+            return
+        self._take_out(window, job_id)
+        self.changed.add(array_id)
+        if not (window.open or window.closed):
+            del self.array_limits[array_id]
+            self.changed.discard(array_id)
 
-    def next(self, window: Window) -> int:
-        """The member that gets the next place, unless that is outdated."""
-        return heappop(window.waiting)
+    def _take_out(self, window: Window, job_id: int) -> None:
+        window.open.discard(job_id)
+        if job_id in window.closed:
+            window.closed.discard(job_id)
+            place = bisect_left(window.waiting, job_id)
+            if place < len(window.waiting) and window.waiting[place] == job_id:
+                del window.waiting[place]
 
-    @property
-    def may_slide(self) -> bool:
-        """Whether a place is free that somebody waits for."""
-        return any(self.array_limits[array_id].has_capacity for array_id in self.changed)
+    def due(self) -> dict[str, list[int]]:
+        """Array -> the members that get a place now."""
+        found = {array_id: self.array_limits[array_id].next for array_id in sorted(self.changed)}
+        return {array_id: members for array_id, members in found.items() if members}

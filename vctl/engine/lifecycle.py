@@ -65,6 +65,8 @@ JOB = Lifecycle(
         "start": ((jb.PENDING,), (jb.RUNNING,)),
         "stop": ((jb.PENDING,), (jb.STOPPED,)),
         "reject": ((jb.PENDING,), (jb.FAILED,)),
+        "gate": ((jb.PENDING,), SAME),
+        "edit": ((jb.PENDING, jb.RUNNING, ENDING), SAME),
         "ask_stop": ((jb.RUNNING, ENDING), SAME),
         "entry_over": ((jb.RUNNING, ENDING), (ENDING,)),
         "end": ((jb.RUNNING, ENDING), (jb.SUCCEEDED, jb.FAILED, jb.STOPPED)),

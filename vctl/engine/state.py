@@ -38,6 +38,9 @@ class SchedulerState:
         self.usage = Usage()
         self.queues: dict[str, Queue] = {}
         self.parent_of: dict[int, str] = {}
+        """Job in a queue -> the cluster of that queue."""
+        self.gated: dict[int, PendingJob] = {}
+        """Jobs that wait outside of the queues: held, for other jobs, or for a place in their array."""
         self.seen = seen
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
@@ -95,16 +98,36 @@ class SchedulerState:
         for run_id in self.members_of(job.job_id):
             self.run_stops.setdefault(run_id, (GANG_ENDED, job.grace_now_s))
 
+    def put_pending(self, job: PendingJob) -> None:
+        """A job waits: for its turn, or first until no gate keeps it out of the queue."""
+        self.array_limits.put(job)
+        if job.is_gated:
+            self.dequeue(job.job_id)
+            self.gated[job.job_id] = job
+        else:
+            self.gated.pop(job.job_id, None)
+            self.enqueue(job)
+
+    def pending(self, job_id: int) -> PendingJob | None:
+        """A job that waits."""
+        parent_id = self.parent_of.get(job_id)
+        return self.gated.get(job_id) if parent_id is None else self.queues[parent_id].jobs[job_id]
+
     def enqueue(self, job: PendingJob) -> None:
         """A job waits for its turn."""
         self._queue(job.parent_id).put(job)
         self.parent_of[job.job_id] = job.parent_id
 
-    def enqueue_all(self, jobs: Iterable[PendingJob]) -> None:
-        """Everything that waits, where nothing waited yet."""
+    def put_all_pending(self, jobs: Iterable[PendingJob]) -> None:
+        """Very many jobs wait, of which none waited yet."""
         waiting: dict[str, dict[int, PendingJob]] = {}
         for job in jobs:
             parent_id, job_id = job.parent_id, job.job_id
+            if job.array_id is not None:
+                self.array_limits.put(job)
+            if job.held or job.waits_for or job.closed:
+                self.gated[job_id] = job
+                continue
             if parent_id not in waiting:
                 waiting[parent_id] = {}
             waiting[parent_id][job_id] = job
@@ -120,6 +143,7 @@ class SchedulerState:
 
     def dequeue(self, job_id: int) -> None:
         """A job is no longer pending."""
+        self.gated.pop(job_id, None)
         parent_id = self.parent_of.pop(job_id, None)
         if parent_id is not None:
             self.queues[parent_id].drop(job_id)
@@ -127,6 +151,7 @@ class SchedulerState:
     def note_running(self, job: RunningJob) -> None:
         """A job runs, of which ``run_id`` is not known yet."""
         own = self.members_of(job.job_id)
+        self.array_limits.run(job.array_id, job.job_id)
         self.running.put(replace(job, run_id=min(own, default="")))
         is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
         if is_ending or job.stop_requested_at is not None or job.outcome is not None:

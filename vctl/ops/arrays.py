@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core import jobs as jb
 from vctl.engine.changes import JobsStopped, StopAsked
 from vctl.errors import Conflict
-from vctl.ops import dependencies, forms, gates
+from vctl.ops import dependencies, forms
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
@@ -68,10 +68,6 @@ def insert(
         dependencies.attach(store, range(first, first + len(names)), after)
     row = table.get(store, array_id)
     assert row is not None
-    for closed, example in ((0, first), (1, first + open_ones)):
-        job = jobs.get(store, example)
-        if job is not None and job["array_id"] == array_id and job["closed"] == closed:
-            table.set_gates(store, row, closed, *gates.gate(store, job))
     table.tell(store, row, "array.submitted", {"count": len(names)})
 
 

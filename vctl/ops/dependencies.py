@@ -7,21 +7,18 @@ id exists when a job is submitted, so nothing ever waits for itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.engine.changes import JobEnded
-from vctl.ops import gates
+from vctl.engine.changes import Change, DependencyMet, JobEnded
 from vctl.store import dependencies as table
-from vctl.store import jobs
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.options import Dependency
 
 OPEN, MET, IMPOSSIBLE = "open", "met", "impossible"
-UNBLOCKED = "job.unblocked"
 
 
 def judge(store: Store, condition: str, awaited: str) -> str:
@@ -47,43 +44,40 @@ def attach(store: Store, job_ids: Sequence[int], after: Iterable[Dependency]) ->
         return
     table.insert(store, job_ids, kept)
     if lost := [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]:
-        settle(store, lost)
+        settle(store, lost, store.emit)
 
 
-def settle(store: Store, names: Iterable[str]) -> None:
+def settle(store: Store, names: Iterable[str], emit: Callable[[Change], None]) -> None:
     """Follow up the end of jobs: release those that waited for it, fail those for which it was the wrong end."""
     todo = deque(names)
     while todo:
         awaited = todo.popleft()
         verdicts: dict[str, str] = {}
+        left: dict[int, int] = {}
         for row in table.waiting_for(store, awaited):
-            condition = row["condition"]
+            job_id, condition = row["job_id"], row["condition"]
             if condition not in verdicts:
                 verdicts[condition] = judge(store, condition, awaited)
-            match verdicts[condition]:
-                case "met":
-                    _release(store, row["job_id"], condition, awaited)
-                case "impossible":
-                    todo.extend(_fail(store, row["job_id"], condition, awaited))
+            before = left.get(job_id, row["waits_for"])
+            if before and verdicts[condition] == MET:
+                left[job_id] = before - 1
+                emit(_met(row, awaited, before - 1))
+            elif before and verdicts[condition] == IMPOSSIBLE:
+                left[job_id] = 0
+                emit(_failed(row, awaited, store.clock()))
+                todo.extend(name for name in (row["submission_id"], row["array_id"]) if name)
 
 
-def _release(store: Store, job_id: int, condition: str, awaited: str) -> None:
-    table.remove(store, job_id, condition, awaited)
-    gates.refresh(store, job_id)
-    job = jobs.get(store, job_id)
-    if job is not None and not job["waits_for"]:
-        jobs.tell(store, job, UNBLOCKED, {"awaited": awaited})
+def _met(row: Row, awaited: str, left: int) -> DependencyMet:
+    return DependencyMet(
+        row["job_id"], row["submission_id"], row["parent_cluster_id"], row["condition"], awaited, left
+    )
 
 
-def _fail(store: Store, job_id: int, condition: str, awaited: str) -> list[str]:
-    """Record that a job will never run; returns what others may wait for in it."""
-    table.remove_all(store, job_id)
-    job = jobs.get(store, job_id)
-    if job is None or job["status"] != jb.PENDING:
-        return []
-    wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]
-    store.emit(JobEnded(
-        store.clock(), job_id, job["submission_id"], job["array_id"], job["parent_cluster_id"], "reject", jb.FAILED,
+def _failed(row: Row, awaited: str, now: int) -> JobEnded:
+    """The job will never run."""
+    wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[row["condition"]]
+    return JobEnded(
+        now, row["job_id"], row["submission_id"], row["array_id"], row["parent_cluster_id"], "reject", jb.FAILED,
         jb.DEPENDENCY_FAILED, f"it waited for {awaited} {wish}, which can no longer happen", None,
-    ))  # fmt: skip
-    return [job["submission_id"], *([job["array_id"]] if job["array_id"] else [])]
+    )  # fmt: skip

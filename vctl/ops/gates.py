@@ -1,28 +1,18 @@
 """Why a pending job is not in the queue yet: hold, dependency, begin time, the limit of its array.
 
-``jobs.state_reason`` of a pending job says exactly this, and is null when the job only waits for its turn. Whoever
-changes one of the causes calls ``refresh`` in the same transaction.
+Derived from the row whenever it is looked at; ``jobs.state_reason`` of a pending job says only why it waits again
+after an attempt. The view ``v_jobs`` says the same in SQL.
 """
 
 from __future__ import annotations
 
 from vctl.core import jobs as jb
 from vctl.ops.forms import timestamp
-from vctl.store import gating, jobs
+from vctl.store import dependencies
 from vctl.store.store import Row, Store
 
 NAMED = 5
 """So many of the jobs that are waited for are named."""
-
-
-def refresh(store: Store, job_id: int) -> None:
-    """Write the present reason of a pending job. A begin time that is over is taken away."""
-    row = jobs.get(store, job_id)
-    if row is None or row["status"] != jb.PENDING:
-        return
-    reason, message = gate(store, row)
-    begin_at = row["begin_at"] if (row["begin_at"] or 0) > store.clock() else None
-    gating.set_gate(store, job_id, reason, message, begin_at)
 
 
 def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
@@ -45,6 +35,6 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
 
 
 def _awaited(store: Store, job_id: int) -> str:
-    found = gating.awaited(store, job_id, NAMED + 1)
+    found = dependencies.awaited(store, job_id, NAMED + 1)
     names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
     return f"waits for {names}{' …' if len(found) > NAMED else ''}"

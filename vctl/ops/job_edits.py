@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.spans import spans_of
+from vctl.engine.changes import JobsEdited, JobsHeld, Members
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import arrays, gates, rights
+from vctl.ops import arrays, rights
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import arrays as arrays_table
-from vctl.store import gating
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -47,14 +48,12 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
                 fix=f"vctl job stop {name}" if status == jb.RUNNING else "submit it again",
                 details={"status": status},
             )
-        changed = [row for row in pending if bool(row["held"]) != held]
-        for row in changed:
-            gating.set_held(store, row["job_id"], held=held)
-            if row["array_id"] is not None and arrays_table.at_once(store, row["array_id"]) is not None:
-                arrays_table.set_closed(store, row["job_id"], closed=True)  # its place is free for others
-            gates.refresh(store, row["job_id"])
-        if changed:
-            _tell(store, array, changed[0], "held" if held else "released", None)
+        if spans := spans_of(row["job_id"] for row in pending if bool(row["held"]) != held):
+            array_id = found[0]["array_id"]
+            is_limited = array_id is not None and arrays_table.at_once(store, array_id) is not None
+            store.emit(
+                JobsHeld(_members(array, found[0]), spans, held, is_limited)
+            )  # its place is free for others
     return get_job(store, ref)
 
 
@@ -68,16 +67,15 @@ def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm
         values = {name: (value or None) if name == "name" else value for name, value in changes.items()}
         for row in found:
             refuse_what_is_fixed(row, changes)
-            gating.change(store, row["job_id"], values)
-        _tell(store, array, found[0], "edited", values)
+        spans = spans_of(row["job_id"] for row in found)
+        store.emit(JobsEdited(_members(array, found[0]), spans, values))
     return get_job(store, ref)
 
 
-def _tell(store: Store, array: Row | None, row: Row, what: str, data: Mapping[str, object] | None) -> None:
+def _members(array: Row | None, row: Row) -> Members:
     if array is None:
-        table.tell(store, row, f"job.{what}", data)
-    else:
-        arrays_table.tell(store, array, f"array.{what}", data)
+        return Members(row["submission_id"], row["job_id"], row["job_id"], row["parent_cluster_id"])
+    return Members(array["array_id"], array["first_job_id"], array["last_job_id"], is_array=True)
 
 
 def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:

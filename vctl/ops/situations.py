@@ -33,7 +33,7 @@ def load(store: Store) -> Situation:
     ]
     return Situation(
         ledger=ledger(store),
-        pending=list(queues.pending(store)),
+        pending=list(queues.queued(store)),
         running=running,
         tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
         now_ns=store.clock(),

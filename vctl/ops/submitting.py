@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, gates, nodes, rights
+from vctl.ops import arrays, dependencies, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
@@ -86,7 +86,6 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         "shares_parent": shares_parent,
         "status": jb.PENDING,
         "held": request.hold,
-        "begin_at": None if request.begin_at is None else int(request.begin_at * 1e9),
         "priority": request.priority,
         "shape": wanted.shape,
         "spec": rows.spec_text(spec),
@@ -123,7 +122,9 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             )
         if parent_id != PRIMARY and clusters.get(store, parent_id) is None:
             raise _no_cluster(store, parent_id)
-        columns["submitted_at"] = store.clock()  # stamped inside the transaction
+        columns["submitted_at"] = now = store.clock()  # stamped inside the transaction
+        begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
+        columns["begin_at"] = begin_at if begin_at > now else None
         after = resolved(store, request.after)  # first, so that nothing waits for itself
         if request.array is not None:
             arrays.insert(store, request.array, columns, launch, after)
@@ -131,7 +132,6 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             job_id = table.insert(store, columns, launch)
             if after:
                 dependencies.attach(store, [job_id], after)
-            gates.refresh(store, job_id)
         if not wanted.known:
             shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
     return submission_id

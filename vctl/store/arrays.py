@@ -153,20 +153,6 @@ def waiting_spans(store: Store, array: Row) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in found]
 
 
-def set_gates(store: Store, array: Row, closed: int, reason: str | None, message: str | None) -> None:
-    """The reason of all new members that are alike."""
-    store.db.execute(
-        "UPDATE jobs SET state_reason = ?, message = ? WHERE job_id BETWEEN ? AND ? AND closed = ?"
-        " AND status = 'PENDING'",
-        (reason, message, array["first_job_id"], array["last_job_id"], closed),
-    )
-
-
-def set_closed(store: Store, job_id: int, *, closed: bool) -> None:
-    """Whether a member waits for a place among those that may run at once."""
-    store.db.execute("UPDATE jobs SET closed = ? WHERE job_id = ?", (closed, job_id))
-
-
 def delete_members(store: Store, array: Row) -> None:
     """Forget all members of an array, and with them the array."""
     reach = (array["first_job_id"], array["last_job_id"])
@@ -184,10 +170,10 @@ def forget_empty(store: Store) -> None:
 
 
 def limited(store: Store) -> list[Row]:
-    """Members that are not over, of arrays with a running limit."""
+    """Id and running limit of arrays that have one and of which a member is not over."""
     return store.rows(
-        "SELECT j.*, a.at_once FROM arrays a JOIN jobs j ON j.job_id BETWEEN a.first_job_id AND a.last_job_id"
-        " WHERE a.at_once IS NOT NULL AND j.status IN ('PENDING', 'RUNNING') ORDER BY j.job_id"
+        "SELECT array_id, at_once FROM arrays a WHERE at_once IS NOT NULL AND EXISTS (SELECT 1 FROM jobs j"
+        " WHERE j.job_id BETWEEN a.first_job_id AND a.last_job_id AND j.status IN ('PENDING', 'RUNNING'))"
     )
 
 

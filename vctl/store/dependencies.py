@@ -18,9 +18,21 @@ def insert(store: Store, job_ids: Sequence[int], pairs: Sequence[tuple[str, str]
     )
 
 
+def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
+    """What a job waits for, the first few."""
+    return store.rows(
+        "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?",
+        job_id, limit,
+    )  # fmt: skip
+
+
 def waiting_for(store: Store, awaited: str) -> list[Row]:
-    """Who waits for a job or an array."""
-    return store.rows("SELECT * FROM dependencies WHERE awaited = ? ORDER BY job_id", awaited)
+    """The jobs that wait for a job or an array, with their conditions."""
+    return store.rows(
+        "SELECT d.condition, j.job_id, j.submission_id, j.array_id, j.parent_cluster_id, j.waits_for"
+        " FROM dependencies d JOIN jobs j USING (job_id) WHERE awaited = ? ORDER BY job_id, condition DESC",
+        awaited,
+    )
 
 
 def awaited_names(store: Store) -> list[str]:
@@ -47,21 +59,6 @@ def any_waits(store: Store, names: Iterable[str]) -> list[str]:
         for name in names
         if store.value("SELECT 1 FROM dependencies WHERE awaited = ? LIMIT 1", name) is not None
     ]
-
-
-def remove(store: Store, job_id: int, condition: str, awaited: str) -> None:
-    """A condition came true."""
-    store.db.execute(
-        "DELETE FROM dependencies WHERE job_id = ? AND condition = ? AND awaited = ?",
-        (job_id, condition, awaited),
-    )
-    store.db.execute("UPDATE jobs SET waits_for = waits_for - 1 WHERE job_id = ?", (job_id,))
-
-
-def remove_all(store: Store, job_id: int) -> None:
-    """A job waits for nothing any more."""
-    store.db.execute("DELETE FROM dependencies WHERE job_id = ?", (job_id,))
-    store.db.execute("UPDATE jobs SET waits_for = 0 WHERE job_id = ?", (job_id,))
 
 
 def endings(store: Store, name: str) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 
+from vctl.core.spans import Spans
 from vctl.engine import lifecycle as lc
 from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
@@ -40,18 +41,15 @@ def update(
         raise refused(db, lifecycle, move, key)
 
 
-def update_span(
-    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, first: int, last: int, columns: str,
-    values: Sequence[object],
+def update_spans(
+    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, spans: Spans, columns: str, values: Sequence[object]
 ) -> None:  # fmt: skip
-    """Move all objects with consecutive numbers."""
+    """Move all objects whose numbers are in spans."""
     table, key = TABLES[lifecycle.name]
-    allowed = condition(lifecycle, move)
-    moved = db.execute(
-        f"UPDATE {table} SET {columns} WHERE {key} BETWEEN ? AND ? AND {allowed}", (*values, first, last)
-    ).rowcount
-    if moved != last - first + 1:
-        raise refused(db, lifecycle, move, first)
+    sql = f"UPDATE {table} SET {columns} WHERE {key} BETWEEN ? AND ? AND {condition(lifecycle, move)}"
+    for first, last in spans:
+        if db.execute(sql, (*values, first, last)).rowcount != last - first + 1:
+            raise refused(db, lifecycle, move, first)
 
 
 def delete(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> None:

@@ -162,13 +162,13 @@ def running(row: Row) -> RunningJob:
 
 PENDING = (
     "job_id", "submission_id", "parent_cluster_id", "shape", "spec", "entry", "priority", "held", "begin_at",
-    "shares_parent", "per_node", "user", "submitted_at", "time_limit_s",
+    "shares_parent", "per_node", "user", "submitted_at", "time_limit_s", "waits_for", "closed", "array_id",
 )  # fmt: skip
 """The columns of ``jobs`` that deciding needs."""
 
 
 def pending(row: Row) -> PendingJob:
-    """A queued row of ``jobs``."""
+    """A pending row of ``jobs``."""
     return pending_of(tuple([row[column] for column in PENDING]))
 
 
@@ -176,11 +176,12 @@ def pending_of(values: tuple[Any, ...]) -> PendingJob:
     """The values of the columns ``PENDING``; with a hundred thousand jobs a name for each of them costs time."""
     (
         job_id, submission_id, parent_id, shape, spec_text, entry_text, priority, held, begin_at, shares_parent,
-        per_node, user, submitted_at, time_limit_s,
+        per_node, user, submitted_at, time_limit_s, waits_for, closed, array_id,
     ) = values  # fmt: skip
     return PendingJob(
         job_id, submission_id, parent_id, shape, _specs.get(spec_text) or spec(spec_text), entry(entry_text),
         priority, bool(held), begin_at, bool(shares_parent), bool(per_node), user, submitted_at, in_ns(time_limit_s),
+        waits_for, bool(closed), array_id,
     )  # fmt: skip
 
 

@@ -317,6 +317,43 @@ ALTER TABLE earmarks RENAME TO nominations;
 ALTER TABLE reigns RENAME TO terms;
 """,
     ),
+    (
+        "0009_gates_derived",
+        """
+UPDATE jobs SET state_reason = NULL, message = NULL
+    WHERE status = 'PENDING' AND state_reason IN ('Held', 'Dependency', 'BeginTime', 'ArrayLimit');
+DELETE FROM dependencies WHERE job_id IN (SELECT job_id FROM jobs WHERE status <> 'PENDING');
+UPDATE jobs SET waits_for = 0 WHERE waits_for <> 0 AND status <> 'PENDING';
+DROP VIEW v_jobs;
+CREATE VIEW v_jobs AS WITH pending AS (
+    SELECT *, CASE WHEN status <> 'PENDING' THEN NULL WHEN held THEN 'Held' WHEN waits_for THEN 'Dependency'
+        WHEN state_reason = 'Preempted' AND NOT closed THEN 'Preempted'
+        WHEN begin_at > (julianday('now') - 2440587.5) * 86400e9 THEN iif(attempt, 'Backoff', 'BeginTime')
+        WHEN closed THEN 'ArrayLimit' END AS gate,
+        iif(status = 'PENDING' AND state_reason = 'Backoff', NULL, state_reason) AS reason,
+        strftime('%Y-%m-%dT%H:%M:%S', begin_at / 1000000000, 'unixepoch')
+            || printf('.%06dZ', begin_at / 1000 % 1000000) AS begins
+    FROM jobs)
+SELECT j.job_id, j.submission_id, j.name, j.status,
+    CASE WHEN j.status = 'PENDING' THEN coalesce(j.gate, j.reason, u.reason, w.reason, 'PendingEvaluation')
+        ELSE j.state_reason END AS state_reason,
+    CASE WHEN j.status <> 'PENDING' OR j.gate = 'Preempted' THEN j.message
+        WHEN j.gate = 'Held' THEN 'held until `vctl job release`'
+        WHEN j.gate = 'Dependency' THEN 'waits for ' || (SELECT group_concat(condition || ':' || awaited, ', ') FROM (
+            SELECT condition, awaited FROM dependencies WHERE job_id = j.job_id ORDER BY awaited, condition LIMIT 5))
+            || iif((SELECT count(*) FROM dependencies WHERE job_id = j.job_id) > 5, ' …', '')
+        WHEN j.gate = 'Backoff' THEN iif(j.state_reason = 'Backoff', j.message, 'next try at ' || begins)
+        WHEN j.gate = 'BeginTime' THEN 'begins at ' || begins
+        WHEN j.gate = 'ArrayLimit' THEN 'the running members of its array are at the limit'
+        ELSE coalesce(iif(j.reason IS NULL, NULL, j.message), u.message, w.message) END AS message,
+    j.exit_code, j.cluster_id, j.parent_cluster_id, j.priority, j.entrypoint, j.attempt, j.user, j.submitted_at,
+    j.started_at, j.ended_at, j.metadata
+FROM pending j
+LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id AND w.shape = j.shape
+LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id
+    AND u.shape = j.shape || ';user=' || j.user;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vctl.core.spans import numbers_of
 from vctl.engine import changes as ch
 from vctl.engine.apply import clusters
 from vctl.engine.apply.runs import add_run
@@ -20,6 +21,7 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     for run in change.runs:
         add_run(state, run)
     state.dequeue(job.job_id)
+    state.array_limits.run(job.array_id, job.job_id)
     state.running.put(job)
 
 
@@ -42,7 +44,7 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
 def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
     state.running.drop(change.job.job_id)
     state.stops.discard(change.job.job_id)
-    state.enqueue(change.job)
+    state.put_pending(change.job)
 
 
 def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
@@ -58,10 +60,9 @@ def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
 
 
 def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
-    for first, last in change.spans:
-        for job_id in range(first, last + 1):
-            state.dequeue(job_id)
-            state.array_limits.leave(change.array_id, job_id)
+    for job_id in numbers_of(change.spans):
+        state.dequeue(job_id)
+        state.array_limits.leave(change.array_id, job_id)
     state.ended.update((change.array_id, *change.awaited))
 
 

@@ -8,6 +8,14 @@ from collections.abc import Mapping
 from typing import get_args
 
 from vctl.engine.changes.clusters import ClusterRemoved
+from vctl.engine.changes.gates import (
+    BeginTimesPassed,
+    DependencyMet,
+    JobsEdited,
+    JobsHeld,
+    Members,
+    MembersAdmitted,
+)
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
 from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStarted, RunStopping
@@ -16,6 +24,8 @@ from vctl.engine.changes.told import Told
 Change = (
     # jobs
     JobStarted | JobEnding | JobEnded | JobRequeued | StopAsked | JobsStopped
+    # gates and edits
+    | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs
     | RunStarted | RunAssigned | RunSeen | RunStopping | RunEnded
     # clusters

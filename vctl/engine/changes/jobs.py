@@ -9,6 +9,7 @@ from typing import Any
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.resources import Amounts
+from vctl.core.spans import Spans
 from vctl.engine.changes.clusters import ClusterRemoved
 from vctl.engine.changes.told import Told
 
@@ -116,8 +117,8 @@ class JobsStopped:
     array_id: str
     first: int
     last: int
-    spans: tuple[tuple[int, int], ...]
-    """First and last numbers of those that waited."""
+    spans: Spans
+    """Those that waited."""
     awaited: tuple[str, ...]
     """The ids of members that other jobs wait for."""
     reason: str

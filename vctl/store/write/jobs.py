@@ -43,9 +43,12 @@ def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
     for one in ended:
         moves.update(
             db, JOB, one.move, one.job_id,
-            "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
+            "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0",
             (one.status, one.reason, one.message, one.exit_code, one.at),
         )  # fmt: skip
+    db.executemany(
+        "DELETE FROM dependencies WHERE job_id = ?", [(one.job_id,) for one in ended if one.move != "end"]
+    )
     clusters.remove(db, [one.removed for one in ended if one.removed is not None])
 
 
@@ -71,11 +74,11 @@ def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.StopAsked]) -> None:
 
 def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) -> None:
     for one in stopped:
-        for first, last in one.spans:
-            moves.update_span(
-                db, JOB, "stop", first, last, "status = ?, state_reason = ?, message = ?, ended_at = ?",
-                (jb.STOPPED, one.reason, one.message, one.at),
-            )  # fmt: skip
+        moves.update_spans(
+            db, JOB, "stop", one.spans, "status = ?, state_reason = ?, message = ?, ended_at = ?, waits_for = 0",
+            (jb.STOPPED, one.reason, one.message, one.at),
+        )  # fmt: skip
+        db.executemany("DELETE FROM dependencies WHERE job_id BETWEEN ? AND ?", one.spans)
 
 
 WRITERS: Table = {

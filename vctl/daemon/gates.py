@@ -1,11 +1,24 @@
-"""Follows up the end of jobs for those that wait for them: one look at the tables per turn in which jobs ended."""
+"""Lets waiting jobs into their queue: the jobs that they wait for ended, their time came, their array has a place."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from vctl.daemon.following import FollowedState
+from vctl.engine.rules.gates import admit_members, begin_due
 from vctl.ops import dependencies as ops
 from vctl.store import dependencies as table
 from vctl.store.store import Store
+
+
+def open_gates(store: Store, state: FollowedState) -> None:
+    """Admit the jobs of which the begin time is over, and members of arrays for which there is a place."""
+    if any(begin_due(state, store.clock())) or state.array_limits.due():
+        with store.transaction():
+            state.follow(store)
+            for change in (*begin_due(state, store.clock()), *admit_members(state)):
+                state.emit(store, change)
+    state.array_limits.changed.clear()
 
 
 class Dependencies:
@@ -20,7 +33,7 @@ class Dependencies:
         self._fresh = True
 
     def turn(self, state: FollowedState) -> None:
-        """Settle what follows from the jobs that ended; the scheduler state hears of it through the feed."""
+        """Settle what follows from the jobs that ended: one look at the tables."""
         if self._fresh:
             names = table.awaited_names(self.store)
             self._fresh = False
@@ -31,5 +44,5 @@ class Dependencies:
         state.ended.clear()
         if names:
             with self.store.transaction():
-                ops.settle(self.store, names)
-            state.follow(self.store)
+                state.follow(self.store)
+                ops.settle(self.store, names, partial(state.emit, self.store))

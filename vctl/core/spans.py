@@ -1,0 +1,24 @@
+"""Numbers as spans, each (first, last): how changes name the members of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+Spans = tuple[tuple[int, int], ...]
+
+
+def spans_of(numbers: Iterable[int]) -> Spans:
+    """The spans of numbers that ascend."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)
+
+
+def numbers_of(spans: Spans) -> Iterator[int]:
+    """The numbers in spans."""
+    for first, last in spans:
+        yield from range(first, last + 1)

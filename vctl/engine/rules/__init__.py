@@ -1,0 +1,1 @@
+"""Rules: what follows from the state at a time, as changes. They change nothing."""
