@@ -269,7 +269,9 @@ class World:
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
         )
-        assert set(state.task_cluster) == {row[0] for row in waiting}
+        assert {one for queue in state.tasks.queues.values() for one in queue.tasks} == {
+            row[0] for row in waiting
+        }
         assert self._orphans() == []
         kept = {one.job_id: one for one in preemptions.nominations(self.store)}
         assert {one.job_id: one for one in state.preemptions.nominations(state)} == kept
@@ -292,7 +294,7 @@ class World:
         plan = decide(
             fresh.ledger,
             fresh.queues,
-            fresh.tasks,
+            fresh.tasks.queues,
             now_ns=self.now(),
             running=fresh.running,
             usage=fresh.usage,
@@ -307,19 +309,19 @@ class World:
         awaiting = self.store.rows(
             "SELECT task_id, job_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_ARGS_AVAIL'"
         )
-        assert state.awaiting == {row[0]: row[1] for row in awaiting}
+        assert state.tasks.awaiting() == {row[0]: row[1] for row in awaiting}
         for row in self.store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING'"):
             verdict = objects.judge(self.store, row["job_id"], rows.loads(row["inputs"]))
             assert not verdict.broken, (tuple(row), verdict)
             assert bool(verdict.awaits) == (row["state"] == "PENDING_ARGS_AVAIL"), (tuple(row), verdict)
         places = {one[0]: one[1] for one in self.store.rows("SELECT task_id, vnode_id FROM tasks")}
-        for queue in state.tasks.values():
+        for queue in state.tasks.queues.values():
             for task in queue.tasks.values():
                 assert places[task.task_id] == task.bound_vnode_id
         counts = self.store.rows(
             "SELECT job_id, count(*) FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING' GROUP BY job_id"
         )
-        assert state.waiting_tasks_of == {row[0]: row[1] for row in counts}
+        assert state.tasks.waiting_of == {row[0]: row[1] for row in counts}
         assert self.store.rows(
             "SELECT 1 FROM objects o LEFT JOIN nodes n USING (node_id) LEFT JOIN jobs j USING (job_id)"
             " WHERE coalesce(n.state, 'DEAD') = 'DEAD' OR j.status IS NULL OR j.status = 'PENDING'"
@@ -362,6 +364,14 @@ class Folding:
         " cores, labels, boot_id, created_at, shrunk",
         "vnodes": "*",
         "leases": "*",
+        # why a task waits for a place is observed
+        "tasks": "task_number, task_id, job_id, cluster_id, owner_id, name, state, request, selector, strategy,"
+        " origin_vnode_id, inputs, outputs, max_retries, attempt, detached, vnode_id, node_id, exit_code, grace_s,"
+        " stop_requested_at, created_at, started_at, ended_at,"
+        " iif(state LIKE 'PENDING_NODE%', '', state_reason), iif(state LIKE 'PENDING_NODE%', '', message)",
+        "objects": "*",
+        "promises": "*",
+        "task_inputs": "*",
     }
     """Of each table the columns that changes give; what is only observed is left out."""
 
@@ -428,6 +438,14 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("parent", job_id), parent) for job_id, parent in state.parent_of.items())
     for job_id, run_ids in state.runs_of_job.items():
         found["runs", job_id] = set(run_ids)
+    tasks = state.tasks
+    found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
+    found.update(
+        (("place", one.task_id), one) for queue in tasks.queues.values() for one in queue.tasks.values()
+    )
+    found.update((("waiting of", job_id), count) for job_id, count in tasks.waiting_of.items())
+    found.update((("object", job_id), objects) for job_id, objects in tasks.objects.items())
+    found.update((("with objects", job_id), True) for job_id in tasks.with_objects)
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
     return found

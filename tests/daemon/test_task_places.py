@@ -65,10 +65,10 @@ def test_spread_goes_on_where_it_was_though_no_task_waited_meanwhile(work: Elast
     cluster_id = views.vnodes(work.store)[0]["cluster_id"]
     state = work.life.scheduler.state
     assert state is not None
-    assert list(state.last_spread) == [cluster_id]
+    assert list(state.tasks.last_spread) == [cluster_id]
     work.cancel(*started)
     work.life.end("j")
-    work.life.until(lambda: not state.last_spread)
+    work.life.until(lambda: not state.tasks.last_spread)
 
 
 def test_a_node_that_joins_takes_first_what_was_too_large(life: Life) -> None:

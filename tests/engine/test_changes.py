@@ -15,6 +15,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.nodes import Node
 from vctl.core.resources import Allocation
+from vctl.core.tasks import Task
 from vctl.engine import changes as ch
 from vctl.engine.codec import decode, encode
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
@@ -33,7 +34,18 @@ SAMPLES: list[ch.Change] = [
         {"CPU": 15000}, (RUN_OF,), Cluster("p##j", "p", "job", SPEC, job="1"),
         (VNode("p##j/0", "p##j", "n", "n", "flexible", HOLDING, {"zone": "ü"}),),
     ),
-    ch.RunStarted(6, RUN_OF),
+    ch.TaskSubmitted(6, Task("task-1", 1, 1, "p##j", "j", {"CPU": 1}, 0.5, (Condition("k", "In", ("v",)),), "SPREAD",
+                             "p##j/0", ("a",), ("b",), 2, True, True, "name", "PENDING_ARGS_AVAIL")),
+    ch.TaskAwaits("task-1", 1, "p##j", "waits for a"),
+    ch.TaskReady("task-1", 1, "p##j"),
+    ch.TaskBound("task-1", 1, "p##j/0", "n"),
+    ch.TaskStarted(6, "task-1", RUN_OF, (ch.Copy("a", 7, "task-0"),)),
+    ch.TaskRetried("task-1", 1, "p##j", "exited with code 1"),
+    ch.TaskStopAsked(6, "task-1", 1, "p##j", 0.5, "OwnerEnded"),
+    ch.TaskEnded(6, "task-1", 1, "p##j", "finish", None, None, 0),
+    ch.ObjectCreated(6, 1, "a", "n", "p##j", 7, "task-1"),
+    ch.ObjectLost(1, "a", "n", "p##j", silent=True),
+    ch.ObjectsDropped(1, 2),
     ch.RunAssigned("1.1.0.x", 7),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),

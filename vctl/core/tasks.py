@@ -39,3 +39,48 @@ class PendingTask:
     attempt: int = 0
     inputs_at: Mapping[str, int] = field(default_factory=dict)
     bound_vnode_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that is not over: its place, its tries and its end depend on this.
+
+    ``vnode_id`` is where it runs or, while it waits, the virtual node that it has drawn. ``outlives``: it goes on when
+    its job ends, because it was detached, or started by a task that outlives the job.
+    """
+
+    task_id: str
+    number: int
+    job_id: int
+    cluster_id: str
+    owner_id: str
+    request: Amounts
+    grace_s: float
+    selector: Selector = ()
+    strategy: str = HYBRID
+    origin_vnode_id: str | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    max_retries: int = 0
+    detached: bool = False
+    outlives: bool = False
+    name: str | None = None
+    state: str = PENDING_NODE
+    attempt: int = 0
+    vnode_id: str | None = None
+    stop_requested_at: int | None = None
+
+    def pending(self, inputs_at: Mapping[str, int] | None = None) -> PendingTask:
+        """What the search for a place knows of it."""
+        return PendingTask(
+            self.task_id, self.number, self.job_id, self.cluster_id, self.request, self.selector, self.strategy,
+            self.origin_vnode_id, self.attempt, inputs_at or {}, self.vnode_id,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object of a job: the task that made it (None: the entrypoint), and node id -> bytes of each copy."""
+
+    maker: str | None
+    at: Mapping[str, int]

@@ -11,15 +11,14 @@ from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
-from vctl.engine.changes import JobStarted, RunStarted
+from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted
 from vctl.ops.growth import write_growth
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.plan import Plan, Start
-from vctl.scheduler.plan_tasks import TaskStart
-from vctl.store import jobs, objects, rows, shapes, tasks
-from vctl.store.rows import loads
+from vctl.scheduler.plan_tasks import TaskStart, TaskWait
+from vctl.store import jobs, observed, rows, shapes
 from vctl.store.store import Row, Store
 
 
@@ -42,15 +41,12 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
             if (row := waiting.get(start.job.job_id)) is not None:
                 started += _start(store, state, start, row)
         for task in plan.task_starts:
-            is_wanted = task.task.task_id in state.task_cluster
+            is_wanted = state.tasks.is_queued(task.task.task_id)
             if not is_wanted or not pt.task_still_fits(state.ledger, task):
                 all_came = False
                 continue
             started.append(_start_task(store, state, task))
-        for told in plan.task_waits:
-            reason = jb.INFEASIBLE if told.infeasible else jb.INSUFFICIENT
-            tasks.mark_waiting(store, told.task_id, reason, told.message, told.vnode_id)
-            state.bind_task(told)
+        _tell_tasks(store, state, plan.task_waits)
         if not all_came:
             state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
             plan = dataclasses.replace(plan, preempts=())
@@ -97,22 +93,36 @@ def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequen
 
 
 def _start_task(store: Store, state: FollowedState, start: TaskStart) -> Run:
-    task = start.task
+    task = state.tasks.unfinished[start.task.task_id]
     _grow(store, state, start.growth, task.job_id)
-    row = tasks.get(store, task.task_id)
-    assert row is not None
-    attempt = row["attempt"] + 1
+    attempt = task.attempt + 1
     run = Run(
         f"{task.task_id}.{attempt}.{os.urandom(3).hex()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
         start.node_id, start.allocation, task_id=task.task_id, supervisor=state.assign(),
     )  # fmt: skip
-    state.emit(store, RunStarted(store.clock(), run))
-    if task.inputs_at:
-        names = loads(row["inputs"])
-        objects.insert_copies(store, task.job_id, names, node_id=run.node_id, cluster_id=run.cluster_id)
-    tasks.mark_started(store, task.task_id, vnode_id=start.vnode_id, node_id=start.node_id, attempt=attempt)
-    state.drop_task(task.task_id)
+    copies = []
+    for name in task.inputs:
+        one = state.tasks.objects.get(task.job_id, {}).get(name)
+        if one is not None and run.node_id not in one.at:
+            copies.append(Copy(name, next(iter(one.at.values())), one.maker))
+    state.emit(store, TaskStarted(store.clock(), task.task_id, run, tuple(copies)))
     return run
+
+
+def _tell_tasks(store: Store, state: FollowedState, waits: Sequence[TaskWait]) -> None:
+    """Why tasks wait, and which of them wait for one virtual node alone."""
+    told = [one for one in waits if state.tasks.is_queued(one.task_id)]
+    for one in told:
+        task = state.tasks.unfinished[one.task_id]
+        if task.vnode_id != one.vnode_id:
+            vnode = state.ledger.vnodes.get(one.vnode_id or "")
+            node_id = None if vnode is None else vnode.node_id
+            state.emit(store, TaskBound(task.task_id, task.job_id, one.vnode_id, node_id))
+            state.tasks.heard(one)
+    if told:
+        observed.tell_tasks(store, [
+            (jb.INFEASIBLE if one.infeasible else jb.INSUFFICIENT, one.message, one.task_id) for one in told
+        ])  # fmt: skip
 
 
 def _grow(store: Store, state: FollowedState, growth: Sequence[Grow], job_id: int | None) -> None:

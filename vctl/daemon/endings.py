@@ -5,23 +5,34 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.nodes import DEAD, DRAINING
+from vctl.core.tasks import Task
 from vctl.daemon import objects, preempting, retrying
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left
-from vctl.daemon.stopping import stop_task
-from vctl.engine.changes import ClusterRemoved, JobEnded, JobEnding, Process, RunEnded, RunSeen
+from vctl.daemon.stopping import end_waiting, stop_task
+from vctl.engine.changes import (
+    ClusterRemoved,
+    JobEnded,
+    JobEnding,
+    Process,
+    RunEnded,
+    RunSeen,
+    TaskEnded,
+    TaskRetried,
+)
 from vctl.engine.rules.gates import admit_members
+from vctl.ops import objects as ops
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
-from vctl.store import clusters, jobs, tasks
-from vctl.store import objects as object_table
-from vctl.store.store import Row, Store
+from vctl.store import clusters, jobs
+from vctl.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,48 +120,43 @@ def _dead_node(state: FollowedState, run: Run) -> str:
 
 def _end_task(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: Left) -> None:
     """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
-    assert run.task_id is not None
-    row = tasks.get(store, run.task_id)
-    assert row is not None
-    job = jobs.get(store, run.job_id)
+    task = state.tasks.unfinished.get(run.task_id or "")
+    if task is None:
+        return  # its row was set aside
+    job = state.running.jobs.get(run.job_id)
     outcome = objects.keep(store, state, run, outcome, left)
-    stopping = row["stop_requested_at"] is not None or run.stop_reason not in (None, jb.NODE_FAILED)
-    job_goes_on = job is not None and job["status"] == jb.RUNNING and job["outcome"] is None
+    key = task.task_id, task.job_id, task.cluster_id
+    stopping = task.stop_requested_at is not None or run.stop_reason not in (None, jb.NODE_FAILED)
+    job_goes_on = job is not None and job.outcome is None
     if (
         outcome.status != jb.SUCCEEDED
         and not stopping
-        and row["attempt"] <= row["max_retries"]
-        and (job_goes_on or tasks.is_detached(store, run.task_id))
+        and task.attempt <= task.max_retries
+        and (job_goes_on or task.outlives)
     ):
-        tasks.mark_retry(store, run.task_id, outcome.message or "")
-        objects.wait_again(store, state, run.task_id)
-        cancel_owned(store, state, run.task_id)  # the next try starts its own
+        state.emit(store, TaskRetried(*key, outcome.message or ""))
+        objects.settle(store, state, task.job_id, task.inputs)  # it needs them once more
+        cancel_owned(store, state, task.task_id)  # the next try starts its own
         return
     move = "finish" if outcome.status == jb.SUCCEEDED else "fail"
     reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
-    tasks.mark_ended(
-        store, run.task_id, move=move, reason=reason, message=outcome.message, exit_code=outcome.exit_code
-    )
-    cancel_owned(store, state, run.task_id)
-    objects.task_over(store, state, row)
+    state.emit(store, TaskEnded(store.clock(), *key, move, reason, outcome.message, outcome.exit_code))
+    cancel_owned(store, state, task.task_id)
+    objects.settle(store, state, task.job_id, task.outputs)
 
 
 def cancel_owned(store: Store, state: FollowedState, owner_id: str) -> None:
     """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
-    ended: list[Row] = []
-    for row in tasks.owned_by(store, owner_id):
-        if row["state"] == tk.RUNNING:
-            stop_task(store, state, row, tk.OWNER_ENDED)
+    ended: list[Task] = []
+    for task in state.tasks.of_owner(owner_id):
+        if task.state == tk.RUNNING:
+            stop_task(store, state, task, tk.OWNER_ENDED)
         else:
-            state.drop_task(row["task_id"])
-            tasks.mark_ended(
-                store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
-                message=f"{owner_id}, which started it, has ended", exit_code=None,
-            )  # fmt: skip
-            cancel_owned(store, state, row["task_id"])
-            ended.append(row)
-    for row in ended:
-        objects.task_over(store, state, row)
+            end_waiting(store, state, task, f"{owner_id}, which started it, has ended")
+            cancel_owned(store, state, task.task_id)
+            ended.append(task)
+    for task in ended:
+        objects.settle(store, state, task.job_id, task.outputs)
 
 
 def settle_job(store: Store, state: FollowedState, job_id: int, outcome: Outcome | None) -> None:
@@ -172,9 +178,9 @@ def settle_job(store: Store, state: FollowedState, job_id: int, outcome: Outcome
         if outcome.status == jb.SUCCEEDED:
             return  # the other members of the gang go on
         state.stop_members(job)
-    if state.runs_of_job.get(job_id) or state.waiting_tasks_of.get(job_id):
+    if state.tasks.of_job(job_id):
         cancel_owned(store, state, job.submission_id)
-    if any(is_attached(store, state.runs[run_id]) for run_id in state.runs_of_job.get(job_id, ())):
+    if any(state.is_attached(state.runs[run_id]) for run_id in state.runs_of_job.get(job_id, ())):
         _wait_for_rest(store, state, job, outcome)
         return  # told to end; the last one of them ends the job
     state.stops.discard(job_id)
@@ -187,7 +193,7 @@ def settle_job(store: Store, state: FollowedState, job_id: int, outcome: Outcome
 
 def _job_over(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
     job_id = job.job_id
-    waits = bool(state.waiting_tasks_of.get(job_id))
+    waits = bool(state.tasks.waiting_of.get(job_id))
     is_empty = not (state.runs_of_job.get(job_id) or waits)
     removed = _removal(store, state, job.cluster_id) if is_empty else None
     state.emit(store, JobEnded(
@@ -195,28 +201,21 @@ def _job_over(store: Store, state: FollowedState, job: RunningJob, outcome: Outc
         outcome.message, outcome.exit_code, removed,
     ))  # fmt: skip
     if waits:
-        objects.job_over(store, state, job_id)
+        ops.give_up(store, partial(state.emit, store), job_id)
     preempting.ended(store, state, job, outcome)
     if is_empty:
-        _drop_objects(store, state, job_id)
+        objects.drop(store, state, job_id)
     else:
         _leave(store, state, job_id, job.cluster_id)
 
 
 def _leave(store: Store, state: FollowedState, job_id: int, cluster_id: str) -> None:
     """The cluster of a job that is over goes, unless something detached still lives in it."""
-    if state.runs_of_job.get(job_id) or state.waiting_tasks_of.get(job_id):
+    if state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id):
         clusters.set_detached(store, cluster_id)
         return
     _destroy(store, state, cluster_id)
-    _drop_objects(store, state, job_id)
-
-
-def _drop_objects(store: Store, state: FollowedState, job_id: int) -> None:
-    """The objects of a job go with it; one that never had a task has none."""
-    if job_id in state.may_have_objects:
-        state.may_have_objects.discard(job_id)
-        object_table.drop(store, job_id)
+    objects.drop(store, state, job_id)
 
 
 def _wait_for_rest(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:
@@ -239,15 +238,10 @@ def _goes_on(store: Store, state: FollowedState, job: RunningJob, outcome: Outco
     if again is None:
         return False
     _destroy(store, state, job.cluster_id)
-    _drop_objects(store, state, job.job_id)
+    objects.drop(store, state, job.job_id)
     again(store, state, job, outcome)
     state.preemptions.over(store, state, job.job_id)
     return True
-
-
-def is_attached(store: Store, run: Run) -> bool:
-    """Whether a process ends with its job: everything but a detached task and what such a one started."""
-    return run.task_id is None or not tasks.is_detached(store, run.task_id)
 
 
 def _destroy(store: Store, state: FollowedState, cluster_id: str) -> None:

@@ -8,17 +8,15 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, joined_since
 from vctl.core.nodes import DEAD
-from vctl.core.tasks import PENDING_ARGS, PENDING_NODE
 from vctl.daemon.collection import paused
 from vctl.daemon.preemptions import Preemptions
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
 from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
-from vctl.ops import objects, replay
+from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import arrays, clusters, feed, jobs, leases, preemptions, queues, rows, tasks, usage
-from vctl.store import objects as object_table
+from vctl.store import arrays, clusters, feed, jobs, leases, objects, preemptions, queues, rows, tasks, usage
 from vctl.store.store import Row, Store
 
 _TREE = ("cluster", "clusters", "vnodes", "runs")
@@ -84,13 +82,15 @@ class FollowedState(SchedulerState):
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
-            state.may_have_objects.update(tasks.jobs_with_objects(store))
-            for row in tasks.waiting_rows(store):
-                state.put_task(objects.pending(store, row))
-            for row in object_table.awaiting(store):
-                state.put_awaiting(row["task_id"], row["job_id"])
-            for row in tasks.stop_requests(store):
-                state.stop_task(row["task_id"], row["grace_s"])
+            for row in objects.copies(store):
+                state.tasks.put_copy(row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"])
+            state.tasks.with_objects.update(objects.with_objects(store))
+            outliving = tasks.outliving(store)
+            for row in tasks.unfinished(store):
+                task = rows.task(row, outlives=row["task_id"] in outliving)
+                state.tasks.put(task)
+                if task.stop_requested_at is not None:
+                    state.stop_task(task.task_id, task.job_id, task.grace_s)
             for run in state.runs.values():
                 if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
                     state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
@@ -115,7 +115,6 @@ class FollowedState(SchedulerState):
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
-            self.may_have_objects.update(event["job_id"] for event in events if event["object"] == "object")
             self._take_over(store, [event for event in events if event["change"] is None])
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
@@ -125,7 +124,6 @@ class FollowedState(SchedulerState):
 
     def _take_over(self, store: Store, events: Iterable[Row]) -> None:
         touched: dict[int, None] = {}
-        changed_tasks: dict[str, None] = {}
         spans: list[tuple[int, int]] = []
         for event in events:
             match event["object"]:
@@ -136,16 +134,12 @@ class FollowedState(SchedulerState):
                     spans.append((reach["first"], reach["last"]))
                     if (at_once := arrays.at_once(store, event["object_id"])) is not None:
                         self.array_limits.limit(event["object_id"], at_once)
-                case "task":
-                    changed_tasks[event["object_id"]] = None
                 case "node":  # its heartbeat lease
                     self.nodes_changed.add(event["object_id"])
         for first, last in dict.fromkeys(spans):
             self._reload_span(store, first, last)
         for job_id in touched:
             self.reload_job(store, job_id)
-        for task_id in changed_tasks:
-            self.reload_task(store, task_id)
 
     def caught_up(self, store: Store) -> None:
         """Our own events of this transaction are not news."""
@@ -176,21 +170,6 @@ class FollowedState(SchedulerState):
             self.note_running(rows.running(row))
             if row["stop_requested_at"] is not None:
                 self.stops.add(job_id)
-
-    def reload_task(self, store: Store, task_id: str) -> None:
-        """Take over the row of a task: whether it waits and for what, whether it is to be stopped."""
-        row = tasks.get(store, task_id)
-        if row is not None:
-            self.may_have_objects.add(row["job_id"])
-        if row is not None and row["state"] == PENDING_NODE:
-            self.put_task(objects.pending(store, row))
-            return
-        self.drop_task(task_id)
-        if row is not None and row["state"] == PENDING_ARGS:
-            self.put_awaiting(task_id, row["job_id"])
-            return
-        if row is not None and row["ended_at"] is None and row["stop_requested_at"] is not None:
-            self.stop_task(task_id, row["grace_s"])
 
     def _reload_tree(self, store: Store) -> None:
         """Somebody changed clusters: rare, so the tree is read anew rather than patched."""

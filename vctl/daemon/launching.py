@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Allocation
 from vctl.daemon import gangs, notices, objects
-from vctl.engine.state import SchedulerState
+from vctl.daemon.following import FollowedState
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_of
 from vctl.runtime import relay
@@ -33,7 +33,7 @@ class Commands:
         self._array: Row | None = None
 
     def of(self, run: Run, array_id: str | None) -> Row | None:
-        """argv, environment, directory and options of a run; for a task also what it uses and leaves."""
+        """argv, environment, directory of a run; for a job also its options."""
         if run.task_id is not None:
             return tasks.launch(self.store, run.task_id)
         if array_id is None:
@@ -45,7 +45,7 @@ class Commands:
 
 
 def request_of(
-    store: Store, state: SchedulerState, commands: Commands, run: Run, *, log_max_bytes: int = 0
+    store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0
 ) -> LaunchRequest | None:
     """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
     ledger = state.ledger
@@ -78,13 +78,9 @@ def request_of(
         "VCTL_HOME": str(store.home),
         "VCTL_LEASE_FILE": notices.path_of(store.home, job.submission_id),
     }
-    if run.task_id is None:
-        place = objects.prepare(store, run, job.attempt)
-    else:
+    if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
-        uses, leaves = loads(launch["inputs"]), loads(launch["outputs"])
-        place = objects.prepare(store, run, job.attempt, inputs=uses, outputs=leaves)
-    own["VCTL_OBJECT_DIR"] = str(place)
+    own["VCTL_OBJECT_DIR"] = str(objects.prepare(store, state, run, job.attempt))
     if job.array_id is not None and run.task_id is None:
         own["VCTL_ARRAY_ID"] = job.array_id
         own["VCTL_ARRAY_INDEX"] = str(job.array_index)

@@ -163,5 +163,6 @@ def waits_in(state: FollowedState, cluster_id: str) -> bool:
         if blocked and cluster_id in ancestors(state.ledger, parent_id):
             return True
     return any(
-        queue.blocked and cluster_id in ancestors(state.ledger, one) for one, queue in state.tasks.items()
+        queue.blocked and cluster_id in ancestors(state.ledger, one)
+        for one, queue in state.tasks.queues.items()
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,18 @@ from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left, Measuring
+from vctl.engine.changes import ObjectCreated, ObjectLost, ObjectsDropped
 from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
 from vctl.runtime import objects as files
-from vctl.store import jobs, rows, tasks
+from vctl.store import jobs
 from vctl.store import objects as table
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.daemon.endings import Ended, Outcome
 
 EXIT_OUTPUT_MISSING = 1
-NOTHING = "[]"
 
 
 class Unprepared(VctlError):
@@ -43,9 +44,7 @@ class Unprepared(VctlError):
 # ---- before a process starts ----
 
 
-def prepare(
-    store: Store, run: Run, attempt: int, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
-) -> Path:
+def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> Path:
     """Make the directory of a run's objects: inputs are there, of outputs no earlier try has left anything.
 
     ``attempt`` is the job's. Raises Unprepared. Doing it again changes nothing.
@@ -57,18 +56,19 @@ def prepare(
         if (trouble := disk_trouble(error)) is not None:
             raise trouble from None
         raise Unprepared(f"{place} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
-    for name in outputs:
-        files.clear(place, name)
-    if inputs:
-        there = table.places(store, run.job_id, inputs)
-        for name in inputs:
-            _bring(store, run, attempt, name, list(there.get(name, ())))
+    if (task := state.tasks.unfinished.get(run.task_id or "")) is not None:
+        for name in task.outputs:
+            files.clear(place, name)
+        for name in task.inputs:
+            _bring(store, state, run, attempt, name)
     return place
 
 
-def _bring(store: Store, run: Run, attempt: int, name: str, node_ids: list[str]) -> None:
+def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str) -> None:
     """Make one input visible on a run's node, from the first node on which it can be found."""
     place = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    there = state.tasks.objects.get(run.job_id, {}).get(name)
+    node_ids = [] if there is None else list(there.at)
     if run.node_id in node_ids[:1] and files.is_there(place, name):
         return  # it was made here
     problem = f"there is no {name} any more"
@@ -83,21 +83,11 @@ def _bring(store: Store, run: Run, attempt: int, name: str, node_ids: list[str])
     if run.node_id in node_ids and files.is_there(place, name):
         return  # a copy, of which the first one is gone
     with store.transaction():
-        table.forget(store, run.job_id, name)
+        state.emit(store, ObjectLost(run.job_id, name))
     raise Unprepared(f"input {name} is lost: {problem}", tk.INPUT_FAILED)
 
 
 # ---- when a process has ended; inside the transaction of its end ----
-
-
-def outputs_of(store: Store, run: Run) -> tuple[Path, list[str]] | None:
-    """Where the outputs of a task are, and their names; None when it has none."""
-    row = None if run.task_id is None else tasks.get(store, run.task_id)
-    if row is None or row["outputs"] == NOTHING:
-        return None
-    job = jobs.get(store, run.job_id)
-    place = files.place_of(store.home, run.job_id, 0 if job is None else job["attempt"], run.node_id)
-    return place, rows.loads(row["outputs"])
 
 
 def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: Left) -> Outcome:
@@ -112,39 +102,23 @@ def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: L
     node = state.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
         for name, size in left.items():
-            table.insert(
-                store, run.job_id, name, node_id=run.node_id, cluster_id=run.cluster_id, size=size,
-                task_id=run.task_id,
-            )  # fmt: skip
+            state.emit(store, ObjectCreated(
+                store.clock(), run.job_id, name, run.node_id, run.cluster_id, size, run.task_id
+            ))  # fmt: skip
     return outcome
 
 
-def task_over(store: Store, state: FollowedState, row: Row) -> None:
-    """A task is over: those that wait for what it was to leave start, or never will."""
-    if row["outputs"] != NOTHING:
-        settle(store, state, row["job_id"], rows.loads(row["outputs"]))
+def settle(store: Store, state: FollowedState, job_id: int, names: Collection[str]) -> None:
+    """Something happened to objects of a job: those that wait for them start, or never will."""
+    if names:
+        ops.settle(store, partial(state.emit, store), job_id, names)
 
 
-def settle(store: Store, state: FollowedState, job_id: int, names: Iterable[str]) -> None:
-    """Something happened to objects of a job."""
-    for task_id in ops.settle(store, job_id, names):
-        state.reload_task(store, task_id)
-
-
-def job_over(store: Store, state: FollowedState, job_id: int) -> None:
-    """A job takes no more tasks: what waits for an object that nobody makes never starts."""
-    if state.waiting_tasks_of.get(job_id):
-        for task_id in ops.give_up(store, job_id):
-            state.reload_task(store, task_id)
-
-
-def wait_again(store: Store, state: FollowedState, task_id: str) -> None:
-    """A task is to be tried again: it needs its inputs once more."""
-    row = tasks.get(store, task_id)
-    assert row is not None
-    if row["inputs"] != NOTHING:
-        ops.settle(store, row["job_id"], rows.loads(row["inputs"]))
-    state.reload_task(store, task_id)
+def drop(store: Store, state: FollowedState, job_id: int) -> None:
+    """The objects of a job go with it."""
+    if job_id in state.tasks.with_objects:
+        there = state.tasks.objects.get(job_id, {})
+        state.emit(store, ObjectsDropped(job_id, sum(len(one.at) for one in there.values())))
 
 
 # ---- in the course of time ----
@@ -172,26 +146,33 @@ class Objects:
             self._next = time.monotonic() + self.interval_s
             self.sweep(state)
 
-    def measured(self, end: Ended) -> Ended | None:
+    def _attempt(self, state: FollowedState, job_id: int) -> int | None:
+        """The attempt of a job that runs, or of one that is over, but for what it detached."""
+        if (known := state.running.jobs.get(job_id)) is not None:
+            return known.attempt
+        row = jobs.get(self.store, job_id)
+        return None if row is None else int(row["attempt"])
+
+    def measured(self, state: FollowedState, end: Ended) -> Ended | None:
         """An end with what the task left; None while that is being measured."""
         if (
             end.record is None
             or end.record.exit_code != 0
-            or (outputs := outputs_of(self.store, end.run)) is None
+            or (task := state.tasks.unfinished.get(end.run.task_id or "")) is None
+            or not task.outputs
         ):
             return end
-        left = self.measuring.result(end.run.run_id, *outputs)
+        attempt = self._attempt(state, end.run.job_id) or 0
+        place = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
+        left = self.measuring.result(end.run.run_id, place, list(task.outputs))
         return None if left is None else dataclasses.replace(end, left=left)
 
     def let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""
         self._nodes.setdefault(run.job_id, set()).add(run.node_id)
-        if run.job_id in state.runs_of_job or state.waiting_tasks_of.get(run.job_id):
+        if run.job_id in state.runs_of_job or state.tasks.waiting_of.get(run.job_id):
             return
-        attempt: int | None = run.attempt
-        if run.task_id is not None:
-            job = jobs.get(self.store, run.job_id)
-            attempt = None if job is None else job["attempt"]
+        attempt = run.attempt if run.task_id is None else self._attempt(state, run.job_id)
         nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
             over = [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
@@ -205,15 +186,16 @@ class Objects:
 
     def sweep(self, state: FollowedState) -> None:
         """Remove what belongs to nobody, and end what waits for nobody: a scheduler may have died before it did."""
-        over = [job_id for job_id in set(state.awaiting.values()) if not jobs.is_running(self.store, job_id)]
-        if over or table.ownerless(self.store):
+        over = set(state.tasks.awaiting().values()) - set(state.running.jobs)
+        ownerless = state.tasks.with_objects - set(state.running.jobs)
+        if over or any(not state.tasks.of_job(job_id) for job_id in ownerless):
             with self.store.transaction():
                 state.follow(self.store)
-                for job_id in over:
-                    job_over(self.store, state, job_id)
-                for job_id in table.ownerless(self.store):
-                    table.drop(self.store, job_id)
-                state.caught_up(self.store)
+                for job_id in sorted(over):
+                    ops.give_up(self.store, partial(state.emit, self.store), job_id)
+                for job_id in sorted(ownerless):
+                    if not state.tasks.of_job(job_id):
+                        drop(self.store, state, job_id)
         for place in ops.left_over(self.store):
             files.remove(self.store.home, *place)
 
@@ -225,11 +207,17 @@ class Objects:
         with self.store.transaction():
             state.follow(self.store)
             names: dict[int, list[str]] = {}
-            for job_id, name in table.lose(self.store, node_ids):
-                names.setdefault(job_id, []).append(name)
+            for node_id in node_ids:
+                for row in table.are_on(self.store, node_id):
+                    job_id, name = row["job_id"], row["name"]
+                    is_last = len(state.tasks.objects[job_id][name].at) == 1
+                    state.emit(
+                        self.store, ObjectLost(job_id, name, node_id, row["cluster_id"], silent=not is_last)
+                    )
+                    if is_last:
+                        names.setdefault(job_id, []).append(name)
             for job_id, lost in names.items():
                 settle(self.store, state, job_id, lost)
-            state.caught_up(self.store)
         for job_id, attempt in there.items():
             for node_id in node_ids:
                 files.remove(self.store.home, job_id, attempt, node_id)

@@ -17,7 +17,7 @@ from vctl.daemon.following import FollowedState
 from vctl.daemon.preemptions import Preemption, tell_loss
 from vctl.engine.changes import JobRequeued
 from vctl.scheduler.nominations import Nomination
-from vctl.store import jobs, rows, tasks
+from vctl.store import jobs, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Preempting:
     def _end(self, state: FollowedState, one: Preemption, grace_s: float, stop: Stop) -> None:
         for run_id in sorted(state.runs_of_job.get(one.victim_id, ())):
             run = state.runs[run_id]
-            if run.task_id is None or not tasks.is_detached(self.store, run.task_id):
+            if state.is_attached(run):
                 stop(run, jb.PREEMPTED, grace_s)
         self._mark_ending(state, one)
 

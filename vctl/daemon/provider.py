@@ -190,7 +190,7 @@ class Provider:
         return node.labels.get(MADE_BY) is not None and node.state != DEAD
 
     def _scale_up(self, state: FollowedState) -> None:
-        if not (state.tasks or any(queue.jobs for queue in state.queues.values())):
+        if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
             return
         present: dict[str, int] = {}
         for node in filter(self._is_ours, state.ledger.nodes.values()):
@@ -206,7 +206,7 @@ class Provider:
         templates = {t.name: t for t in self.spec.templates if t.name not in failing}
         idle = [] if self.returns is None else self.returns.returnable(state)
         wanted = wanted_nodes(
-            state.ledger, state.queues, state.tasks, templates.values(), present, self.spec.units,
+            state.ledger, state.queues, state.tasks.queues, templates.values(), present, self.spec.units,
             coming={name: count for name, count in coming.items() if name in templates}, idle=idle,
             running=state.running, now_ns=self.store.clock(),
         )  # fmt: skip

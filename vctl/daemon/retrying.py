@@ -9,10 +9,10 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import RunningJob
 from vctl.daemon.following import FollowedState
-from vctl.daemon.stopping import stop_task
+from vctl.daemon.stopping import end_waiting, stop_task
 from vctl.engine.changes import JobRequeued
 from vctl.ops.forms import timestamp
-from vctl.store import jobs, rows, tasks
+from vctl.store import jobs, rows
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -40,15 +40,11 @@ def is_wanted(job: RunningJob, outcome: Outcome) -> bool:
 
 def end_detached(store: Store, state: FollowedState, job_id: int) -> None:
     """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
-    for row in tasks.unfinished_of_job(store, job_id):
-        if row["state"] == tk.RUNNING:
-            stop_task(store, state, row, tk.OWNER_ENDED)
+    for task in state.tasks.of_job(job_id):
+        if task.state == tk.RUNNING:
+            stop_task(store, state, task, tk.OWNER_ENDED)
         else:
-            state.drop_task(row["task_id"])
-            tasks.mark_ended(
-                store, row["task_id"], move="cancel", reason=tk.OWNER_ENDED,
-                message="the attempt that started it has ended", exit_code=None,
-            )  # fmt: skip
+            end_waiting(store, state, task, "the attempt that started it has ended")
 
 
 def requeue(store: Store, state: FollowedState, job: RunningJob, outcome: Outcome) -> None:

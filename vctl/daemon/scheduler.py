@@ -204,7 +204,7 @@ class Scheduler:
         self.maintenance.turn(state, self._stop_run)
         self.objects.turn(state)
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        carry_out(self.store, state, self._stop_run)
+        carry_out(state, self._stop_run)
         self.dependencies.turn(state)
         self.limits.turn(state, self._stop_run, self.runtime.signal_run)
         open_gates(self.store, state)
@@ -235,7 +235,7 @@ class Scheduler:
         """What to start, and what of it was committed."""
         began = time.perf_counter()
         plan = decide(
-            state.ledger, state.queues, state.tasks,
+            state.ledger, state.queues, state.tasks.queues,
             now_ns=self.store.clock(), running=state.running, usage=state.usage,
         )  # fmt: skip
         if plan.is_empty:
@@ -296,7 +296,7 @@ class Scheduler:
             if isinstance(found, Ended):
                 if found.start is not None:
                     self.starts.note(run, found.start)
-                if (end := self.objects.measured(found)) is not None:
+                if (end := self.objects.measured(state, found)) is not None:
                     ended.append(end)
             elif isinstance(found, StartRecord):
                 self.starts.note(run, found)

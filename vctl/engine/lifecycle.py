@@ -88,7 +88,9 @@ TASK = Lifecycle(
     (tk.PENDING_ARGS, tk.PENDING_NODE),
     {
         "ready": ((tk.PENDING_ARGS,), (tk.PENDING_NODE,)),
+        "bind": ((tk.PENDING_NODE,), SAME),
         "start": ((tk.PENDING_NODE,), (tk.RUNNING,)),
+        "ask_stop": ((tk.RUNNING,), SAME),
         "await": ((tk.PENDING_ARGS, tk.PENDING_NODE), (tk.PENDING_ARGS,)),
         "finish": ((tk.RUNNING,), (tk.FINISHED,)),
         "fail": ((tk.RUNNING,), (tk.FAILED,)),

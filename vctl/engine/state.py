@@ -8,14 +8,13 @@ from dataclasses import replace
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.tasks import CANCELLED, PendingTask
+from vctl.core.tasks import CANCELLED
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
+from vctl.engine.tasks import Tasks
 from vctl.scheduler.fairness import Usage
-from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.task_queue import TaskQueue, Verdict
 
 GANG_ENDED = "GangEnded"
 """Why a member of a gang is stopped when another one ended badly."""
@@ -51,21 +50,12 @@ class SchedulerState:
         self.edited: set[int] = set()
         """Running jobs of which something was changed."""
         self.nodes_changed: set[str] = set()
-        self.tasks: dict[str, TaskQueue] = {}
-        """cluster id -> its tasks that wait for a place."""
-        self.last_spread: dict[str, tuple[int, str]] = {}
-        """cluster id -> where its last SPREAD task went, while none of its tasks waits."""
-        self.task_cluster: dict[str, str] = {}
-        self.awaiting: dict[str, int] = {}
-        """Tasks whose inputs are not all there, with their jobs."""
-        self.waiting_tasks_of: dict[int, int] = {}
-        """job -> how many of its tasks wait, for inputs or for a place."""
+        self.tasks = Tasks()
+        """Tasks that are not over, and the objects that they use and leave."""
         self.lost_nodes: set[str] = set()
         """Nodes that are dead or gone, and what lay on them."""
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
-        self.may_have_objects: set[int] = set()
-        """Running jobs that have had tasks or objects."""
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
@@ -75,7 +65,6 @@ class SchedulerState:
         self.runs[run.run_id] = run
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         if run.task_id is not None:
-            self.may_have_objects.add(run.job_id)
             self.running.put_task(run.job_id, run.run_id)
 
     def drop_run(self, run: Run) -> None:
@@ -163,66 +152,21 @@ class SchedulerState:
         if array_id is not None:
             self.ended.add(array_id)
 
-    def put_task(self, task: PendingTask) -> None:
-        """A task waits for a place."""
-        if task.task_id in self.task_cluster:
-            return
-        self._stop_awaiting(task.task_id)
-        queue = self.tasks.get(task.cluster_id)
-        if queue is None:
-            queue = TaskQueue(task.cluster_id, last_spread=self.last_spread.pop(task.cluster_id, None))
-            self.tasks[task.cluster_id] = queue
-        queue.put(task)
-        self.task_cluster[task.task_id] = task.cluster_id
-        self._count_waiting(task.job_id, 1)
-
-    def put_awaiting(self, task_id: str, job_id: int) -> None:
-        """A task waits for its inputs."""
-        if task_id not in self.awaiting:
-            self.awaiting[task_id] = job_id
-            self._count_waiting(job_id, 1)
-
-    def drop_task(self, task_id: str) -> None:
-        """A task no longer waits."""
-        self._stop_awaiting(task_id)
-        cluster_id = self.task_cluster.pop(task_id, None)
-        if cluster_id is None:
-            return
-        queue = self.tasks[cluster_id]
-        self._count_waiting(queue.tasks[task_id].job_id, -1)
-        queue.drop(task_id)
-        if not queue.tasks:
-            if queue.last_spread is not None:
-                self.last_spread[cluster_id] = queue.last_spread
-            del self.tasks[cluster_id]
-
-    def bind_task(self, wait: TaskWait) -> None:
-        """What a task that waits was told: it may be bound to a virtual node now."""
-        if cluster_id := self.task_cluster.get(wait.task_id):
-            self.tasks[cluster_id].bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
-
-    def stop_task(self, task_id: str, grace_s: float, reason: str = CANCELLED) -> None:
+    def stop_task(self, task_id: str, job_id: int, grace_s: float, reason: str = CANCELLED) -> None:
         """The process of a running task is to be ended."""
-        for run in self.runs.values():
-            if run.task_id == task_id:
-                self.run_stops[run.run_id] = (reason, grace_s)
+        for run_id in self.runs_of_job.get(job_id, ()):
+            if self.runs[run_id].task_id == task_id:
+                self.run_stops[run_id] = (reason, grace_s)
 
-    def _stop_awaiting(self, task_id: str) -> None:
-        job_id = self.awaiting.pop(task_id, None)
-        if job_id is not None:
-            self._count_waiting(job_id, -1)
-
-    def _count_waiting(self, job_id: int, more: int) -> None:
-        count = self.waiting_tasks_of.get(job_id, 0) + more
-        if count:
-            self.waiting_tasks_of[job_id] = count
-        else:
-            del self.waiting_tasks_of[job_id]
+    def is_attached(self, run: Run) -> bool:
+        """Whether a process ends with its job: all but those of tasks that outlive it."""
+        task = self.tasks.unfinished.get(run.task_id or "")
+        return task is None or not task.outlives
 
     def drop_cluster(self, cluster_id: str) -> None:
         """A cluster is destroyed; what it lent to siblings is lent by their parent now."""
         self.put_leases(cluster_id, ())
-        self.last_spread.pop(cluster_id, None)
+        self.tasks.last_spread.pop(cluster_id, None)
         if cluster_id in self.ledger.clusters:
             parent_id = self.ledger.clusters[cluster_id].parent_id or ""
             for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
@@ -252,5 +196,5 @@ class SchedulerState:
         """Judge all that waits anew."""
         for queue in self.queues.values():
             queue.forget_verdicts()
-        for waiting in self.tasks.values():
+        for waiting in self.tasks.queues.values():
             waiting.forget_verdicts()

@@ -7,14 +7,15 @@ tasks that wait for it: they go on waiting while it works, and fail with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.nodes import DEAD
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import Task
+from vctl.engine.changes import Change, ObjectCreated, TaskAwaits, TaskEnded, TaskReady
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import jobs as job_ops
 from vctl.ops import object_views, rights
@@ -27,6 +28,9 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm
 
+Emit = Callable[[Change], None]
+"""Makes a change: in the tables, and by a scheduler in its state as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -36,15 +40,6 @@ class Verdict:
     """name -> node id -> bytes."""
     awaits: str = ""
     broken: str = ""
-
-    @property
-    def bytes_at(self) -> dict[str, int]:
-        """node id -> bytes of inputs that lie there."""
-        found: dict[str, int] = {}
-        for at in self.places.values():
-            for node_id, size in at.items():
-                found[node_id] = found.get(node_id, 0) + size
-        return found
 
 
 def judge(store: Store, job_id: int, names: Sequence[str]) -> Verdict:
@@ -80,69 +75,54 @@ def _why_broken(name: str, maker: Row) -> str:
     return f"input {name} cannot be produced: {maker['task_id']} FAILED ({maker['state_reason']})"
 
 
-def settle(store: Store, job_id: int, names: Iterable[str]) -> list[str]:
+def settle(store: Store, emit: Emit, job_id: int, names: Iterable[str]) -> None:
     """Something happened to the objects of these names: move the tasks that wait for them.
 
     One whose inputs are all there waits for a place; one whose input cannot come is FAILED ``InputFailed``, and with
-    it what waits for its outputs. Returns the ids of all that changed. Inside a transaction.
+    it what waits for its outputs. Inside a transaction.
     """
-    changed: dict[str, None] = {}
     pending = list(names)
     while pending:
-        moved = [row for row in table.expecting(store, job_id, pending) if _move(store, row)]
-        changed.update((row["task_id"], None) for row in moved)
+        moved = [row for row in table.expecting(store, job_id, pending) if _move(store, emit, row)]
         ended = (row for row in moved if row["outputs"] != "[]")
         pending = [name for row in ended for name in rows.loads(row["outputs"])]
-    return list(changed)
 
 
-def _move(store: Store, row: Row) -> bool:
+def _move(store: Store, emit: Emit, row: Row) -> bool:
     """Let a task that has not started be what its inputs say; whether that is something else."""
+    key = row["task_id"], row["job_id"], row["cluster_id"]
     verdict = judge(store, row["job_id"], rows.loads(row["inputs"]))
     if verdict.broken:
-        task_table.mark_ended(
-            store,
-            row["task_id"],
-            move="cancel",
-            reason=tk.INPUT_FAILED,
-            message=verdict.broken,
-            exit_code=None,
-        )
+        emit(TaskEnded(store.clock(), *key, "cancel", tk.INPUT_FAILED, verdict.broken))
     elif verdict.awaits:
         if row["state"] == tk.PENDING_ARGS and row["message"] == verdict.awaits:
             return False
-        task_table.mark_awaiting(store, row["task_id"], verdict.awaits)
+        emit(TaskAwaits(*key, verdict.awaits))
     elif row["state"] == tk.PENDING_ARGS:
-        task_table.mark_ready(store, row["task_id"])
+        emit(TaskReady(*key))
     else:
         return False
     return True
 
 
-def give_up(store: Store, job_id: int) -> list[str]:
-    """The job takes no more tasks: those that wait for what nobody makes fail; returns what changed."""
+def give_up(store: Store, emit: Emit, job_id: int) -> None:
+    """The job takes no more tasks: those that wait for what nobody makes fail."""
     names = {name for row in table.awaiting(store, job_id) for name in rows.loads(row["inputs"])}
-    return settle(store, job_id, sorted(names))
+    settle(store, emit, job_id, sorted(names))
 
 
-def accept(store: Store, task_id: str, job_id: int, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Take up what a new task uses and leaves: it may wait, or be over at once. Inside a transaction.
-
-    Raises Conflict when an object of such a name is there, or somebody makes it.
-    """
-    if outputs:
-        promise(store, job_id, outputs, task_id)
-    if inputs:
-        table.expect(store, job_id, inputs, task_id)
-        row = task_table.get(store, task_id)
+def accept(store: Store, task: Task) -> None:
+    """A new task uses and leaves objects: it may wait, or be over at once. Inside a transaction."""
+    if task.inputs:
+        row = task_table.get(store, task.task_id)
         assert row is not None
-        _move(store, row)
-    if outputs:
-        settle(store, job_id, outputs)  # others may wait for it already
+        _move(store, store.emit, row)
+    if task.outputs:
+        settle(store, store.emit, task.job_id, task.outputs)  # others may wait for it already
 
 
-def promise(store: Store, job_id: int, names: Collection[str], task_id: str | None) -> None:
-    """Say who makes these objects. Raises Conflict when there is one already, or another task makes it."""
+def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
+    """Raise Conflict when there is an object of such a name already, or a task makes it."""
     there = table.places(store, job_id, names)
     makers = table.promised(store, job_id, names)
     for name in names:
@@ -157,7 +137,6 @@ def promise(store: Store, job_id: int, names: Collection[str], task_id: str | No
                 f"{maker['task_id']} produces {name} already", fix="wait for it, cancel it, or choose another name",
                 details={"object": name, "task": maker["task_id"]},
             )  # fmt: skip
-    table.promise(store, job_id, names, task_id)
 
 
 def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None) -> ObjectForm:
@@ -189,15 +168,13 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
             raise NotFound(
                 error.problem, fix=f"write a file or a directory to $VCTL_OBJECT_DIR/{name} first"
             ) from None
-        promise(store, job["job_id"], [name], None)
+        check_new(store, job["job_id"], [name])
         cluster_id = around.get("VCTL_CLUSTER_ID") or job["cluster_id"]
         if cluster_id != job["cluster_id"] and cluster_id not in clusters.subtree(store, job["cluster_id"]):
             cluster_id = job["cluster_id"]
         files.seal(place, name)
-        table.insert(
-            store, job["job_id"], name, node_id=node_id, cluster_id=cluster_id, size=size, task_id=None
-        )  # fmt: skip
-        settle(store, job["job_id"], [name])
+        store.emit(ObjectCreated(store.clock(), job["job_id"], name, node_id, cluster_id, size))
+        settle(store, store.emit, job["job_id"], [name])
     return object_views.get_object(store, f"{submission_id}/{name}")
 
 
@@ -206,15 +183,6 @@ def _known_node(store: Store, node_id: str) -> str:
     if row is None or row["state"] == DEAD:
         raise NotFound(f"there is no living node {node_id!r}", fix="see `vctl node list`")
     return node_id
-
-
-def pending(store: Store, row: Row) -> PendingTask:
-    """A waiting row of ``tasks``, with where its inputs lie."""
-    task = rows.task(row)
-    if row["inputs"] == "[]":
-        return task
-    verdict = judge(store, row["job_id"], rows.loads(row["inputs"]))
-    return replace(task, inputs_at=verdict.bytes_at)
 
 
 def left_over(store: Store) -> list[tuple[int, int, str]]:

@@ -16,7 +16,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import Task
 from vctl.engine.changes import JobEnded, RunEnded
 from vctl.errors import Conflict
 from vctl.ops import forms, rights
@@ -28,7 +28,6 @@ from vctl.store import (
     jobs,
     leases,
     nodes,
-    objects,
     preemptions,
     provider,
     queues,
@@ -43,9 +42,7 @@ from vctl.store import (
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar(
-    "Value", Node, Cluster, VNode, Run, PendingJob, PendingTask, Lease, Nomination, NodeRequest, Row
-)
+Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, Task, Lease, Nomination, NodeRequest, Row)
 
 TITLES = (
     "primary cluster from the node table",
@@ -282,7 +279,7 @@ def _queue(store: Store, done: Replayed, reader: _Reader) -> None:
 
 def _others(store: Store, done: Replayed, reader: _Reader) -> None:
     """The same for waiting tasks, leases and what else a scheduler reads."""
-    for row in (*tasks.waiting_rows(store), *objects.awaiting(store)):
+    for row in tasks.unfinished(store):
         reader.read("tasks", row, rows.task, done.steps[5])
     for row in leases.all_rows(store):
         reader.read("leases", row, rows.lease, done.steps[4])

@@ -53,7 +53,7 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
     while above is not None and above["state"] == tk.RUNNING and len(owners) < MOST_DEEP:
         owners.append(above)
         above = tasks.get(store, above["owner_id"])
-    now, task = situations.load(store), rows.task(row)
+    now, task = situations.load(store), rows.task(row).pending()
     kept = {str(one["task_id"]) for one in owners}
     task_of = {str(run["run_id"]): run["task_id"] for run in runs.live_rows(store)}
     ledger = _emptied(now, {task.job_id})

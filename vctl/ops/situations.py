@@ -35,7 +35,7 @@ def load(store: Store) -> Situation:
         ledger=ledger(store),
         pending=list(queues.queued(store)),
         running=running,
-        tasks=[rows.task(row) for row in tasks.waiting_rows(store)],
+        tasks=[rows.task(row).pending() for row in tasks.waiting_rows(store)],
         now_ns=store.clock(),
         leaving=[
             *(row["job_id"] for row in running_rows if row["stop_requested_at"] is not None),

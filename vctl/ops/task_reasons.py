@@ -48,7 +48,7 @@ class TaskReasons:
             row["state_reason"],
         )
         if key not in self._judged:
-            self._judged[key] = self._judge(rows.task(row), row["state_reason"])
+            self._judged[key] = self._judge(rows.task(row).pending(), row["state_reason"])
         return self._judged[key]
 
     def _judge(self, task: PendingTask, verdict: str | None) -> Told:

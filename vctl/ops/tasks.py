@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.tasks import Task
+from vctl.engine.changes import TaskEnded, TaskStopAsked, TaskSubmitted
 from vctl.errors import Conflict, NotFound
 from vctl.ops import forms, logs, rights
 from vctl.ops import jobs as job_ops
@@ -61,37 +63,31 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
                 fix="start tasks while the job runs",
             )
         inside = around.get("VCTL_SUBMISSION_ID") == job["submission_id"]
-        task_id = f"task-{table.next_number(store)}"
-        columns = {
-            "task_id": task_id,
-            "job_id": job_id,
-            "cluster_id": _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None),
-            "owner_id": (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"],
-            "name": request.name or None,
-            "state": tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
-            "inputs": rows.dumps(request.inputs),
-            "outputs": rows.dumps(request.outputs),
-            "request": rows.dumps({n: a for n, a in request.request.items() if a}),
-            "selector": rows.dumps([[c.key, c.operator, list(c.values)] for c in request.selector]),
-            "strategy": request.strategy,
-            "origin_vnode_id": around.get("VCTL_VNODE_ID") if inside else None,
-            "max_retries": request.max_retries,
-            "detached": request.detach,
-            "grace_s": job["grace_s"] if request.grace_s is None else request.grace_s,
-            "created_at": store.clock(),
-        }
-        check_node(store, str(columns["cluster_id"]), request.strategy)
-        captured = {**around, **request.env}
-        launch = {
-            "argv": rows.dumps(list(request.argv)),
-            "env": rows.dumps({name: value for name, value in captured.items() if name not in _OF_THE_RUN}),
-            "cwd": stored_path(request.cwd or os.getcwd()),
-        }
-        table.insert(store, columns, launch)
-        if request.inputs or request.outputs:
+        number = table.next_number(store)
+        task_id = f"task-{number}"
+        owner_id = (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
+        task = Task(
+            task_id, number, job_id, _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
+            {name: amount for name, amount in request.request.items() if amount},
+            job["grace_s"] if request.grace_s is None else request.grace_s, request.selector, request.strategy,
+            around.get("VCTL_VNODE_ID") if inside else None, request.inputs, request.outputs, request.max_retries,
+            request.detach, request.detach or table.is_detached(store, owner_id), request.name or None,
+            tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
+        )  # fmt: skip
+        check_node(store, task.cluster_id, task.strategy)
+        if task.outputs:
             from vctl.ops import objects
 
-            objects.accept(store, task_id, job_id, request.inputs, request.outputs)
+            objects.check_new(store, job_id, task.outputs)
+        store.emit(TaskSubmitted(store.clock(), task))
+        captured = {**around, **request.env}
+        env = {name: value for name, value in captured.items() if name not in _OF_THE_RUN}
+        cwd = stored_path(request.cwd or os.getcwd())
+        table.insert_launch(store, task_id, rows.dumps(list(request.argv)), rows.dumps(env), cwd)
+        if task.inputs or task.outputs:
+            from vctl.ops import objects
+
+            objects.accept(store, task)
     return get_task(store, task_id)
 
 
@@ -181,17 +177,16 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
     with store.transaction():
         row = _row(store, ref)
         rights.check_number(store, row["job_id"])
+        key = row["task_id"], row["job_id"], row["cluster_id"]
         if row["state"] == tk.RUNNING:
-            table.request_cancel(store, row["task_id"], grace_s)
+            asked_at = row["stop_requested_at"] or store.clock()
+            store.emit(TaskStopAsked(asked_at, *key, row["grace_s"] if grace_s is None else grace_s))
         elif row["state"] not in tk.FINAL:
-            table.mark_ended(
-                store, row["task_id"], move="cancel", reason=tk.CANCELLED, message="cancelled before it started",
-                exit_code=None,
-            )  # fmt: skip
+            store.emit(TaskEnded(store.clock(), *key, "cancel", tk.CANCELLED, "cancelled before it started"))
             if row["outputs"] != "[]":
                 from vctl.ops import objects
 
-                objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
+                objects.settle(store, store.emit, row["job_id"], rows.loads(row["outputs"]))
     return get_task(store, row["task_id"])
 
 

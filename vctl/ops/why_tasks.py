@@ -37,7 +37,7 @@ def why_task(store: Store, row: Row) -> forms.Form:
             return answer
         launch = table.launch(store, row["task_id"])
         assert launch is not None
-        situation, task = situations.load(store), rows.task(row)
+        situation, task = situations.load(store), rows.task(row).pending()
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row)
     ahead = [one for one in situation.tasks if one.cluster_id == task.cluster_id and one.number < task.number]

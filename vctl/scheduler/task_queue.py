@@ -84,12 +84,21 @@ class TaskQueue:
         if task is None or task.bound_vnode_id == vnode_id:
             return
         self.drop(task_id)
-        bound = replace(task, bound_vnode_id=vnode_id)
-        self.put(bound)
-        shape = shape_of(bound)
+        self.put(replace(task, bound_vnode_id=vnode_id))
+        self.heard(task_id, verdict)
+
+    def heard(self, task_id: str, verdict: Verdict) -> None:
+        """A task that was put here was told already why it waits."""
+        shape = shape_of(self.tasks[task_id])
         self._has_heard(shape, task_id)
         self.blocked.setdefault(shape, verdict)
         self.before.setdefault(shape, verdict)
+
+    def replace(self, task: PendingTask) -> None:
+        """Other nodes are near for a task; its shape is the same."""
+        self.tasks[task.task_id] = self.sub_queues[shape_of(task)][task.task_id] = task
+        if task.bound_vnode_id is not None:
+            self.bound[task.bound_vnode_id][task.task_id] = task
 
     def forget_verdicts(self) -> None:
         """Everything is to be judged anew."""

@@ -16,42 +16,6 @@ from vctl.store.store import Store
 _WAITS = f"t.ended_at IS NULL AND t.state <> '{tk.RUNNING}'"
 
 
-def insert(
-    store: Store, job_id: int, name: str, *, node_id: str, cluster_id: str, size: int, task_id: str | None
-) -> None:
-    """An object is there: on which node, in which cluster, how large (bytes), from which task."""
-    store.db.execute(
-        "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (job_id, name, node_id, cluster_id, size, task_id, store.clock()),
-    )
-    store.event(
-        "object.created", "object", name, cluster_id=cluster_id, job_id=job_id,
-        data={"node": node_id, "size": size, "task": task_id},
-    )  # fmt: skip
-
-
-def insert_copies(store: Store, job_id: int, names: Iterable[str], *, node_id: str, cluster_id: str) -> None:
-    """Copies of objects on another node, counted in the cluster of who uses them there."""
-    store.db.execute(
-        "INSERT OR IGNORE INTO objects SELECT job_id, name, ?1, ?2, size, task_id, ?3 FROM objects"
-        " WHERE job_id = ?4 AND name IN (SELECT value FROM json_each(?5)) GROUP BY name",
-        (node_id, cluster_id, store.clock(), job_id, rows.dumps(list(names))),
-    )
-
-
-def forget(store: Store, job_id: int, name: str) -> None:
-    """An object turned out not to be where it should."""
-    store.db.execute("DELETE FROM objects WHERE job_id = ? AND name = ?", (job_id, name))
-    store.event("object.lost", "object", name, job_id=job_id)
-
-
-def promise(store: Store, job_id: int, names: Iterable[str], task_id: str | None) -> None:
-    """Who makes these objects from now on."""
-    store.db.executemany(
-        "INSERT OR REPLACE INTO promises VALUES (?, ?, ?)", [(job_id, name, task_id) for name in names]
-    )
-
-
 def promised(store: Store, job_id: int, names: Collection[str]) -> dict[str, Row]:
     """name -> who was to make it: ``task_id``, and of that task ``state``, ``state_reason``, ``node_id``."""
     found = store.rows(
@@ -72,13 +36,6 @@ def places(store: Store, job_id: int, names: Collection[str]) -> dict[str, dict[
     ):  # fmt: skip
         found.setdefault(row["name"], {})[row["node_id"]] = row["size"]
     return found
-
-
-def expect(store: Store, job_id: int, names: Iterable[str], task_id: str) -> None:
-    """A task has these inputs."""
-    store.db.executemany(
-        "INSERT OR IGNORE INTO task_inputs VALUES (?, ?, ?)", [(job_id, name, task_id) for name in names]
-    )
 
 
 def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
@@ -102,40 +59,28 @@ def awaiting(store: Store, job_id: int | None = None) -> list[Row]:
     )  # fmt: skip
 
 
-def lose(store: Store, node_ids: Iterable[str]) -> list[tuple[int, str]]:
-    """What lies on these nodes is gone; returns (job, name) of the objects of which no copy is left."""
-    lost: list[tuple[int, str]] = []
-    for node_id in node_ids:
-        found = store.rows("SELECT job_id, name, cluster_id FROM objects WHERE node_id = ?", node_id)
-        store.db.execute("DELETE FROM objects WHERE node_id = ?", (node_id,))
-        for row in found:
-            if not store.value(
-                "SELECT 1 FROM objects WHERE job_id = ? AND name = ?", row["job_id"], row["name"]
-            ):
-                lost.append((row["job_id"], row["name"]))
-                store.event(
-                    "object.lost", "object", row["name"], cluster_id=row["cluster_id"], job_id=row["job_id"],
-                    data={"node": node_id},
-                )  # fmt: skip
-    return lost
-
-
 def are_on(store: Store, node_id: str) -> list[Row]:
-    """The objects on a node: ``job_id``, ``submission_id``, ``attempt``, ``name``."""
+    """The objects on a node: ``job_id``, ``submission_id``, ``attempt``, ``name``, ``cluster_id``."""
     return store.rows(
-        "SELECT j.job_id, j.submission_id, j.attempt, o.name FROM objects o JOIN jobs j USING (job_id)"
+        "SELECT j.job_id, j.submission_id, j.attempt, o.name, o.cluster_id FROM objects o JOIN jobs j USING (job_id)"
         " WHERE o.node_id = ? ORDER BY j.job_id, o.name",
         node_id,
     )
 
 
-def drop(store: Store, job_id: int) -> None:
-    """Forget all objects of a job, and who was to make or use them."""
-    gone = store.db.execute("DELETE FROM objects WHERE job_id = ?", (job_id,)).rowcount
-    store.db.execute("DELETE FROM promises WHERE job_id = ?", (job_id,))
-    store.db.execute("DELETE FROM task_inputs WHERE job_id = ?", (job_id,))
-    if gone:
-        store.event("objects.dropped", "objects", str(job_id), job_id=job_id, data={"count": gone})
+def copies(store: Store) -> list[Row]:
+    """Every copy of every object, the first one of each where it was made."""
+    return store.rows("SELECT * FROM objects ORDER BY created_at, node_id")
+
+
+def with_objects(store: Store) -> list[int]:
+    """Jobs that have objects, or tasks that use or leave some."""
+    return [
+        row[0]
+        for row in store.rows(
+            "SELECT job_id FROM objects UNION SELECT job_id FROM promises UNION SELECT job_id FROM task_inputs"
+        )
+    ]
 
 
 def is_wanted(store: Store, job_id: int, attempt: int) -> bool:

@@ -14,7 +14,7 @@ from vctl.core.leases import Lease
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import Task
 
 
 def dumps(value: object) -> str:
@@ -185,17 +185,19 @@ def pending_of(values: tuple[Any, ...]) -> PendingJob:
     )  # fmt: skip
 
 
-def task(row: Row) -> PendingTask:
-    """A waiting row of ``tasks``; the virtual node of one that waits is what it drew. Where inputs lie is not in it."""
+def task(row: Row, *, outlives: bool = False) -> Task:
+    """A row of ``tasks`` that is not over."""
     for names in (row["inputs"], row["outputs"]):
         if names != "[]" and not all(isinstance(name, str) for name in loads(names)):
             raise ValueError(f"names of objects are texts, not {names}")
     selector = tuple(
         Condition(key, operator, tuple(values)) for key, operator, values in loads(row["selector"])
     )
-    return PendingTask(
-        row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], loads(row["request"]), selector,
-        row["strategy"], row["origin_vnode_id"], row["attempt"], {}, row["vnode_id"],
+    return Task(
+        row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], row["owner_id"], loads(row["request"]),
+        row["grace_s"], selector, row["strategy"], row["origin_vnode_id"], tuple(loads(row["inputs"])),
+        tuple(loads(row["outputs"])), row["max_retries"], bool(row["detached"]), outlives, row["name"], row["state"],
+        row["attempt"], row["vnode_id"], row["stop_requested_at"],
     )  # fmt: skip
 
 

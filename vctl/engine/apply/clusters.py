@@ -16,7 +16,7 @@ def remove(state: SchedulerState, change: ch.ClusterRemoved) -> None:
     for lease_id in change.lent:
         if (lease := state.leases.get(lease_id)) is not None and change.lender_id is not None:
             state.leases[lease_id] = replace(lease, lender_id=change.lender_id)
-    state.last_spread.pop(change.cluster_id, None)
+    state.tasks.last_spread.pop(change.cluster_id, None)
     if change.cluster_id in state.ledger.clusters:
         state.ledger.remove_cluster(change.cluster_id)
 

@@ -11,10 +11,6 @@ from vctl.engine.apply.table import Table
 from vctl.engine.state import SchedulerState
 
 
-def _run_started(state: SchedulerState, change: ch.RunStarted) -> None:
-    add_run(state, change.run)
-
-
 def add_run(state: SchedulerState, run: Run) -> None:
     """Charge a process to its virtual node, and keep it."""
     state.ledger.charge(run.run_id, run.vnode_id, run.allocation)
@@ -60,7 +56,6 @@ def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
 
 
 APPLY: Table = {
-    ch.RunStarted: _run_started,
     ch.RunAssigned: _run_assigned,
     ch.RunSeen: _run_seen,
     ch.RunStopping: _run_stopping,

@@ -18,7 +18,19 @@ from vctl.engine.changes.gates import (
 )
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
 from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
-from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStarted, RunStopping
+from vctl.engine.changes.objects import ObjectCreated, ObjectLost, ObjectsDropped
+from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping
+from vctl.engine.changes.tasks import (
+    Copy,
+    TaskAwaits,
+    TaskBound,
+    TaskEnded,
+    TaskReady,
+    TaskRetried,
+    TaskStarted,
+    TaskStopAsked,
+    TaskSubmitted,
+)
 from vctl.engine.changes.told import Told
 
 Change = (
@@ -27,7 +39,10 @@ Change = (
     # gates and edits
     | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs
-    | RunStarted | RunAssigned | RunSeen | RunStopping | RunEnded
+    | RunAssigned | RunSeen | RunStopping | RunEnded
+    # tasks and objects
+    | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
+    | ObjectCreated | ObjectLost | ObjectsDropped
     # clusters
     | ClusterRemoved
     # nodes

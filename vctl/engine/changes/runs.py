@@ -1,10 +1,9 @@
-"""Changes of runs: a process is to be started, was seen, is to be ended, is over."""
+"""Changes of runs: a process was seen, is to be ended, is over. It starts with its job or its task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vctl.core.jobs import Run
 from vctl.engine.changes.told import Told
 
 
@@ -16,18 +15,6 @@ class Process:
     pid_start: int
     boot_id: str
     started_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunStarted:
-    """A process is to be started: that of a task."""
-
-    at: int
-    run: Run
-
-    def told(self) -> Told:
-        """For schedulers alone: the event is its task's."""
-        return Told("", "run", self.run.run_id)
 
 
 @dataclass(frozen=True, slots=True)

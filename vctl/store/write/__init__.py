@@ -11,10 +11,13 @@ from typing import NamedTuple
 from vctl.engine.changes import Change
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
-from vctl.store.write import clusters, gates, jobs, nodes, runs
+from vctl.store.write import clusters, gates, jobs, nodes, objects, runs, tasks
 from vctl.store.write.table import Table
 
-_WRITERS: Table = {**jobs.WRITERS, **gates.WRITERS, **runs.WRITERS, **clusters.WRITERS, **nodes.WRITERS}
+_TABLES = (
+    jobs.WRITERS, gates.WRITERS, runs.WRITERS, clusters.WRITERS, nodes.WRITERS, tasks.WRITERS, objects.WRITERS,
+)  # fmt: skip
+_WRITERS: Table = {kind: function for table in _TABLES for kind, function in table.items()}
 _EVENT = (
     "INSERT INTO events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

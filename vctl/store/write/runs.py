@@ -27,10 +27,6 @@ def run_row(run: Run, at: int) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _runs_started(db: sqlite3.Connection, started: Sequence[ch.RunStarted]) -> None:
-    db.executemany(RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
-
-
 def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -> None:
     columns = [(one.supervisor, one.run_id) for one in assigned]
     db.executemany("UPDATE runs SET supervisor = ? WHERE run_id = ? AND supervisor IS NULL", columns)
@@ -65,7 +61,6 @@ def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
 
 
 WRITERS: Table = {
-    ch.RunStarted: _runs_started,
     ch.RunAssigned: _runs_assigned,
     ch.RunSeen: _runs_seen,
     ch.RunStopping: _runs_stopping,

@@ -1,0 +1,26 @@
+"""What objects are after a change of theirs."""
+
+from __future__ import annotations
+
+from vctl.engine import changes as ch
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _created(state: SchedulerState, change: ch.ObjectCreated) -> None:
+    state.tasks.put_copy(change.job_id, change.name, change.node_id, change.size, change.task_id)
+
+
+def _lost(state: SchedulerState, change: ch.ObjectLost) -> None:
+    state.tasks.lose_copy(change.job_id, change.name, change.node_id)
+
+
+def _dropped(state: SchedulerState, change: ch.ObjectsDropped) -> None:
+    state.tasks.drop_objects(change.job_id)
+
+
+APPLY: Table = {
+    ch.ObjectCreated: _created,
+    ch.ObjectLost: _lost,
+    ch.ObjectsDropped: _dropped,
+}

@@ -1,0 +1,63 @@
+"""What tasks are after a change of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING
+from vctl.engine import changes as ch
+from vctl.engine.apply.runs import add_run
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _submitted(state: SchedulerState, change: ch.TaskSubmitted) -> None:
+    state.tasks.put(change.task)
+
+
+def _ready(state: SchedulerState, change: ch.TaskReady | ch.TaskRetried) -> None:
+    _move(state, change.task_id, PENDING_NODE)
+
+
+def _awaits(state: SchedulerState, change: ch.TaskAwaits) -> None:
+    _move(state, change.task_id, PENDING_ARGS)
+
+
+def _move(state: SchedulerState, task_id: str, phase: str, vnode_id: str | None = None) -> None:
+    if (task := state.tasks.unfinished.get(task_id)) is not None:
+        state.tasks.put(replace(task, state=phase, vnode_id=vnode_id))
+
+
+def _bound(state: SchedulerState, change: ch.TaskBound) -> None:
+    _move(state, change.task_id, PENDING_NODE, change.vnode_id)
+
+
+def _started(state: SchedulerState, change: ch.TaskStarted) -> None:
+    run = change.run
+    add_run(state, run)
+    if (task := state.tasks.unfinished.get(change.task_id)) is not None:
+        state.tasks.put(replace(task, state=RUNNING, vnode_id=run.vnode_id, attempt=run.attempt))
+    for copy in change.copies:
+        state.tasks.put_copy(run.job_id, copy.name, run.node_id, copy.size, copy.maker)
+
+
+def _stop_asked(state: SchedulerState, change: ch.TaskStopAsked) -> None:
+    if (task := state.tasks.unfinished.get(change.task_id)) is not None:
+        state.tasks.put(replace(task, stop_requested_at=change.at, grace_s=change.grace_s))
+        state.stop_task(change.task_id, change.job_id, change.grace_s, change.reason)
+
+
+def _ended(state: SchedulerState, change: ch.TaskEnded) -> None:
+    state.tasks.drop(change.task_id)
+
+
+APPLY: Table = {
+    ch.TaskSubmitted: _submitted,
+    ch.TaskReady: _ready,
+    ch.TaskAwaits: _awaits,
+    ch.TaskBound: _bound,
+    ch.TaskStarted: _started,
+    ch.TaskRetried: _ready,
+    ch.TaskStopAsked: _stop_asked,
+    ch.TaskEnded: _ended,
+}

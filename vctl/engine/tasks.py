@@ -1,0 +1,151 @@
+"""Tasks that are not over, the queues of those that wait for a place, and the objects that they use and leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, StoredObject, Task
+from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.task_queue import TaskQueue, Verdict
+
+
+class Tasks:
+    """The part of the scheduler state that concerns tasks."""
+
+    def __init__(self) -> None:
+        self.unfinished: dict[str, Task] = {}
+        self._of_job: dict[object, dict[str, None]] = {}
+        self._of_owner: dict[object, dict[str, None]] = {}
+        self._users: dict[object, dict[str, None]] = {}
+        """(job, name of an object) -> the tasks that use it."""
+        self.queues: dict[str, TaskQueue] = {}
+        """cluster id -> its tasks that wait for a place."""
+        self.last_spread: dict[str, tuple[int, str]] = {}
+        """cluster id -> where its last SPREAD task went, while none of its tasks waits."""
+        self.waiting_of: dict[int, int] = {}
+        """job -> how many of its tasks wait, for inputs or for a place."""
+        self.objects: dict[int, dict[str, StoredObject]] = {}
+        """job -> name -> object."""
+        self.with_objects: set[int] = set()
+        """Jobs that have objects, or tasks that use or leave some."""
+
+    def put(self, task: Task) -> None:
+        """A task is like this from now on."""
+        before = self.unfinished.get(task.task_id)
+        if before == task:
+            return
+        self.unfinished[task.task_id] = task
+        if before is None:
+            for index, key in self._indexes(task):
+                index.setdefault(key, {})[task.task_id] = None
+            if task.inputs or task.outputs:
+                self.with_objects.add(task.job_id)
+        else:
+            self._leave(before)
+        if task.state != RUNNING:
+            self._count_waiting(task.job_id, 1)
+        if task.state == PENDING_NODE:
+            queue = self.queues.get(task.cluster_id)
+            if queue is None:
+                queue = TaskQueue(task.cluster_id, last_spread=self.last_spread.pop(task.cluster_id, None))
+                self.queues[task.cluster_id] = queue
+            queue.put(task.pending(self._inputs_at(task)))
+
+    def drop(self, task_id: str) -> None:
+        """A task is over."""
+        task = self.unfinished.pop(task_id, None)
+        if task is None:
+            return
+        self._leave(task)
+        for index, key in self._indexes(task):
+            del index[key][task_id]
+            if not index[key]:
+                del index[key]
+
+    def _indexes(self, task: Task) -> list[tuple[dict[object, dict[str, None]], object]]:
+        """The indexes in which a task is while it is not over, with its key in each."""
+        users = [(self._users, (task.job_id, name)) for name in task.inputs]
+        return [(self._of_job, task.job_id), (self._of_owner, task.owner_id), *users]
+
+    def of_job(self, job_id: int) -> list[Task]:
+        """The tasks of a job that are not over, oldest first."""
+        return [self.unfinished[task_id] for task_id in self._of_job.get(job_id, ())]
+
+    def of_owner(self, owner_id: str) -> list[Task]:
+        """Those that an owner started, a job (its submission id) or a task, and did not detach."""
+        found = [self.unfinished[task_id] for task_id in self._of_owner.get(owner_id, ())]
+        return [task for task in found if not task.detached]
+
+    def _leave(self, task: Task) -> None:
+        if task.state != RUNNING:
+            self._count_waiting(task.job_id, -1)
+        if task.state == PENDING_NODE:
+            queue = self.queues[task.cluster_id]
+            queue.drop(task.task_id)
+            if not queue.tasks:
+                if queue.last_spread is not None:
+                    self.last_spread[task.cluster_id] = queue.last_spread
+                del self.queues[task.cluster_id]
+
+    def _count_waiting(self, job_id: int, more: int) -> None:
+        count = self.waiting_of.get(job_id, 0) + more
+        if count:
+            self.waiting_of[job_id] = count
+        else:
+            del self.waiting_of[job_id]
+
+    def is_queued(self, task_id: str) -> bool:
+        """Whether a task waits for a place."""
+        task = self.unfinished.get(task_id)
+        return task is not None and task.state == PENDING_NODE
+
+    def awaiting(self) -> dict[str, int]:
+        """Tasks whose inputs are not all there, with their jobs."""
+        return {one.task_id: one.job_id for one in self.unfinished.values() if one.state == PENDING_ARGS}
+
+    def heard(self, wait: TaskWait) -> None:
+        """What a task that waits was told: it need not be judged again because of that."""
+        queue = self.queues[self.unfinished[wait.task_id].cluster_id]
+        queue.heard(wait.task_id, Verdict(wait.message))
+
+    # ---- objects ----
+
+    def put_copy(self, job_id: int, name: str, node_id: str, size: int, maker: str | None) -> None:
+        """A copy of an object is on a node."""
+        self.with_objects.add(job_id)
+        found = self.objects.setdefault(job_id, {})
+        one = found.get(name) or StoredObject(maker, {})
+        found[name] = replace(one, at={**one.at, node_id: size})
+        self._moved(job_id, name)
+
+    def lose_copy(self, job_id: int, name: str, node_id: str | None) -> None:
+        """The copy of an object on a node is gone, or all of them."""
+        found = self.objects.get(job_id, {})
+        if (one := found.pop(name, None)) is None:
+            return
+        if left := {} if node_id is None else {n: size for n, size in one.at.items() if n != node_id}:
+            found[name] = replace(one, at=left)
+        if not found:
+            del self.objects[job_id]
+        self._moved(job_id, name)
+
+    def drop_objects(self, job_id: int) -> None:
+        """The objects of a job are gone."""
+        self.objects.pop(job_id, None)
+        self.with_objects.discard(job_id)
+
+    def _inputs_at(self, task: Task) -> dict[str, int]:
+        """Node id -> bytes of inputs of a task that lie there."""
+        found: dict[str, int] = {}
+        for name in task.inputs:
+            one = self.objects.get(task.job_id, {}).get(name)
+            for node_id, size in () if one is None else one.at.items():
+                found[node_id] = found.get(node_id, 0) + size
+        return found
+
+    def _moved(self, job_id: int, name: str) -> None:
+        """An object lies elsewhere: tasks that use it have another nearest node."""
+        for task_id in self._users.get((job_id, name), ()):
+            task = self.unfinished[task_id]
+            if task.state == PENDING_NODE:
+                self.queues[task.cluster_id].replace(task.pending(self._inputs_at(task)))
