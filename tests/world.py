@@ -359,7 +359,8 @@ class Folding:
         "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
         " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at",
-        "clusters": "cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at, updated_at",
+        "clusters": "*",
+        "meta WHERE key = 'primary_queue'": "*",
         "nodes": "node_id, hostname, template_id, source, state, reason, author, state_since, amounts, instances,"
         " cores, labels, boot_id, created_at, shrunk",
         "vnodes": "*",

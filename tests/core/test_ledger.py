@@ -15,7 +15,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation, FreeCapacity, whole_node
-from vctl.engine.changes import RunStarted
+from vctl.engine.changes import ClusterAdded, RunStarted, VNodesChanged
 from vctl.ops.prove import prove
 from vctl.store import clusters, nodes
 from vctl.store.database import apply_migrations
@@ -60,10 +60,10 @@ def write(store: Store, ledger: Ledger) -> None:
             nodes.insert(store, node)
         for cluster in ledger.clusters.values():
             if cluster.cluster_id != PRIMARY:
-                clusters.insert(store, cluster, quiet=True)
+                store.emit(ClusterAdded(1, cluster))
         for vnode in ledger.vnodes.values():
             if vnode.parent_id is not None:
-                clusters.insert_vnode(store, vnode)
+                store.emit(VNodesChanged(placed=(vnode,)))
         for run_id, (vnode_id, allocation) in ledger.charges.items():
             vnode = ledger.vnodes[vnode_id]
             job_id = int(run_id)

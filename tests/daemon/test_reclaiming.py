@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.engine.changes import LeaseReturned
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
+from vctl.store import leases as table
 
 pytestmark = spec("9.lending")
 
@@ -114,6 +117,27 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     assert total(shared, "a") == 6.0
 
 
+def test_the_next_scheduler_knows_that_a_lease_is_called_in_and_tells_the_job_again(shared: Life) -> None:
+    shared.run("train", cluster="b", spec=GANG)
+    task = start_task(shared, "train", 3)
+    shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
+    assert shared.scheduler is not None
+    shared.scheduler.lease_revocation.grace_s = 60.0
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    shared.until(lambda: shared.events("lease.called_in"))
+    assert shared.store.value("SELECT state FROM leases") == "CALLED"
+    notice = shared.home / "notices" / "train.json"
+    shared.die()
+    notice.unlink()
+    scheduler = shared.start()
+    scheduler.returns.terms = TERMS
+    scheduler.lease_revocation.grace_s = 0.2
+    shared.until(notice.exists)
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert task_state(shared, task) == ("FAILED", "Preempted")
+    assert len(shared.events("lease.called_in")) == 1
+
+
 def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
@@ -181,8 +205,8 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     with (
         shared.store.transaction()
     ):  # somebody else, after the scheduler looked: half of it has been given back
-        shared.store.db.execute("UPDATE leases SET amounts = '{\"CPU\": 5000}' WHERE borrower_id = 'b'")
-        shared.store.event("vnodes.changed", "vnodes", "b")
+        (lease,) = table.of_borrower(shared.store, "b")
+        shared.store.emit(LeaseReturned(replace(lease, amounts={"CPU": 5000})))
     state = scheduler.state
     assert state is not None
     began = time.monotonic()

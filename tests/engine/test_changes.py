@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tests.specification import spec
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import Condition
+from vctl.core.leases import Lease
 from vctl.core.nodes import Node
+from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
 from vctl.engine import changes as ch
@@ -28,6 +31,7 @@ NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
 SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
 NODE_OF = Node("n", "4c", HOLDING, "host", {"zone": "a"}, "simulated", "ALIVE", "boot", shrunk=True)
 RUN_OF = Run("1.1.0.aa", 1, 1, 0, "p##j", "p##j/0", "n", HOLDING)
+LEASE = Lease(7, "c", "p", "c/0", "n", {"CPU": 5000}, 3, job_id=1)
 SAMPLES: list[ch.Change] = [
     ch.JobStarted(
         5, RunningJob(1, "p", "p##j", "1.1.0.aa", "me", None, "j", outcome=("FAILED", None, 1, "x")), ("n",),
@@ -52,6 +56,17 @@ SAMPLES: list[ch.Change] = [
     ch.RunEnded(9, "1.1.0.aa", None, "lost", ch.Process(7, 8, "boot", 9)),
     ch.JobEnding(1, ("SUCCEEDED", None, 0, None)),
     ch.ClusterRemoved("p##j##s", (1, 2), (3,), "p##j"),
+    ch.ClusterAdded(4, Cluster("c", "p", "logical", SPEC, revision=3, borrow_limit={"CPU": 1}), "me"),
+    ch.ClusterChanged(5, Cluster("c", "p", "logical", SPEC, False, 4, queue=QueuePolicy("fair", weight=2))),
+    ch.ClusterMoved(6, "c", "stop", "STOPPED", {"by": "me", "message": "ü"}),
+    ch.QueueChanged("c", QueuePolicy("fair", ageing_ns=7)),
+    ch.ClusterDetached("p##j"),
+    ch.VNodesChanged(("c/1",), (VNode("c/0", "c", "n", "n", "fixed", HOLDING, whole=True),), node_id="n"),
+    ch.NodeReplaced("c", "n", None),
+    ch.NodesPublished("p##j", ("n", "m"), 1),
+    ch.LeaseGranted(LEASE),
+    ch.LeaseCalled(replace(LEASE, state="CALLED", expires_at=9)),
+    ch.LeaseReturned(replace(LEASE, amounts={})),
     ch.JobEnded(9, 1, "j", "a", "p##j", "end", "SUCCEEDED", None, None, 0, ch.ClusterRemoved("p##j", silent=True)),
     ch.NodeAdded(9, NODE_OF, 3.5, '{"GPU":[]}'),
     ch.NodeMoved(9, "n", "drain", "DRAINING", "fan", "me"),

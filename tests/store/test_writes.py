@@ -40,14 +40,6 @@ arrays.delete_members {} change
 arrays.forget_empty arrays cascade
 arrays.insert arrays change
 arrays.insert jobs change
-clusters.delete clusters change
-clusters.delete leases cascade
-clusters.delete vnodes cascade
-clusters.delete_vnode vnodes change
-clusters.set_detached clusters change
-clusters.set_removing clusters change
-clusters.update clusters change
-clusters.update_vnode vnodes change
 database.apply_migrations head derived
 database.disown head change
 database.disown meta observed
@@ -60,9 +52,6 @@ jobs.delete tasks cascade
 jobs.delete_over {} change
 jobs.insert job_launches cascade
 jobs.insert jobs change
-leases.call_in leases change
-leases.end leases change
-leases.insert leases change
 nodes.heartbeat nodes observed
 nodes.remember_devices nodes observed
 preemptions.delete preemptions change
@@ -80,8 +69,6 @@ repair.set_aside {} change
 runs.mark_warned runs change
 runs.never_again runs change
 runs.strip runs change
-settings.put clusters change
-settings.set_admission clusters change
 shapes.clear_wait waits observed
 shapes.set_feasible feasible observed
 shapes.set_wait waits observed
@@ -90,9 +77,6 @@ store.begin_term terms observed
 store.end_term terms observed
 store.remember meta observed
 tasks.insert_launch task_launches cascade
-upkeep.relink vnodes change
-upkeep.resize_whole vnodes change
-upkeep.set_job_nodes jobs derived
 usage.save usage observed
 """
 

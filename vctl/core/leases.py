@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+GRANTED, CALLED = "GRANTED", "CALLED"
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -19,3 +21,5 @@ class Lease:
     since: int
     expires_at: int | None = None
     job_id: int | None = None
+    state: str = GRANTED
+    """CALLED once its lender wants it back."""

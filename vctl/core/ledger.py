@@ -7,13 +7,15 @@ and committing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import (
     FLEXIBLE,
+    JOB,
     LOGICAL,
     PHYSICAL,
     PRIMARY,
@@ -27,6 +29,15 @@ from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, SlotIndex
+
+
+class Rearrange(Protocol):
+    """What ``Ledger.rearrange`` does; a scheduler emits it as a change."""
+
+    def __call__(
+        self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
+    ) -> None:
+        """Release virtual nodes, then put others."""
 
 
 class Ledger:
@@ -172,7 +183,7 @@ class Ledger:
         self._indexes.pop(cluster_id, None)
         self._kinds.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
-        if cluster.kind != LOGICAL:
+        if cluster.kind == JOB:
             self.versions.pop(cluster_id, None)  # its name comes back for another attempt of its job at most
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
@@ -186,8 +197,26 @@ class Ledger:
         capacity = self.capacities.get(vnode.parent_id or "")
         return capacity is not None and capacity.fits_exactly(vnode.allocation)
 
-    def assign(self, vnode: VNode) -> None:
-        """Put a child virtual node into its parent's."""
+    def rearrange(
+        self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
+    ) -> None:
+        """Release virtual nodes, then put others where and as they are now; once more, it does nothing."""
+        for vnode_id in removed:
+            if vnode_id in self.vnodes:
+                self.release(vnode_id)
+        for vnode in placed:
+            old = self.vnodes.get(vnode.vnode_id)
+            if old == vnode:
+                continue
+            if old is not None and old.parent_id == vnode.parent_id:
+                self.resize(vnode, for_start=for_start)
+                continue
+            if old is not None:
+                self.release(old.vnode_id)
+            self.assign(vnode, for_start=for_start)
+
+    def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
+        """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
         assert vnode.parent_id is not None
         self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
@@ -199,9 +228,10 @@ class Ledger:
         self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
         self._note_membership(vnode)
-        self.note_joined(vnode.cluster_id, vnode.node_id)
+        if not for_start:
+            self.note_joined(vnode.cluster_id, vnode.node_id)
 
-    def resize(self, vnode: VNode) -> None:
+    def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
         old = self.vnodes[vnode.vnode_id]
         assert vnode.parent_id is not None
@@ -215,7 +245,7 @@ class Ledger:
             self._refile(changed)
             self._note_growth(changed)
         self._note_membership(vnode)
-        if not rs.within(vnode.allocation.amounts, old.allocation.amounts):
+        if not for_start and not rs.within(vnode.allocation.amounts, old.allocation.amounts):
             self.note_joined(vnode.cluster_id, vnode.node_id)
 
     def release(self, vnode_id: str) -> None:
@@ -308,11 +338,6 @@ class Ledger:
         """Changes whenever what a cluster has at most changes: its virtual nodes, or the state of some node."""
         return self.versions.get(cluster_id, 0), self.versions.get(PRIMARY, 0)
 
-    def succeed(self, before: Ledger) -> None:
-        """Take the place of another ledger: from now on no version means what it meant there."""
-        for cluster_id in self.members:
-            self.versions[cluster_id] = sum(one.versions.get(cluster_id, 0) for one in (self, before)) + 1
-
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
 
@@ -367,13 +392,3 @@ def template_of(vnode: VNode, node: Node) -> str:
 def primary_labels(node: Node) -> dict[str, str]:
     """Labels of a physical node as a virtual node of the primary cluster."""
     return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: node.node_id}
-
-
-def joined_since(before: Ledger, after: Ledger) -> dict[str, set[str]]:
-    """Cluster id -> physical nodes that joined it, or on which it became larger; ``before`` may know of others yet."""
-    found = {cluster_id: set(ids) for cluster_id, ids in before.joined.items()}
-    for vnode_id, vnode in after.vnodes.items():
-        old = before.vnodes.get(vnode_id)
-        if old is None or not rs.within(vnode.allocation.amounts, old.allocation.amounts):
-            found.setdefault(vnode.cluster_id, set()).add(vnode.node_id)
-    return found

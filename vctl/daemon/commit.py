@@ -11,11 +11,11 @@ from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
-from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted
-from vctl.ops.growth import write_growth
+from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
+from vctl.ops.growth import granted_for
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
-from vctl.scheduler.elasticity import Grow, apply_growth
+from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 from vctl.store import jobs, observed, rows, shapes
@@ -126,8 +126,8 @@ def _tell_tasks(store: Store, state: FollowedState, waits: Sequence[TaskWait]) -
 
 
 def _grow(store: Store, state: FollowedState, growth: Sequence[Grow], job_id: int | None) -> None:
-    """Write how clusters grow, top level first."""
-    for step in growth:
-        apply_growth(state.ledger, step)
-        for lease in write_growth(store, state.ledger, step, lease_s=state.lease_s, job_id=job_id):
-            state.leases[lease.lease_id] = lease
+    """Let clusters grow for a start, top level first."""
+    if growth:
+        state.emit(store, VNodesChanged(placed=tuple(step.after for step in growth), for_start=True))
+        for granted in granted_for(store, state.ledger, growth, lease_s=state.lease_s, job_id=job_id):
+            state.emit(store, granted)

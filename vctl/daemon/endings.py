@@ -18,6 +18,7 @@ from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left
 from vctl.daemon.stopping import end_waiting, stop_task
 from vctl.engine.changes import (
+    ClusterDetached,
     ClusterRemoved,
     JobEnded,
     JobEnding,
@@ -31,7 +32,7 @@ from vctl.engine.rules.gates import admit_members
 from vctl.ops import objects as ops
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
-from vctl.store import clusters, jobs
+from vctl.store import jobs
 from vctl.store.store import Store
 
 
@@ -212,7 +213,7 @@ def _job_over(store: Store, state: FollowedState, job: RunningJob, outcome: Outc
 def _leave(store: Store, state: FollowedState, job_id: int, cluster_id: str) -> None:
     """The cluster of a job that is over goes, unless something detached still lives in it."""
     if state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id):
-        clusters.set_detached(store, cluster_id)
+        state.emit(store, ClusterDetached(cluster_id))
         return
     _destroy(store, state, cluster_id)
     objects.drop(store, state, job_id)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from vctl.core import jobs as jb
+from vctl.core.clusters import VNode
 from vctl.core.jobs import Run
-from vctl.core.ledger import Ledger, joined_since
+from vctl.core.ledger import Ledger, Rearrange
 from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
 from vctl.daemon.preemptions import Preemptions
 from vctl.engine.apply import apply
-from vctl.engine.changes import Change
+from vctl.engine.changes import Change, VNodesChanged
 from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import arrays, clusters, feed, jobs, leases, objects, preemptions, queues, rows, tasks, usage
+from vctl.store import arrays, feed, jobs, leases, objects, preemptions, queues, rows, tasks, usage
 from vctl.store.store import Row, Store
 
-_TREE = ("cluster", "clusters", "vnodes", "runs")
-"""Objects of entries after which the whole tree is read again."""
+_TREE = {"cluster", "clusters", "vnodes", "lease", "leases", "runs"}
+"""Objects of entries that no command writes without a change."""
 
 
 class Unreadable(Exception):
@@ -49,6 +50,14 @@ class FollowedState(SchedulerState):
             self.seen = store.head.seq
         else:
             self._own.add(store.head.seq)
+
+    def rearrange(self, store: Store) -> Rearrange:
+        """Changes virtual nodes like the ledger's own, in the tables too; inside such a transaction."""
+
+        def emit(removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False) -> None:
+            self.emit(store, VNodesChanged(tuple(removed), tuple(placed), for_start))
+
+        return emit
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:
@@ -109,9 +118,9 @@ class FollowedState(SchedulerState):
             return False
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
+        if others := {event["object"] for event in events if event["change"] is None} & _TREE:
+            raise Unreadable(f"rows were changed by hand or set aside: {', '.join(sorted(others))}")
         try:
-            if any(event["change"] is None and event["object"] in _TREE for event in events):
-                self._reload_tree(store)
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
@@ -170,15 +179,6 @@ class FollowedState(SchedulerState):
             self.note_running(rows.running(row))
             if row["stop_requested_at"] is not None:
                 self.stops.add(job_id)
-
-    def _reload_tree(self, store: Store) -> None:
-        """Somebody changed clusters: rare, so the tree is read anew rather than patched."""
-        before, self.ledger = self.ledger, clusters.load_ledger(store)
-        self.ledger.succeed(before)
-        self.ledger.may_gain_nodes = before.may_gain_nodes
-        self.ledger.joined = joined_since(before, self.ledger)
-        self.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
-        self.forget_verdicts()
 
 
 def _grace_s(store: Store, run: Run) -> float:

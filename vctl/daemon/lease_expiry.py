@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import FAIR
 from vctl.daemon.following import FollowedState
+from vctl.engine.changes import LeaseReturned
 from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
-from vctl.store import clusters
-from vctl.store import leases as table
 from vctl.store.store import Store
 
 
@@ -106,6 +105,7 @@ class LeaseExpiry:
         with self.store.transaction():
             state.follow(self.store)
             waiting = list(due)
+            rearrange = state.rearrange(self.store)
             while waiting:
                 lease = waiting.pop(0)
                 if state.leases.get(lease.lease_id) != lease:
@@ -114,21 +114,10 @@ class LeaseExpiry:
                 if not part:
                     continue
                 above = state.ledger.vnodes[lease.vnode_id].parent_id
-                done = give_back(state.ledger, lease, part)
-                if done.after is None:
-                    clusters.delete_vnode(self.store, done.before.vnode_id)
-                else:
-                    clusters.update_vnode(self.store, done.after)
-                table.end(self.store, lease, done.left)
-                restored = restore(state.ledger, lease, done)
-                if restored is not None:
-                    clusters.update_vnode(self.store, restored.after)
-                if done.left:
-                    state.leases[lease.lease_id] = replace(lease, amounts=done.left)
-                else:
-                    del state.leases[lease.lease_id]
+                done = give_back(state.ledger, lease, part, rearrange)
+                state.emit(self.store, LeaseReturned(replace(lease, amounts=done.left)))
+                restore(state.ledger, lease, done, rearrange)
                 waiting += newest_first([up for up in state.leases.values() if up.vnode_id == above])
-            state.caught_up(self.store)
 
 
 def _kept(state: FollowedState) -> set[str]:

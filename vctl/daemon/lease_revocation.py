@@ -13,13 +13,14 @@ from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.core.leases import Lease
+from vctl.core.leases import CALLED, Lease
 from vctl.daemon import notices
 from vctl.daemon.following import FollowedState
 from vctl.daemon.lease_expiry import LeaseExpiry
+from vctl.engine.changes import LeaseCalled
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
-from vctl.store import jobs, leases
+from vctl.store import jobs
 from vctl.store.store import Store
 
 NOTICE_SIGNAL = signal.SIGURG
@@ -71,9 +72,9 @@ class LeaseRevocation:
             state.follow(self.store)
             if state.leases.get(lease.lease_id) != lease:
                 return  # given back or changed meanwhile: the next turn looks at what there is then
-            ends_at = leases.call_in(self.store, lease, ends)
-            state.leases[lease.lease_id] = replace(lease, expires_at=ends_at)
-            state.caught_up(self.store)
+            if lease.state != CALLED:  # else the scheduler before has, and its grace begins again
+                ends_at = min(ends, lease.expires_at or ends)
+                state.emit(self.store, LeaseCalled(replace(lease, state=CALLED, expires_at=ends_at)))
         self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
         self._told[lease.lease_id] = {}
         inside = slots_inside(state, lease.vnode_id)  # those who borrowed it further return it first

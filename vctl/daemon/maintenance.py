@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD, DRAINED, DRAINING, Node
 from vctl.daemon.following import FollowedState
-from vctl.engine.changes import NodeChanged
+from vctl.engine.changes import NodeChanged, NodeReplaced, NodesPublished, VNodesChanged
 from vctl.ops.clusters import sweep_removing
-from vctl.ops.growth import settle_leases
+from vctl.ops.growth import Emit, settle_leases
 from vctl.ops.nodes import settle_drained
 from vctl.scheduler.leasing import empty_parts
 from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, replace_whole
@@ -117,16 +118,11 @@ class Maintenance:
                 done = self._replace(state)
                 done = self._destroy(state, over) or done
                 done = self._settle(state) or done
-                for vnode_id in list(empty_parts(state.ledger)) if empty else ():
-                    clusters.delete_vnode(self.store, vnode_id)
-                    state.ledger.release(vnode_id)
+                if parts := list(empty_parts(state.ledger)) if empty else []:
+                    state.emit(self.store, VNodesChanged(tuple(parts)))
                     done = True
-                for cluster_id in sweep_removing(self.store):
-                    state.drop_cluster(cluster_id)
-                    done = True
-                if not done:
+                if not (sweep_removing(self.store, self._emitting(state)) or done):
                     raise _Nothing
-                state.caught_up(self.store)
         except _Nothing:
             pass
 
@@ -160,16 +156,15 @@ class Maintenance:
     def _replace(self, state: FollowedState) -> bool:
         """Put spares where dead nodes are, as often as that makes more possible."""
         done: list[Replaced] = []
+        rearrange = state.rearrange(self.store)
         while dead := self._left_dead(state):
-            more = [*replace_whole(state.ledger, dead), *reseat_slices(state.ledger, dead)]
+            more = replace_whole(state.ledger, dead, rearrange)
+            more += reseat_slices(state.ledger, dead, rearrange)
             if not more:
                 break
             done += more
-        moved = [vnode for change in done for vnode in (change.before, change.after) if vnode is not None]
-        for vnode_id in dict.fromkeys(vnode.vnode_id for vnode in moved):
-            upkeep.write_vnode(self.store, vnode_id, state.ledger.vnodes.get(vnode_id))
         for cluster_id in dict.fromkeys(change.before.cluster_id for change in done):
-            state.put_leases(cluster_id, settle_leases(self.store, state.ledger, cluster_id))
+            settle_leases(self.store, state.ledger, cluster_id, self._emitting(state))
             self._tell(state, cluster_id, [c for c in done if c.before.cluster_id == cluster_id])
         return bool(done)
 
@@ -177,13 +172,16 @@ class Maintenance:
         """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
         cluster = state.ledger.clusters[cluster_id]
         members = state.ledger.members[cluster_id]
-        has = sorted({state.ledger.vnodes[vnode_id].node_id for vnode_id in members})
         pairs = [(c.before.node_id, None if c.after is None else c.after.node_id) for c in changes]
-        upkeep.nodes_replaced(
-            self.store, cluster_id, dict.fromkeys(pairs), publish=has if is_published(cluster) else None
-        )
-        if cluster.kind == JOB and cluster.job is not None:
-            upkeep.set_job_nodes(self.store, int(cluster.job), has)
+        for dead, fresh in dict.fromkeys(pairs):
+            state.emit(self.store, NodeReplaced(cluster_id, dead, fresh))
+        if is_published(cluster):
+            has = sorted({state.ledger.vnodes[vnode_id].node_id for vnode_id in members})
+            job_id = int(cluster.job) if cluster.kind == JOB and cluster.job is not None else None
+            state.emit(self.store, NodesPublished(cluster_id, tuple(has), job_id))
+
+    def _emitting(self, state: FollowedState) -> Emit:
+        return partial(state.emit, self.store)
 
     def _destroy(self, state: FollowedState, over: Iterable[str]) -> bool:
         """Destroy job clusters whose job is over and in which nothing detached lives any more."""

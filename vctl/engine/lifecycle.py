@@ -13,12 +13,12 @@ from vctl.core import jobs as jb
 from vctl.core import nodes as nd
 from vctl.core import tasks as tk
 from vctl.core.clusters import ACTIVE, REMOVING, STOPPED
+from vctl.core.leases import CALLED, GRANTED
 from vctl.errors import VctlError
 
 GONE = "gone"
 """The row is deleted."""
 ENDING = "ENDING"
-GRANTED, CALLED = "GRANTED", "CALLED"
 BEGUN, TOLD = "BEGUN", "TOLD"
 
 Phases = tuple[str, ...]
@@ -125,8 +125,8 @@ LEASE = Lifecycle(
     "lease",
     (GRANTED,),
     {
-        "call": ((GRANTED, CALLED), (CALLED,)),
-        "cut": ((GRANTED, CALLED), (GRANTED, CALLED)),
+        "call": ((GRANTED,), (CALLED,)),
+        "cut": ((GRANTED, CALLED), SAME),
         "return": ((GRANTED, CALLED), (GONE,)),
     },
 )

@@ -163,16 +163,6 @@ class SchedulerState:
         task = self.tasks.unfinished.get(run.task_id or "")
         return task is None or not task.outlives
 
-    def drop_cluster(self, cluster_id: str) -> None:
-        """A cluster is destroyed; what it lent to siblings is lent by their parent now."""
-        self.put_leases(cluster_id, ())
-        self.tasks.last_spread.pop(cluster_id, None)
-        if cluster_id in self.ledger.clusters:
-            parent_id = self.ledger.clusters[cluster_id].parent_id or ""
-            for lease in [lease for lease in self.leases.values() if lease.lender_id == cluster_id]:
-                self.leases[lease.lease_id] = replace(lease, lender_id=parent_id)
-            self.ledger.remove_cluster(cluster_id)
-
     def removal_of(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
         if not self.leases:
@@ -186,11 +176,13 @@ class SchedulerState:
             silent,
         )
 
-    def put_leases(self, borrower_id: str, leases: Iterable[Lease]) -> None:
-        """The leases that a cluster has from now on."""
-        for lease_id in [n for n, lease in self.leases.items() if lease.borrower_id == borrower_id]:
-            del self.leases[lease_id]
-        self.leases.update((lease.lease_id, lease) for lease in leases)
+    def judge_anew(self, cluster_id: str) -> None:
+        """Judge all anew that waits in a cluster or below it."""
+        for one in (cluster_id, *self.ledger.below(cluster_id)):
+            if (queue := self.queues.get(one)) is not None:
+                queue.forget_verdicts()
+            if (waiting := self.tasks.queues.get(one)) is not None:
+                waiting.forget_verdicts()
 
     def forget_verdicts(self) -> None:
         """Judge all that waits anew."""

@@ -222,7 +222,7 @@ def _after_sweep(store: Store, cluster_id: str) -> Form | None:
         if form["state"] != "REMOVING" or blockers.blockers_of(store, cluster_id):
             return form
         with store.transaction():
-            clusters.sweep_removing(store)
+            clusters.sweep_removing(store, store.emit)
         return cluster_views.get_cluster(store, cluster_id)
     except NotFound:
         return None

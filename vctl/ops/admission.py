@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
+from vctl.core.clusters import ACTIVE, LOGICAL, PRIMARY, STOPPED, Cluster
+from vctl.engine.changes import ClusterMoved
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import rights
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
-from vctl.store import rows, settings
+from vctl.store import rows
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ClusterForm
 
 
-ACTIVE, STOPPED = "ACTIVE", "STOPPED"
 LONGEST_MESSAGE = 1000
 
 
@@ -31,7 +31,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
     with store.transaction():
         _admitting(store, cluster_id, "stopped")
         stopped = {"by": author(), "message": message} if message else {"by": author()}
-        settings.set_admission(store, cluster_id, state=STOPPED, stopped=stopped)
+        store.emit(ClusterMoved(store.clock(), cluster_id, "stop", STOPPED, stopped))
     return get_cluster(store, cluster_id)
 
 
@@ -40,7 +40,7 @@ def resume(store: Store, cluster_id: str) -> ClusterForm:
     with store.transaction():
         cluster = _admitting(store, cluster_id, "resumed")
         if cluster.state != ACTIVE:
-            settings.set_admission(store, cluster_id, state=ACTIVE, stopped=None)
+            store.emit(ClusterMoved(store.clock(), cluster_id, "resume", ACTIVE))
     return get_cluster(store, cluster_id)
 
 

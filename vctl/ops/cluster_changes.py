@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Amounts
+from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import cluster_text, listed
+from vctl.engine.changes import ClusterAdded, ClusterChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.blockers import blockers_of, in_use
 from vctl.ops.cluster_views import cluster_row
-from vctl.ops.growth import settle_leases, write_all
+from vctl.ops.growth import granted_for, settle_leases
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
@@ -26,7 +27,7 @@ from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
-from vctl.store import jobs, preemptions, rows, settings
+from vctl.store import jobs, preemptions, rows
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Row, Store
 
@@ -88,8 +89,7 @@ def create(
         borrow_limit=wanted.borrow_limit or None, lending_limit=wanted.lending_limit or {},
     )  # fmt: skip
     ledger = _ledger(store, cluster, ledger)
-    table.insert(store, cluster, owner=owner)
-    _put_limits(store, cluster_id, wanted)
+    store.emit(ClusterAdded(store.clock(), cluster, owner))
     fulfil(store, ledger, cluster, NOTHING)
     return cluster
 
@@ -114,8 +114,7 @@ def update(
         borrow_limit=old.borrow_limit if wanted.borrow_limit is None else wanted.borrow_limit or None,
         lending_limit=old.lending_limit if wanted.lending_limit is None else wanted.lending_limit,
     )
-    _put_limits(store, cluster_id, wanted)
-    table.update(store, cluster_id, spec=spec, revision=cluster.revision)
+    store.emit(ClusterChanged(store.clock(), cluster))
     if wanted.spec is not None:
         fulfil(store, _ledger(store, cluster, ledger), cluster, has or old.spec)
     elif ledger is not None:
@@ -127,7 +126,7 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
     """Remove a cluster that nothing uses."""
     if blockers := blockers_of(store, cluster_id):
         raise in_use(cluster_id, blockers)
-    table.delete(store, cluster_id)
+    store.emit(table.removal(store, cluster_id))
     if ledger is not None:
         ledger.remove_cluster(cluster_id)
 
@@ -205,13 +204,6 @@ def kept_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], 
     return tuple(kept), tuple(fresh)
 
 
-def _put_limits(store: Store, cluster_id: str, wanted: Wanted) -> None:
-    limits = {settings.BORROW: wanted.borrow_limit, settings.LENDING: wanted.lending_limit}
-    given = {name: dict(limit) for name, limit in limits.items() if limit is not None}
-    if given:
-        settings.put(store, cluster_id, given)
-
-
 def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
     """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands.
 
@@ -241,16 +233,30 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
             raise _short(refusal, kept_for)
         raise _reserved(cluster, refusal, kept_for) if kept_for else _refused(store, ledger, cluster, refusal)
     kept.close()
-    write_all(store, ledger, growth)
-    after = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
-    for vnode_id, vnode in before.items():
-        if after.get(vnode_id) != vnode:
-            table.delete_vnode(store, vnode_id)
-    for vnode_id, vnode in after.items():
-        if before.get(vnode_id) != vnode:
-            table.insert_vnode(store, vnode)
+    changed = _difference(ledger, cluster.cluster_id, before, growth)
+    if changed.removed or changed.placed:
+        store.emit(changed)
+    for granted in granted_for(store, ledger, growth):
+        store.emit(granted)
     if not of_whole_nodes(cluster.spec):
-        settle_leases(store, ledger, cluster.cluster_id)
+        settle_leases(store, ledger, cluster.cluster_id, store.emit)
+
+
+def _difference(
+    ledger: Ledger, cluster_id: str, before: Mapping[str, VNode], growth: Sequence[Grow]
+) -> VNodesChanged:
+    """What has changed: first what the cluster gives back, then what grew for it, then what it has more."""
+    own = [ledger.vnodes[v] for v in ledger.members[cluster_id]]
+    removed = tuple(vnode_id for vnode_id in before if vnode_id not in ledger.vnodes)
+    shrunk: list[VNode] = []
+    more: list[VNode] = []
+    for vnode in own:
+        old = before.get(vnode.vnode_id)
+        if old != vnode:
+            less = old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
+            (shrunk if less else more).append(vnode)
+    grown = (step.after for step in growth if step.after.cluster_id != cluster_id)
+    return VNodesChanged(removed, (*shrunk, *grown, *more))
 
 
 def _change(

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, ClusterSpec
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, REMOVING, SUB, ClusterSpec
 from vctl.core.resources import Amounts
+from vctl.engine.changes import ClusterMoved, QueueChanged
 from vctl.errors import BadSpec
 from vctl.ops import cluster_changes as changes
 from vctl.ops import nodes, rights
@@ -22,6 +23,7 @@ from vctl.ops.cluster_views import (
     resolve,
     tree,
 )
+from vctl.ops.growth import Emit
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
 from vctl.store import settings, tasks
@@ -123,7 +125,7 @@ def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
 def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> None:
     if settled:
         policy = replace(settings.queue_of(store, cluster_id), **settled)  # type: ignore[arg-type]
-        settings.set_queue(store, cluster_id, policy)
+        store.emit(QueueChanged(cluster_id, policy))
 
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> RemovedCluster:
@@ -140,7 +142,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
-            table.delete(store, cluster_id)
+            store.emit(table.removal(store, cluster_id))
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
@@ -148,7 +150,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             for below in [cluster_id, *table.subtree(store, cluster_id)]:
                 child = table.get(store, below)
                 if child is not None and row["kind"] in (SUB, child["kind"]):
-                    table.set_removing(store, below)
+                    store.emit(ClusterMoved(store.clock(), below, "remove", REMOVING))
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     if table.get(store, cluster_id) is None:
@@ -156,12 +158,12 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     return {**get_cluster(store, cluster_id), "blockers": blockers}
 
 
-def sweep_removing(store: Store) -> list[str]:
+def sweep_removing(store: Store, emit: Emit) -> list[str]:
     """Remove clusters that are to go and have become empty, children first; inside a transaction."""
     removed = []
     for row in reversed(table.parents_first(table.removing_rows(store))):
-        if row["state"] == "REMOVING" and not blockers_of(store, row["cluster_id"]):
-            table.delete(store, row["cluster_id"])
+        if row["state"] == REMOVING and not blockers_of(store, row["cluster_id"]):
+            emit(table.removal(store, row["cluster_id"]))
             removed.append(str(row["cluster_id"]))
     return removed
 
@@ -180,7 +182,7 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
             if attached_too or row["detached"]:
                 cancel(store, str(row["task_id"]))
     with store.transaction():
-        sweep_removing(store)
+        sweep_removing(store, store.emit)
 
 
 def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.nodes import DEAD
+from vctl.engine.changes import ClusterChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import forms, rights
 from vctl.ops.cluster_changes import of_whole_nodes
@@ -79,11 +81,10 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
         counts = dict(cluster.spec.replica_sets)
         for template_id in leaving.values():
             counts[template_id] = max(counts.get(template_id, 0) - 1, 0)
-        for vnode in table.vnode_rows(store, cluster_id):
-            if vnode["node_id"] in leaving:
-                table.delete_vnode(store, vnode["vnode_id"])
+        gone = [v["vnode_id"] for v in table.vnode_rows(store, cluster_id) if v["node_id"] in leaving]
+        store.emit(VNodesChanged(tuple(gone)))
         spec = ClusterSpec(flexible=False, replica_sets=counts)
-        table.update(store, cluster_id, spec=spec, revision=cluster.revision)
+        store.emit(ClusterChanged(store.clock(), replace(cluster, spec=spec)))
     return get_cluster(store, cluster_id)
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE
 from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
-from vctl.engine.changes import NodeChanged, NodeRemoved
+from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
@@ -332,14 +333,16 @@ def update(
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
     """Who has the node whole has all of it; what a cluster that grew around it gains by that is borrowed."""
-    grown = upkeep.resize_whole(store, node_id, total)
-    if grown:
+    resized = tuple(replace(vnode, allocation=total) for vnode in upkeep.whole_of(store, node_id))
+    if resized:
+        store.emit(VNodesChanged(placed=resized, node_id=node_id))
+    if grown := sorted({vnode.cluster_id for vnode in resized if vnode.kind == FLEXIBLE}):
         from vctl.ops.growth import settle_leases  # here: who lists nodes need not load the scheduler
         from vctl.store.clusters import load_ledger
 
         ledger = load_ledger(store)
         for cluster_id in grown:
-            settle_leases(store, ledger, cluster_id)
+            settle_leases(store, ledger, cluster_id, store.emit)
 
 
 def remove(store: Store, node_id: str) -> NodeForm:

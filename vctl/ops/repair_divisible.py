@@ -14,8 +14,9 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
+from vctl.engine.changes import VNodesChanged
 from vctl.scheduler.membership import is_undivided
-from vctl.store import clusters, upkeep
+from vctl.store import rows
 from vctl.store.store import Row, Store
 
 Added = Counter[tuple[str, str]]
@@ -40,7 +41,8 @@ def repair_divisible(
             if parent_id in ledger.clusters and not _is_of(above, parent_id, held["node_id"]):
                 above = _slot(store, ledger, parent_id, held["node_id"], row["cluster_id"], added, done)
                 if above is not None:
-                    upkeep.relink(store, held["vnode_id"], above.vnode_id)
+                    moved = replace(rows.vnode(held), parent_id=above.vnode_id)
+                    store.emit(VNodesChanged(placed=(moved,)))
                     done.append(f"put {held['vnode_id']} into {above.vnode_id} on {above.node_id}")
             used.add(held["parent_vnode_id"] if above is None else above.vnode_id)
     for cluster_id, template in sorted(added, key=lambda key: (-_depth(ledger, key[0]), key)):
@@ -76,7 +78,7 @@ def _slot(
         above, vnode_id=vnode_id, cluster_id=cluster_id, parent_id=above.vnode_id, kind=FIXED, labels=labels, rank=rank
     )  # fmt: skip
     ledger.assign(vnode)
-    clusters.insert_vnode(store, vnode)
+    store.emit(VNodesChanged(placed=(vnode,)))
     added[cluster_id, ledger.nodes[node_id].template_id] += 1
     done.append(f"added node {node_id} to {cluster_id}: {for_id} has it already")
     return vnode
@@ -97,7 +99,7 @@ def _drop_dead(
     ][:most]
     for vnode in gone:
         ledger.release(vnode.vnode_id)
-        clusters.delete_vnode(store, vnode.vnode_id)
+        store.emit(VNodesChanged((vnode.vnode_id,)))
     return [f"dropped dead node {vnode.node_id} from {cluster_id}" for vnode in gone]
 
 

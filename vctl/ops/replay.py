@@ -177,9 +177,9 @@ def _clusters(
             continue
         if cluster.kind == JOB and not _is_needed(store, cluster):
             for below in reversed(clusters.subtree(store, cluster.cluster_id)):
-                clusters.delete(store, below)
+                store.emit(clusters.removal(store, below))
                 gone.add(below)
-            clusters.delete(store, cluster.cluster_id)
+            store.emit(clusters.removal(store, cluster.cluster_id))
             actions.append(f"removed {cluster.cluster_id}: its job is over")
             continue
         if cluster.parent_id not in done.ledger.clusters:
@@ -302,7 +302,7 @@ def end_lost(store: Store, ledger: Ledger, job: Row) -> None:
         and ledger.clusters[cluster_id].kind == JOB
         and not ledger.subclusters.get(cluster_id)
     ):
-        clusters.delete(store, cluster_id, quiet=True)
+        store.emit(clusters.removal(store, cluster_id, silent=True))
         ledger.remove_cluster(cluster_id)
     store.emit(JobEnded(
         store.clock(), job["job_id"], job["submission_id"], job["array_id"], cluster_id, "end", jb.FAILED,

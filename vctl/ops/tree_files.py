@@ -13,6 +13,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
+from vctl.engine.changes import QueueChanged
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
@@ -34,7 +35,6 @@ from vctl.ops.tree_diff import (
 )
 from vctl.spec.tree_file import TreeCluster, tree_document
 from vctl.store import clusters as table
-from vctl.store import settings
 from vctl.store.store import Store
 
 
@@ -158,7 +158,7 @@ class _Work:
                 self.store, after.cluster_id, _wanted(after), ledger=self.ledger, has=change.shrunk
             )
         if after.queue != (DEFAULT if change.before is None else change.before.queue):
-            settings.set_queue(self.store, after.cluster_id, after.queue)
+            self.store.emit(QueueChanged(after.cluster_id, after.queue))
 
 
 def _wanted(cluster: TreeCluster) -> Wanted:

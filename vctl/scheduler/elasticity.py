@@ -35,13 +35,10 @@ class Grow:
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
     """Take it in a ledger. What it adds is for one job: no other is told that a node joined."""
-    known = grow.after.node_id in ledger.joined.get(grow.after.cluster_id, ())
     if grow.before is None:
-        ledger.assign(grow.after)
+        ledger.assign(grow.after, for_start=True)
     else:
-        ledger.resize(grow.after)
-    if not known and grow.after.cluster_id in ledger.joined:
-        ledger.joined[grow.after.cluster_id].discard(grow.after.node_id)
+        ledger.resize(grow.after, for_start=True)
 
 
 def revert_growth(ledger: Ledger, grow: Grow) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, Rearrange
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, difference, merged
-from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts, held
+from vctl.scheduler.elasticity import Grow, flexible_parts, held
 
 
 def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
@@ -104,8 +104,11 @@ def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int)
     return total
 
 
-def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
-    """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
+def give_back(
+    ledger: Ledger, lease: Lease, part: Mapping[str, int], rearrange: Rearrange | None = None
+) -> Return:
+    """Shrink the borrower's virtual node by a free part of a lease; ``rearrange`` (the ledger's) carries it out."""
+    rearrange = rearrange or ledger.rearrange
     vnode = ledger.vnodes[lease.vnode_id]
     capacity = ledger.capacities[lease.vnode_id]
     amounts = dict(vnode.allocation.amounts)
@@ -126,16 +129,16 @@ def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
     left_of_lease = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
     # an empty virtual node goes, unless a process without a request of its own lives on it
     if not amounts and not ledger.children[vnode.vnode_id] and not _is_home(ledger, vnode.vnode_id):
-        ledger.release(vnode.vnode_id)
+        rearrange((vnode.vnode_id,), ())
         return Return(lease, vnode, None, left_of_lease)
     instances = {name: shares for name, shares in instances.items() if shares}
     after = replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
-    ledger.resize(after)
+    rearrange((), (after,))
     return Return(lease, vnode, after, left_of_lease)
 
 
-def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
-    """What a sibling lent goes straight back to it, up to its minimum: its virtual node grows; applied to the ledger.
+def restore(ledger: Ledger, lease: Lease, done: Return, rearrange: Rearrange | None = None) -> Grow | None:
+    """What a sibling lent goes straight back to it, up to its minimum: its virtual node grows.
 
     None when the parent was the lender, or the lender lacks nothing or has no flexible virtual node there any more.
     """
@@ -158,7 +161,7 @@ def restore(ledger: Ledger, lease: Lease, done: Return) -> Grow | None:
     if not back.amounts:
         return None
     step = Grow(theirs, replace(theirs, allocation=merged(theirs.allocation, back)))
-    apply_growth(ledger, step)
+    (rearrange or ledger.rearrange)((), (step.after,), for_start=True)
     return step
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, VNode
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, Rearrange
 from vctl.core.nodes import DEAD
 from vctl.core.resources import FreeCapacity
 
@@ -25,16 +25,17 @@ class Replaced:
     after: VNode | None
 
 
-def replace_whole(ledger: Ledger, dead: Iterable[str]) -> list[Replaced]:
-    """Move what lies whole on dead nodes to spares, in the ledger; what finds none stays listed.
+def replace_whole(ledger: Ledger, dead: Iterable[str], rearrange: Rearrange | None = None) -> list[Replaced]:
+    """Move what lies whole on dead nodes to spares; what finds none stays listed.
 
-    Nodes with the most below them come first: there work goes on that waits for its node.
+    Nodes with the most below them come first: there work goes on that waits for its node. ``rearrange`` (the ledger's)
+    carries it out.
     """
     chains = {node_id: whole_chain(ledger, node_id) for node_id in dead}
     done: list[Replaced] = []
     for node_id in sorted(chains, key=lambda node_id: (-len(chains[node_id]), node_id)):
         for vnode in chains[node_id]:
-            if moved := _move(ledger, vnode):
+            if moved := _move(ledger, vnode, rearrange or ledger.rearrange):
                 done += moved
                 break
     return done
@@ -69,7 +70,7 @@ def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
     return ledger.vnodes[min(firsts)[1]] if firsts else None
 
 
-def _move(ledger: Ledger, vnode: VNode) -> list[Replaced]:
+def _move(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
     """Move a whole virtual node with all that lies in it, when nothing runs there any more and a spare is found."""
     parts = [vnode, *below(ledger, vnode.vnode_id)]
     cluster = ledger.clusters[vnode.cluster_id]
@@ -82,10 +83,7 @@ def _move(ledger: Ledger, vnode: VNode) -> list[Replaced]:
     moved = None if slot is None else _moved(ledger, parts, slot)
     if moved is None:
         return []
-    for part in reversed(parts):
-        ledger.release(part.vnode_id)
-    for part in moved:
-        ledger.assign(part)
+    rearrange([part.vnode_id for part in reversed(parts)], moved)
     return [Replaced(old, new) for old, new in zip(parts, moved, strict=True)]
 
 

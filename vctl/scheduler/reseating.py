@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
-from vctl.core.ledger import Ledger
+from vctl.core.ledger import Ledger, Rearrange
 from vctl.core.resources import Allocation, merged
 from vctl.scheduler.joining import place_more
 from vctl.scheduler.membership import is_undivided
@@ -18,19 +18,24 @@ from vctl.scheduler.placement import Piece, Placed, place
 from vctl.scheduler.replacement import Replaced, below, inherit, short, wanted_by
 
 
-def reseat_slices(ledger: Ledger, dead: Iterable[str]) -> list[Replaced]:
-    """Give the slices of dead nodes new places, in the ledger, innermost first; what finds none stays listed."""
+def reseat_slices(ledger: Ledger, dead: Iterable[str], rearrange: Rearrange | None = None) -> list[Replaced]:
+    """Give the slices of dead nodes new places, innermost first; what finds none stays listed.
+
+    ``rearrange`` (the ledger's) carries it out.
+    """
+    rearrange = rearrange or ledger.rearrange
     done: list[Replaced] = []
     for node_id in sorted(dead):
         for vnode in reversed(below(ledger, node_id)):
             if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
                 continue
             if ledger.vnodes[vnode.vnode_id] == vnode and is_undivided(ledger, vnode):
-                done += _flexible(ledger, vnode) if vnode.kind == FLEXIBLE else _fixed(ledger, vnode)
+                reseat = _flexible if vnode.kind == FLEXIBLE else _fixed
+                done += reseat(ledger, vnode, rearrange)
     return done
 
 
-def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
+def _fixed(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
     cluster = ledger.clusters[vnode.cluster_id]
     if cluster.kind == JOB or cluster.state == "REMOVING":
         return []
@@ -41,7 +46,8 @@ def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
         slot = _apart(ledger, vnode, number)
         if slot is None:
             return []
-        return [_put(ledger, vnode, slot, ledger.capacities[slot.vnode_id].copy().take(asked.resources))]
+        allocation = ledger.capacities[slot.vnode_id].copy().take(asked.resources)
+        return [_put(ledger, vnode, slot, allocation, rearrange)]
     members = [vnode]
     if policy == "STRICT_PACK":
         members = list(_group(ledger, vnode, number))
@@ -52,7 +58,7 @@ def _fixed(ledger: Ledger, vnode: VNode) -> list[Replaced]:
     if not isinstance(placed, Placed):
         return []
     return [
-        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation)
+        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation, rearrange)
         for member, piece in zip(members, placed.pieces, strict=True)
     ]
 
@@ -84,40 +90,39 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
     return ledger.vnodes[min(found)[1]] if found else None
 
 
-def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Replaced:
+def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation, rearrange: Rearrange) -> Replaced:
     labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
     after = replace(
         vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
     )
-    ledger.release(vnode.vnode_id)
-    ledger.assign(after)
+    rearrange((vnode.vnode_id,), (after,))
     return Replaced(vnode, after)
 
 
-def _flexible(ledger: Ledger, vnode: VNode) -> list[Replaced]:
+def _flexible(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
     """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
     cluster = ledger.clusters[vnode.cluster_id]
     missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
     missing = {n: a for n, a in missing.items() if a}
     if not missing:
-        ledger.release(vnode.vnode_id)
+        rearrange((vnode.vnode_id,), ())
         return [Replaced(vnode, None)]
     if cluster.kind == JOB or cluster.state == "REMOVING":
         return []
     placed = place_more(ledger, cluster.cluster_id, ClusterSpec(flexible_min=missing))
     if not isinstance(placed, Placed):
         return []
-    ledger.release(vnode.vnode_id)
-    return [_join(ledger, vnode, piece) for piece in placed.pieces]
+    rearrange((vnode.vnode_id,), ())
+    return [_join(ledger, vnode, piece, rearrange) for piece in placed.pieces]
 
 
-def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
+def _join(ledger: Ledger, lost: VNode, piece: Piece, rearrange: Rearrange) -> Replaced:
     """Put a flexible piece where it was placed, into the flexible virtual node that may be there already."""
     for vnode_id in ledger.members[lost.cluster_id]:
         there = ledger.vnodes[vnode_id]
         if there.kind == FLEXIBLE and there.parent_id == piece.parent_vnode_id:
             after = replace(there, allocation=merged(there.allocation, piece.allocation))
-            ledger.resize(after)
+            rearrange((), (after,))
             return Replaced(lost, after)
     rank = max((ledger.vnodes[v].rank for v in ledger.members[lost.cluster_id]), default=-1) + 1
     vnode_id = f"{lost.cluster_id}/{rank}"
@@ -126,5 +131,5 @@ def _join(ledger: Ledger, lost: VNode, piece: Piece) -> Replaced:
     after = VNode(
         vnode_id, lost.cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, piece.allocation, labels, rank=rank
     )
-    ledger.assign(after)
+    rearrange((), (after,))
     return Replaced(lost, after)

@@ -4,76 +4,25 @@ from __future__ import annotations
 
 from sqlite3 import Row
 
-from vctl.core.clusters import PRIMARY, REMOVING, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
-from vctl.engine.lifecycle import CLUSTER
-from vctl.store import moves, nodes, rows, settings
+from vctl.engine.changes import ClusterRemoved
+from vctl.store import nodes, rows, settings
 from vctl.store.store import Store
-from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 
 
-def insert(store: Store, cluster: Cluster, *, owner: str | None = None, quiet: bool = False) -> None:
-    """Add a cluster; ``quiet`` when the event of a job says it already."""
-    now = store.clock()
-    store.db.execute(CLUSTER_COLUMNS, cluster_row(cluster, now, owner))
-    if not quiet:
-        store.event("cluster.created", "cluster", cluster.cluster_id, cluster_id=cluster.cluster_id)
-
-
-def update(store: Store, cluster_id: str, *, spec: ClusterSpec, revision: int) -> None:
-    """Write a cluster's new wanted state."""
-    store.db.execute(
-        "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
-        (rows.spec_text(spec), revision, store.clock(), cluster_id),
+def removal(store: Store, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
+    """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
+    found = store.rows(
+        "SELECT lease_id, borrower_id = ?1 FROM leases WHERE borrower_id = ?1 OR lender_id = ?1 ORDER BY lease_id",
+        cluster_id,
     )
-    store.event(
-        "cluster.updated", "cluster", cluster_id, cluster_id=cluster_id, data={"revision": str(revision)}
+    parent_id = (
+        store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id) if found else None
     )
-
-
-def set_removing(store: Store, cluster_id: str) -> None:
-    """A cluster is to go when it is empty."""
-    moves.update(
-        store.db, CLUSTER, "remove", cluster_id, "state = ?, updated_at = ?", (REMOVING, store.clock())
-    )
-    store.event("cluster.removing", "cluster", cluster_id, cluster_id=cluster_id)
-
-
-def set_detached(store: Store, cluster_id: str) -> None:
-    """The job of a cluster is over, but something detached still lives in it."""
-    store.db.execute("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", (cluster_id,))
-
-
-def delete(store: Store, cluster_id: str, *, quiet: bool = False) -> None:
-    """Remove a cluster with its virtual nodes and leases; what it lent to siblings is lent by their parent now."""
-    store.db.execute("DELETE FROM leases WHERE borrower_id = ?", (cluster_id,))
-    store.db.execute(
-        "UPDATE leases SET lender_id = (SELECT parent_id FROM clusters WHERE cluster_id = ?1) WHERE lender_id = ?1",
-        (cluster_id,),
-    )
-    store.db.execute("DELETE FROM vnodes WHERE cluster_id = ?", (cluster_id,))
-    moves.delete(store.db, CLUSTER, "forget", cluster_id)
-    if not quiet:
-        store.event("cluster.removed", "cluster", cluster_id, cluster_id=cluster_id)
-
-
-def update_vnode(store: Store, vnode: VNode) -> None:
-    """Write the new size of a flexible virtual node; the event is its cluster's or its lease's."""
-    amounts, instances, cores = rows.allocation_columns(vnode.allocation)
-    store.db.execute(
-        "UPDATE vnodes SET amounts = ?, instances = ?, cores = ? WHERE vnode_id = ?",
-        (amounts, instances, cores, vnode.vnode_id),
-    )
-
-
-def insert_vnode(store: Store, vnode: VNode) -> None:
-    """Add a virtual node; the event is its cluster's."""
-    store.db.execute(VNODE_COLUMNS, vnode_row(vnode))
-
-
-def delete_vnode(store: Store, vnode_id: str) -> None:
-    """Remove one virtual node; the event is its cluster's."""
-    store.db.execute("DELETE FROM vnodes WHERE vnode_id = ?", (vnode_id,))
+    returned = tuple(lease_id for lease_id, is_own in found if is_own)
+    lent = tuple(lease_id for lease_id, is_own in found if not is_own)
+    return ClusterRemoved(cluster_id, returned, lent, parent_id, silent)
 
 
 def get(store: Store, cluster_id: str) -> Row | None:

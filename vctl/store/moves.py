@@ -28,7 +28,7 @@ _PHASES = {
     "task": "state",
     "node": "state",
     "cluster": "state",
-    "lease": f"'{lc.GRANTED}'",
+    "lease": "state",
     "preemption": f"CASE WHEN ending THEN '{lc.ENDING}' WHEN told THEN '{lc.TOLD}' ELSE '{lc.BEGUN}' END",
 }
 

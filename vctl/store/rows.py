@@ -205,7 +205,7 @@ def lease(row: Row) -> Lease:
     """A row of ``leases``."""
     return Lease(
         row["lease_id"], row["borrower_id"], row["lender_id"], row["vnode_id"], row["node_id"], loads(row["amounts"]),
-        row["since"], row["expires_at"], row["job_id"],
+        row["since"], row["expires_at"], row["job_id"], row["state"],
     )  # fmt: skip
 
 

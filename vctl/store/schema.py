@@ -354,6 +354,12 @@ LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_clu
     AND u.shape = j.shape || ';user=' || j.user;
 """,
     ),
+    (
+        "0010_lease_states",
+        """
+ALTER TABLE leases ADD COLUMN state TEXT NOT NULL DEFAULT 'GRANTED';
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

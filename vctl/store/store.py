@@ -39,6 +39,8 @@ class Head:
     format: int
     revision: int
     capacity: int
+    lease: int | None = None
+    """The number of the newest lease, once it was asked for."""
     read: tuple[int, int, int] = (0, 0, 0)
     """What of it can change, as it was read."""
 
@@ -282,6 +284,14 @@ class Store:
         head = self._head()
         head.revision = max(self.clock(), head.revision + 1)
         return head.revision
+
+    def next_lease(self) -> int:
+        """The number of one more lease; inside a transaction."""
+        head = self._head()
+        if head.lease is None:
+            head.lease = self.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'leases'")
+        head.lease += 1
+        return head.lease
 
     # ---- the head of the journal ----
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from sqlite3 import Row
 
 from vctl.core.clusters import VNode
-from vctl.core.resources import Allocation
-from vctl.store import clusters, rows
+from vctl.store import rows
 from vctl.store.store import Store
 
 
@@ -18,36 +17,6 @@ def heartbeats(store: Store) -> list[Row]:
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
         " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL"
         " AND state NOT IN ('DEAD', 'RELEASING') ORDER BY node_id"
-    )
-
-
-def write_vnode(store: Store, vnode_id: str, vnode: VNode | None) -> None:
-    """Write a virtual node where and as it is now (None: it is gone); the event is its cluster's."""
-    clusters.delete_vnode(store, vnode_id)
-    if vnode is not None:
-        clusters.insert_vnode(store, vnode)
-
-
-def nodes_replaced(
-    store: Store, cluster_id: str, changes: Iterable[tuple[str, str | None]], *, publish: Iterable[str] | None
-) -> None:
-    """Tell which nodes of a cluster gave way to which; ``publish`` are all it has now, for a runtime to follow."""
-    for dead, fresh in changes:
-        store.event(
-            "cluster.node_replaced", "cluster", cluster_id, cluster_id=cluster_id,
-            data={"dead": dead, "node": fresh},
-        )  # fmt: skip
-    if publish is not None:
-        store.event(
-            "cluster.nodes_published", "cluster", cluster_id, cluster_id=cluster_id,
-            data={"nodes": sorted(set(publish))},
-        )  # fmt: skip
-
-
-def set_job_nodes(store: Store, job_id: int, node_ids: Iterable[str]) -> None:
-    """The nodes on which a job holds something, after a replacement; the event is its cluster's."""
-    store.db.execute(
-        "UPDATE jobs SET node_ids = ? WHERE job_id = ?", (rows.dumps(sorted(set(node_ids))), job_id)
     )
 
 
@@ -65,42 +34,24 @@ def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
     )
 
 
-def relink(store: Store, vnode_id: str, parent_vnode_id: str) -> None:
-    """Put a virtual node into another one of its parent cluster; the event is the cluster's."""
-    store.db.execute("UPDATE vnodes SET parent_vnode_id = ? WHERE vnode_id = ?", (parent_vnode_id, vnode_id))
-
-
-def resize_whole(store: Store, node_id: str, allocation: Allocation) -> list[str]:
-    """Give those who have a node whole its new totals, and the flexible virtual nodes that they lie in.
-
-    Returns the clusters of these flexible ones: what they have gained is borrowed.
-    """
-    resized = store.db.execute(
+def whole_of(store: Store, node_id: str) -> list[VNode]:
+    """The virtual nodes that have a node whole, and the flexible ones in which these lie; outermost first."""
+    found = store.rows(
         """
         WITH RECURSIVE around(vnode_id) AS (
-            SELECT vnode_id FROM vnodes WHERE node_id = :node AND whole
+            SELECT vnode_id FROM vnodes WHERE node_id = ? AND whole
             UNION
             SELECT v.parent_vnode_id FROM vnodes v JOIN around USING (vnode_id)
-            WHERE v.parent_vnode_id IS NOT NULL
         )
-        UPDATE vnodes SET amounts = :amounts, instances = :instances, cores = :cores
-        WHERE vnode_id IN (SELECT vnode_id FROM around)
+        SELECT * FROM vnodes JOIN around USING (vnode_id)
         """,
-        dict(
-            zip(
-                ("amounts", "instances", "cores", "node"),
-                (*rows.allocation_columns(allocation), node_id),
-                strict=True,
-            )
-        ),
+        node_id,
     )
-    if not resized.rowcount:
-        return []
-    store.event("vnodes.resized", "vnodes", node_id)
-    flexible = (
-        "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? AND kind = 'flexible' AND amounts = ?"
-    )
-    return [row[0] for row in store.rows(flexible, node_id, rows.allocation_columns(allocation)[0])]
+    inside = {row["parent_vnode_id"]: row for row in found}
+    chain: list[VNode] = []
+    while (row := inside.get(chain[-1].vnode_id if chain else node_id)) is not None:
+        chain.append(rows.vnode(row))
+    return chain
 
 
 def is_unfinished(store: Store) -> bool:

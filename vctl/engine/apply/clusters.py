@@ -1,12 +1,37 @@
-"""What clusters are after a change of theirs."""
+"""What clusters and their virtual nodes are after a change of theirs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from vctl.core.clusters import JOB, PRIMARY
 from vctl.engine import changes as ch
 from vctl.engine.apply.table import Table
 from vctl.engine.state import SchedulerState
+
+
+def _cluster_added(state: SchedulerState, change: ch.ClusterAdded) -> None:
+    state.ledger.put_cluster(change.cluster)
+
+
+def _cluster_changed(state: SchedulerState, change: ch.ClusterChanged) -> None:
+    cluster = change.cluster
+    before = state.ledger.clusters.get(cluster.cluster_id, cluster)
+    state.ledger.put_cluster(cluster)
+    lends = cluster.lending_limit or before.lending_limit  # then its siblings may grow otherwise too
+    state.judge_anew(cluster.parent_id or PRIMARY if lends else cluster.cluster_id)
+
+
+def _cluster_moved(state: SchedulerState, change: ch.ClusterMoved) -> None:
+    if (cluster := state.ledger.clusters.get(change.cluster_id)) is not None:
+        state.ledger.put_cluster(replace(cluster, state=change.state))
+        state.judge_anew(change.cluster_id)
+
+
+def _queue_changed(state: SchedulerState, change: ch.QueueChanged) -> None:
+    if (cluster := state.ledger.clusters.get(change.cluster_id)) is not None:
+        state.ledger.put_cluster(replace(cluster, queue=change.queue))
+        state.judge_anew(cluster.parent_id or PRIMARY)  # it has another weight among its siblings
 
 
 def remove(state: SchedulerState, change: ch.ClusterRemoved) -> None:
@@ -17,10 +42,28 @@ def remove(state: SchedulerState, change: ch.ClusterRemoved) -> None:
         if (lease := state.leases.get(lease_id)) is not None and change.lender_id is not None:
             state.leases[lease_id] = replace(lease, lender_id=change.lender_id)
     state.tasks.last_spread.pop(change.cluster_id, None)
-    if change.cluster_id in state.ledger.clusters:
+    if (cluster := state.ledger.clusters.get(change.cluster_id)) is not None:
         state.ledger.remove_cluster(change.cluster_id)
+        if cluster.kind != JOB and cluster.lending_limit:
+            state.judge_anew(cluster.parent_id or PRIMARY)
+
+
+def _vnodes_changed(state: SchedulerState, change: ch.VNodesChanged) -> None:
+    state.ledger.rearrange(change.removed, change.placed, for_start=change.for_start)
+
+
+def _nothing(state: SchedulerState, change: object) -> None:
+    """What a scheduler reads of this is in other changes: processes and tasks, virtual nodes."""
 
 
 APPLY: Table = {
+    ch.ClusterAdded: _cluster_added,
+    ch.ClusterChanged: _cluster_changed,
+    ch.ClusterMoved: _cluster_moved,
+    ch.QueueChanged: _queue_changed,
+    ch.ClusterDetached: _nothing,
     ch.ClusterRemoved: remove,
+    ch.VNodesChanged: _vnodes_changed,
+    ch.NodeReplaced: _nothing,
+    ch.NodesPublished: _nothing,
 }

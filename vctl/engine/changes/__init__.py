@@ -7,7 +7,17 @@ module of its objects; this one lists them.
 from collections.abc import Mapping
 from typing import get_args
 
-from vctl.engine.changes.clusters import ClusterRemoved
+from vctl.engine.changes.clusters import (
+    ClusterAdded,
+    ClusterChanged,
+    ClusterDetached,
+    ClusterMoved,
+    ClusterRemoved,
+    NodeReplaced,
+    NodesPublished,
+    QueueChanged,
+    VNodesChanged,
+)
 from vctl.engine.changes.gates import (
     BeginTimesPassed,
     DependencyMet,
@@ -17,6 +27,7 @@ from vctl.engine.changes.gates import (
     MembersAdmitted,
 )
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
+from vctl.engine.changes.leases import LeaseCalled, LeaseGranted, LeaseReturned
 from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
 from vctl.engine.changes.objects import ObjectCreated, ObjectLost, ObjectsDropped
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping
@@ -44,10 +55,16 @@ Change = (
     | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
     | ObjectCreated | ObjectLost | ObjectsDropped
     # clusters
-    | ClusterRemoved
+    | ClusterAdded | ClusterChanged | ClusterMoved | QueueChanged | ClusterDetached | ClusterRemoved
+    | VNodesChanged | NodeReplaced | NodesPublished
+    # leases
+    | LeaseGranted | LeaseCalled | LeaseReturned
     # nodes
     | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
 )  # fmt: skip
-OF_CAPACITY = (NodeAdded, NodeMoved, NodeChanged, NodeRemoved, ClusterRemoved)
+OF_CAPACITY = (
+    NodeAdded, NodeMoved, NodeChanged, NodeRemoved,
+    ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
+)  # fmt: skip
 """With these, what was judged of what could ever run is judged anew."""
 CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

@@ -1,10 +1,84 @@
-"""Changes of clusters."""
+"""Changes of clusters and their virtual nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from vctl.core.clusters import ACTIVE, REMOVING, STOPPED, Cluster, VNode
+from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.engine.changes.told import Told
+
+_MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "cluster.removing"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAdded:
+    """There is another cluster; its virtual nodes follow."""
+
+    at: int
+    cluster: Cluster
+    owner: str | None = None
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of("cluster.created", self.cluster.cluster_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged:
+    """A cluster has another spec, other limits or another revision."""
+
+    at: int
+    cluster: Cluster
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of("cluster.updated", self.cluster.cluster_id, {"revision": str(self.cluster.revision)})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMoved:
+    """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: by whom and why."""
+
+    at: int
+    cluster_id: str
+    move: str
+    state: str
+    stopped: Mapping[str, Any] | None = None
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of(_MOVED[self.state], self.cluster_id, self.stopped or {})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanged:
+    """The queue of a cluster is served like this."""
+
+    cluster_id: str
+    queue: QueuePolicy
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What differs from the default."""
+        return {name: value for name, value in asdict(self.queue).items() if value != getattr(DEFAULT, name)}
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of("cluster.queue_changed", self.cluster_id, self.given)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDetached:
+    """The job of a cluster is over, and something detached still lives in it."""
+
+    cluster_id: str
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return _of("", self.cluster_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +97,50 @@ class ClusterRemoved:
 
     def told(self) -> Told:
         """The public event, unless it is silent."""
-        return Told("" if self.silent else "cluster.removed", "cluster", self.cluster_id, self.cluster_id)
+        return _of("" if self.silent else "cluster.removed", self.cluster_id)
+
+
+@dataclass(frozen=True, slots=True)
+class VNodesChanged:
+    """Virtual nodes are gone, and others are where and as they are now: each step in this order is possible."""
+
+    removed: tuple[str, ...] = ()
+    placed: tuple[VNode, ...] = ()
+    for_start: bool = False
+    """Whether what they add is for a start of the same transaction: then no node has joined for others."""
+    node_id: str | None = None
+    """The node whose new totals they have."""
+
+    def told(self) -> Told:
+        """The public event, where the totals of a node changed; else that of a cluster or lease says it."""
+        return Told("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReplaced:
+    """In a cluster a dead node gave way to another one, or (None) to nothing."""
+
+    cluster_id: str
+    dead: str
+    node_id: str | None
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of("cluster.node_replaced", self.cluster_id, {"dead": self.dead, "node": self.node_id})
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPublished:
+    """The nodes of a cluster after a replacement, for the runtime that works there; ``job_id``: whose cluster it is."""
+
+    cluster_id: str
+    nodes: tuple[str, ...]
+    job_id: int | None = None
+
+    def told(self) -> Told:
+        """The public event."""
+        return _of("cluster.nodes_published", self.cluster_id, {"nodes": list(self.nodes)})
+
+
+def _of(kind: str, cluster_id: str, data: Mapping[str, Any] | None = None) -> Told:
+    return Told(kind, "cluster", cluster_id, cluster_id, None, data or {})

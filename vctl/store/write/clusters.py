@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from vctl.core.clusters import Cluster, VNode
+from vctl.core.clusters import PRIMARY, Cluster, VNode
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER
 from vctl.store import moves, rows
@@ -14,14 +15,21 @@ from vctl.store.write.table import Table
 
 CLUSTER_COLUMNS = (
     "INSERT INTO clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at,"
-    " updated_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " updated_at, owner, settings) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-
-VNODE_COLUMNS = (
-    "INSERT INTO vnodes (vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, instances,"
-    " cores, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_VNODE = (
+    "vnode_id", "cluster_id", "node_id", "parent_vnode_id", "kind", "whole", "rank", "amounts", "instances", "cores",
+    "labels",
+)  # fmt: skip
+VNODE_COLUMNS = f"INSERT INTO vnodes ({', '.join(_VNODE)}) VALUES ({', '.join('?' * len(_VNODE))})"
+_PUT_VNODE = (
+    f"{VNODE_COLUMNS} ON CONFLICT (vnode_id) DO UPDATE SET"
+    f" {', '.join(f'{name} = excluded.{name}' for name in _VNODE[1:])}"
 )
+BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
+"""What the column ``settings`` has beside the spec: limits, why the cluster is stopped, how its queue is served."""
+PRIMARY_QUEUE = "primary_queue"
+"""Where the settings of the primary's queue are kept, which has no row of its own."""
 
 
 def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[object, ...]:
@@ -29,7 +37,24 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
     return (
         cluster.cluster_id, cluster.parent_id, cluster.kind, cluster.divisible, cluster.revision,
         rows.spec_text(cluster.spec), cluster.state, cluster.job, at, at, owner,
+        _settings("{}", _limits(cluster)) if cluster.borrow_limit or cluster.lending_limit else "{}",
     )  # fmt: skip
+
+
+def _limits(cluster: Cluster) -> dict[str, Any]:
+    return {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
+
+
+def _settings(text: str, changes: Mapping[str, Any]) -> str:
+    """The column after some changes: others stay; an empty one is removed."""
+    return dumps({name: value for name, value in (rows.loads(text) | dict(changes)).items() if value})
+
+
+def _change_settings(db: sqlite3.Connection, cluster_id: str, changes: Mapping[str, Any]) -> None:
+    (text,) = db.execute("SELECT settings FROM clusters WHERE cluster_id = ?", (cluster_id,)).fetchone()
+    db.execute(
+        "UPDATE clusters SET settings = ? WHERE cluster_id = ?", (_settings(text, changes), cluster_id)
+    )
 
 
 def vnode_row(vnode: VNode) -> tuple[object, ...]:
@@ -39,6 +64,54 @@ def vnode_row(vnode: VNode) -> tuple[object, ...]:
         vnode.vnode_id, vnode.cluster_id, vnode.node_id, vnode.parent_id, vnode.kind, vnode.whole, vnode.rank,
         amounts, instances, cores, dumps(dict(vnode.labels)),
     )  # fmt: skip
+
+
+def _added(db: sqlite3.Connection, added: Sequence[ch.ClusterAdded]) -> None:
+    db.executemany(CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at, one.owner) for one in added])
+
+
+def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> None:
+    for one in changed:
+        cluster = one.cluster
+        db.execute(
+            "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
+            (rows.spec_text(cluster.spec), cluster.revision, one.at, cluster.cluster_id),
+        )
+        _change_settings(db, cluster.cluster_id, _limits(cluster))
+
+
+def _moved(db: sqlite3.Connection, moved: Sequence[ch.ClusterMoved]) -> None:
+    for one in moved:
+        moves.update(db, CLUSTER, one.move, one.cluster_id, "state = ?, updated_at = ?", (one.state, one.at))
+        _change_settings(db, one.cluster_id, {STOPPED: one.stopped})
+
+
+def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) -> None:
+    for one in changed:
+        if one.cluster_id == PRIMARY:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PRIMARY_QUEUE, dumps(one.given)))
+        else:
+            _change_settings(db, one.cluster_id, {QUEUE: one.given})
+
+
+def _detached(db: sqlite3.Connection, detached: Sequence[ch.ClusterDetached]) -> None:
+    found = [(one.cluster_id,) for one in detached]
+    db.executemany("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", found)
+
+
+def _vnodes_changed(db: sqlite3.Connection, changed: Sequence[ch.VNodesChanged]) -> None:
+    for one in changed:
+        db.executemany("DELETE FROM vnodes WHERE vnode_id = ?", [(vnode_id,) for vnode_id in one.removed])
+        db.executemany(_PUT_VNODE, [vnode_row(vnode) for vnode in one.placed])
+
+
+def _published(db: sqlite3.Connection, published: Sequence[ch.NodesPublished]) -> None:
+    columns = [(dumps(list(one.nodes)), one.job_id) for one in published if one.job_id is not None]
+    db.executemany("UPDATE jobs SET node_ids = ? WHERE job_id = ?", columns)
+
+
+def _only_told(db: sqlite3.Connection, changes: Sequence[object]) -> None:
+    """The journal alone has it."""
 
 
 def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None:
@@ -55,5 +128,13 @@ def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None
 
 
 WRITERS: Table = {
+    ch.ClusterAdded: _added,
+    ch.ClusterChanged: _changed,
+    ch.ClusterMoved: _moved,
+    ch.QueueChanged: _queues_changed,
+    ch.ClusterDetached: _detached,
+    ch.VNodesChanged: _vnodes_changed,
+    ch.NodeReplaced: _only_told,
+    ch.NodesPublished: _published,
     ch.ClusterRemoved: remove,
 }
