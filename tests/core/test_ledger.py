@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.specification import spec
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation, FreeCapacity, whole_node
-from vctl.engine.changes import ClusterAdded, RunStarted, VNodesChanged
+from vctl.engine.changes import ClusterAdded, JobStarted, VNodesChanged
 from vctl.ops.prove import prove
 from vctl.store import clusters, nodes
 from vctl.store.database import apply_migrations
@@ -69,7 +69,7 @@ def write(store: Store, ledger: Ledger) -> None:
             job_id = int(run_id)
             columns = {
                 "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": PRIMARY, "priority": 0,
-                "cluster_id": vnode.cluster_id, "status": "RUNNING", "shape": "", "spec": "{}", "entry": "{}",
+                "cluster_id": vnode.cluster_id, "status": "PENDING", "shape": "", "spec": "{}", "entry": "{}",
                 "entrypoint": "", "user": "", "metadata": "{}", "grace_s": 3, "submitted_at": 1,
             }  # fmt: skip
             marks = ", ".join("?" * len(columns))
@@ -77,7 +77,8 @@ def write(store: Store, ledger: Ledger) -> None:
                 f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
             )
             run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, allocation)
-            store.emit(RunStarted(1, run))
+            job = RunningJob(job_id, PRIMARY, vnode.cluster_id, run_id, "", None, f"j{run_id}", attempt=1)
+            store.emit(JobStarted(1, job, (vnode.node_id,), {}, (run,)))
 
 
 class Tree(RuleBasedStateMachine):
