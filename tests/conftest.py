@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 from vctl.ops import background
 from vctl.runtime import processes
 from vctl.store.locks import SCHEDULER_LOCK
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that started us behind `&`: commands inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
