@@ -14,7 +14,9 @@ from vctl.ops import background
 from vctl.runtime import processes
 from vctl.store.locks import SCHEDULER_LOCK
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that started us behind `&`: commands inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # by a shell that started us behind `&`: commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("default", deadline=None)
