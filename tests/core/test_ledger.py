@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hypothesis
 from hypothesis import strategies as st
@@ -44,11 +45,11 @@ class FakeStore(Store):
         return
 
 
-def empty_store() -> Store:
+def empty_store(home: Path) -> Store:
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.row_factory = sqlite3.Row
     apply_migrations(db)
-    return FakeStore(Path("/nowhere"), db)
+    return FakeStore(home, db)
 
 
 def write(store: Store, ledger: Ledger) -> None:
@@ -86,7 +87,8 @@ class Tree(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = empty_store()
+        self.home = TemporaryDirectory()
+        self.store = empty_store(Path(self.home.name))
         self.ledger = Ledger()
         self.made = 0
         for name in ("a", "b", "c"):
@@ -94,7 +96,8 @@ class Tree(RuleBasedStateMachine):
         self.ledger.index(PRIMARY)
 
     def teardown(self) -> None:
-        self.store.db.close()
+        self.store.close()
+        self.home.cleanup()
 
     def number(self) -> int:
         self.made += 1
