@@ -274,9 +274,9 @@ class World:
         }
         assert self._orphans() == []
         kept = {one.job_id: one for one in preemptions.nominations(self.store)}
-        assert {one.job_id: one for one in state.preemptions.nominations(state)} == kept
+        assert state.nominations == kept
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}
-        assert set(state.preemptions.active) == ending <= set(state.running.jobs)
+        assert set(state.preemptions) == ending <= set(state.running.jobs)
         self._check_objects(state)
 
     def overlooked(self) -> list[str]:
@@ -370,6 +370,8 @@ class Folding:
         " origin_vnode_id, inputs, outputs, max_retries, attempt, detached, vnode_id, node_id, exit_code, grace_s,"
         " stop_requested_at, created_at, started_at, ended_at,"
         " iif(state LIKE 'PENDING_NODE%', '', state_reason), iif(state LIKE 'PENDING_NODE%', '', message)",
+        "preemptions": "*",
+        "nominations": "*",
         "objects": "*",
         "promises": "*",
         "task_inputs": "*",
@@ -439,6 +441,13 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("parent", job_id), parent) for job_id, parent in state.parent_of.items())
     for job_id, run_ids in state.runs_of_job.items():
         found["runs", job_id] = set(run_ids)
+    found.update((("preemption", one.victim_id), one) for one in state.preemptions.values())
+    found["nominations", "in order"] = list(state.nominations.values())
+    found.update(
+        (("nominated", queue.parent_id), queue.nominations)
+        for queue in state.queues.values()
+        if queue.nominations
+    )
     tasks = state.tasks
     found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
     found.update(

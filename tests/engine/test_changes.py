@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
-from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.leases import Lease
 from vctl.core.nodes import Node
@@ -38,6 +38,13 @@ SAMPLES: list[ch.Change] = [
         {"CPU": 15000}, (RUN_OF,), Cluster("p##j", "p", "job", SPEC, job="1"),
         (VNode("p##j/0", "p##j", "n", "n", "flexible", HOLDING, {"zone": "ü"}),),
     ),
+    ch.JobPreempting(Preemption(1, "j", 2, 3, "w", "requeue", True, 9, told=True), "p##j", "2026-01-01"),
+    ch.PreemptionMoved(1, "tell"),
+    ch.JobSpared(1, "j", "w", "it has started"),
+    ch.PreemptionOver(1),
+    ch.JobPreempted(1, "j", "p", {"winner": None, "lost_s": 0.5}),
+    ch.JobNominated(3, "w", 5, "p", (("p/0", HOLDING), ("p/1", HOLDING)), (1, 2), "preempts j"),
+    ch.NominationDropped(3),
     ch.TaskSubmitted(6, Task("task-1", 1, 1, "p##j", "j", {"CPU": 1}, 0.5, (Condition("k", "In", ("v",)),), "SPREAD",
                              "p##j/0", ("a",), ("b",), 2, True, True, "name", "PENDING_ARGS_AVAIL")),
     ch.TaskAwaits("task-1", 1, "p##j", "waits for a"),

@@ -54,13 +54,6 @@ jobs.insert job_launches cascade
 jobs.insert jobs change
 nodes.heartbeat nodes observed
 nodes.remember_devices nodes observed
-preemptions.delete preemptions change
-preemptions.delete_nomination nominations change
-preemptions.delete_nomination jobs derived
-preemptions.insert preemptions change
-preemptions.mark preemptions change
-preemptions.mark_winner jobs derived
-preemptions.put_nomination nominations change
 provider.fail provider_requests change
 provider.finish provider_requests change
 provider.insert provider_requests change

@@ -147,6 +147,23 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """A running job that ends for a waiting one. ``warns``: it gets a signal first and is ended at ``ends_ns``."""
+
+    victim_id: int
+    victim: str
+    attempt: int
+    winner_id: int
+    winner: str
+    rule: str
+    warns: bool
+    ends_ns: int
+    told: bool = False
+    ending: bool = False
+    """Whether its processes were told to end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One process of one attempt of a job: where it is and what it holds there."""
 

@@ -12,6 +12,8 @@ from vctl.core.jobs import Run
 from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
+from vctl.engine.rules import preemption
+from vctl.ops.forms import timestamp
 from vctl.ops.growth import granted_for
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
@@ -50,7 +52,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
         if not all_came:
             state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
             plan = dataclasses.replace(plan, preempts=())
-        state.preemptions.begin(store, state, plan)
+        _preempt(store, state, plan)
         for wait in plan.waits:
             shapes.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
@@ -88,8 +90,22 @@ def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequen
         ends_at_ns=None if job.time_limit_ns is None else now + job.time_limit_ns, message=None, master_port=port,
     )  # fmt: skip
     state.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
-    state.preemptions.unmark(store, state, job.job_id, "it has started")
+    for change in preemption.give_up(state, job.job_id, "it has started"):
+        state.emit(store, change)
     return runs
+
+
+def _preempt(store: Store, state: FollowedState, plan: Plan) -> None:
+    """Begin the preemptions of a plan that are still right; others are decided again."""
+    for _, job_id in plan.lapsed:
+        for change in preemption.give_up(state, job_id, "it still does not fit"):
+            state.emit(store, change)
+    for one in plan.preempts:
+        if not preemption.still_stands(state, one):
+            state.forget_verdicts()
+            continue
+        for change in preemption.begin(state, one, store.clock(), timestamp):
+            state.emit(store, change)
 
 
 def _start_task(store: Store, state: FollowedState, start: TaskStart) -> Run:

@@ -241,7 +241,7 @@ def _goes_on(store: Store, state: FollowedState, job: RunningJob, outcome: Outco
     _destroy(store, state, job.cluster_id)
     objects.drop(store, state, job.job_id)
     again(store, state, job, outcome)
-    state.preemptions.over(store, state, job.job_id)
+    preempting.over(store, state, job.job_id)
     return True
 
 

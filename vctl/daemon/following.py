@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import VNode
@@ -10,7 +11,6 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger, Rearrange
 from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
-from vctl.daemon.preemptions import Preemptions
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change, VNodesChanged
 from vctl.engine.codec import decode
@@ -33,8 +33,6 @@ class FollowedState(SchedulerState):
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         super().__init__(ledger, runs, seen)
-        self.preemptions = Preemptions()
-        """Running jobs that end for waiting ones."""
         self.assign: Callable[[], int] = int
         """Gives the number of who carries out one more run."""
         self._own: set[int] = set()
@@ -87,27 +85,37 @@ class FollowedState(SchedulerState):
                     state.stops.add(job.job_id)
                 if job.outcome is not None:
                     state.stop_members(job)  # it was ending already
-            state.preemptions.load(store, state)
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
-            for row in objects.copies(store):
-                state.tasks.put_copy(row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"])
-            state.tasks.with_objects.update(objects.with_objects(store))
-            outliving = tasks.outliving(store)
-            for row in tasks.unfinished(store):
-                task = rows.task(row, outlives=row["task_id"] in outliving)
-                state.tasks.put(task)
-                if task.stop_requested_at is not None:
-                    state.stop_task(task.task_id, task.job_id, task.grace_s)
+            state._read_tasks(store)
+            state._read_preemptions(store)
             for run in state.runs.values():
                 if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
-                    state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, run))
+                    state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, state, run))
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.nodes_changed.update(state.ledger.nodes)
         state.lost_nodes = {one for one, node in state.ledger.nodes.items() if node.state == DEAD}
         state.ledger.joined.clear()  # whatever there is was there before
         return state
+
+    def _read_tasks(self, store: Store) -> None:
+        for row in objects.copies(store):
+            self.tasks.put_copy(row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"])
+        self.tasks.with_objects.update(objects.with_objects(store))
+        outliving = tasks.outliving(store)
+        for row in tasks.unfinished(store):
+            task = rows.task(row, outlives=row["task_id"] in outliving)
+            self.tasks.put(task)
+            if task.stop_requested_at is not None:
+                self.stop_task(task.task_id, task.job_id, task.grace_s)
+
+    def _read_preemptions(self, store: Store) -> None:
+        for row in preemptions.all_rows(store):
+            if row["victim_id"] in self.running.jobs:
+                self.put_preemption(preemptions.preemption(row))
+        for nomination in preemptions.nominations(store):
+            self.put_nomination(replace(nomination, awaited=nomination.awaited & self.running.leaving))
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
@@ -181,12 +189,14 @@ class FollowedState(SchedulerState):
                 self.stops.add(job_id)
 
 
-def _grace_s(store: Store, run: Run) -> float:
+def _grace_s(store: Store, state: FollowedState, run: Run) -> float:
     """What a process that is being stopped gets before it is killed; on a dead node nothing."""
     if run.stop_reason == jb.NODE_FAILED:
         return 0.0
-    preemption = preemptions.of(store, run.job_id) if run.stop_reason == jb.PREEMPTED else None
-    if preemption is not None and not preemption["warns"]:
-        return max(0.0, float(preemption["ends_at"] - store.clock()) / 1e9)
-    row = jobs.get(store, run.job_id) if run.task_id is None else tasks.get(store, run.task_id)
-    return 0.0 if row is None else float(row["grace_s"])
+    one = state.preemptions.get(run.job_id) if run.stop_reason == jb.PREEMPTED else None
+    if one is not None and not one.warns:
+        return max(0.0, (one.ends_ns - store.clock()) / 1e9)
+    of = (
+        state.running.jobs.get(run.job_id) if run.task_id is None else state.tasks.unfinished.get(run.task_id)
+    )
+    return 0.0 if of is None else of.grace_s

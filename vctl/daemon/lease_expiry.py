@@ -122,4 +122,4 @@ class LeaseExpiry:
 
 def _kept(state: FollowedState) -> set[str]:
     """Virtual nodes of which a part is kept for the winner of a preemption."""
-    return {part[0] for nomination in state.preemptions.nominations(state) for part in nomination.pieces}
+    return {part[0] for nomination in state.nominations.values() for part in nomination.pieces}

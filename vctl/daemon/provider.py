@@ -230,7 +230,7 @@ class Provider:
         now, gone = time.monotonic(), []
         kept = {
             state.ledger.vnodes[part[0]].node_id
-            for nomination in state.preemptions.nominations(state)
+            for nomination in state.nominations.values()
             for part in nomination.pieces
             if part[0] in state.ledger.vnodes
         }

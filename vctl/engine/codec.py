@@ -41,6 +41,8 @@ def _new_writer(kind: Any) -> Writer | None:
     if is_dataclass(kind) and isinstance(kind, type):
         return _dataclass_writer(kind)
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        return _tuple_writer([_writer(part) for part in parts])
     inner = [found for part in parts if (found := _writer(part)) is not None]
     if not inner:
         return None
@@ -49,6 +51,14 @@ def _new_writer(kind: Any) -> Writer | None:
         return lambda value: None if value is None else write(value)
     assert origin is tuple, kind
     return lambda value: [write(one) for one in value]
+
+
+def _tuple_writer(each: list[Writer | None]) -> Writer | None:
+    if not any(each):
+        return None
+    return lambda value: [
+        one if write is None else write(one) for one, write in zip(value, each, strict=True)
+    ]
 
 
 def _dataclass_writer(kind: type) -> Writer:

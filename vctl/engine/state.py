@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import CANCELLED
@@ -13,6 +13,7 @@ from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
 from vctl.engine.tasks import Tasks
 from vctl.scheduler.fairness import Usage
+from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
@@ -56,6 +57,12 @@ class SchedulerState:
         """Nodes that are dead or gone, and what lay on them."""
         self.run_stops: dict[str, tuple[str, float]] = {}
         """run id -> (reason, grace in seconds): processes that are to be ended."""
+        self.preemptions: dict[int, Preemption] = {}
+        """Running jobs that end for waiting ones."""
+        self.nominations: dict[int, Nomination] = {}
+        """Waiting jobs for which resources are reserved; who was nominated first comes first."""
+        self.spared: list[str] = []
+        """Jobs that were told to end and may go on: their notice is to be removed."""
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
@@ -142,9 +149,38 @@ class SchedulerState:
         own = self.members_of(job.job_id)
         self.array_limits.run(job.array_id, job.job_id)
         self.running.put(replace(job, run_id=min(own, default="")))
-        is_ending = any(self.runs[run_id].stop_reason is not None for run_id in own)
-        if is_ending or job.stop_requested_at is not None or job.outcome is not None:
+        if self.is_ending(job.job_id):
             self.running.leave(job.job_id)
+
+    def is_ending(self, job_id: int) -> bool:
+        """Whether a running job ends, whatever for, preemption aside."""
+        job = self.running.jobs[job_id]
+        members = (self.runs[run_id] for run_id in self.members_of(job_id))
+        is_stopped = job.stop_requested_at is not None or job.outcome is not None
+        return is_stopped or any(run.stop_reason is not None for run in members)
+
+    def put_preemption(self, one: Preemption) -> None:
+        """A running job is to end for another."""
+        self.preemptions[one.victim_id] = one
+        self.running.leave(one.victim_id)
+
+    def preemption_of(self, job: RunningJob) -> Preemption | None:
+        """The preemption of this attempt of a job, if there is one."""
+        one = self.preemptions.get(job.job_id)
+        return one if one is not None and one.attempt == job.attempt else None
+
+    def put_nomination(self, nomination: Nomination) -> None:
+        """This is reserved for a waiting job."""
+        self.nominations[nomination.job_id] = nomination
+        if nomination.parent_id in self.queues:
+            self.queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
+
+    def drop_nomination(self, job_id: int) -> None:
+        """Nothing is reserved for a job any more."""
+        if (nomination := self.nominations.pop(job_id, None)) is not None:
+            if nomination.parent_id in self.queues:
+                self.queues[nomination.parent_id].set_nomination(job_id, None)
+            self.ledger.note_growth(part[0] for part in nomination.pieces)
 
     def note_end(self, submission_id: str, array_id: str | None) -> None:
         """A job is over: somebody may wait for that."""

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, VNode
-from vctl.core.jobs import PendingJob, Run
+from vctl.core.jobs import PendingJob, Preemption, Run
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import Task
-from vctl.engine.changes import JobEnded, RunEnded
+from vctl.engine.changes import JobEnded, NominationDropped, RunEnded
 from vctl.errors import Conflict
 from vctl.ops import forms, rights
 from vctl.ops.nodes import ensure_local
@@ -42,7 +42,9 @@ from vctl.store import (
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
-Value = TypeVar("Value", Node, Cluster, VNode, Run, PendingJob, Task, Lease, Nomination, NodeRequest, Row)
+Value = TypeVar(
+    "Value", Node, Cluster, VNode, Run, PendingJob, Task, Lease, Nomination, NodeRequest, Preemption, Row
+)
 
 TITLES = (
     "primary cluster from the node table",
@@ -284,10 +286,10 @@ def _others(store: Store, done: Replayed, reader: _Reader) -> None:
     for row in leases.all_rows(store):
         reader.read("leases", row, rows.lease, done.steps[4])
     for row in preemptions.all_rows(store):
-        reader.read("preemptions", row, preemptions.check, done.steps[5])
+        reader.read("preemptions", row, preemptions.preemption, done.steps[5])
     for row in preemptions.nomination_rows(store):
         if reader.read("nominations", row, preemptions.nomination, done.steps[5]) is None:
-            preemptions.delete_nomination(store, row["job_id"])
+            store.emit(NominationDropped(row["job_id"]))
     for row in usage.rows(store):
         reader.read("usage", row, usage.check, done.steps[5])
     for row in provider.rows(store):

@@ -30,6 +30,15 @@ from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopp
 from vctl.engine.changes.leases import LeaseCalled, LeaseGranted, LeaseReturned
 from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
 from vctl.engine.changes.objects import ObjectCreated, ObjectLost, ObjectsDropped
+from vctl.engine.changes.preemptions import (
+    JobNominated,
+    JobPreempted,
+    JobPreempting,
+    JobSpared,
+    NominationDropped,
+    PreemptionMoved,
+    PreemptionOver,
+)
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping
 from vctl.engine.changes.tasks import (
     Copy,
@@ -54,6 +63,8 @@ Change = (
     # tasks and objects
     | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
     | ObjectCreated | ObjectLost | ObjectsDropped
+    # preemption
+    | JobPreempting | PreemptionMoved | JobSpared | PreemptionOver | JobPreempted | JobNominated | NominationDropped
     # clusters
     | ClusterAdded | ClusterChanged | ClusterMoved | QueueChanged | ClusterDetached | ClusterRemoved
     | VNodesChanged | NodeReplaced | NodesPublished

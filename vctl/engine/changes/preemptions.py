@@ -1,0 +1,108 @@
+"""Changes of preemption: running jobs end for waiting ones, for which resources are reserved meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vctl.core.jobs import Preemption
+from vctl.core.resources import Allocation
+from vctl.engine.changes.told import Told
+
+
+@dataclass(frozen=True, slots=True)
+class JobPreempting:
+    """A running job is to end for another, at ``ends_at`` at the latest."""
+
+    preemption: Preemption
+    cluster_id: str
+    ends_at: str
+
+    def told(self) -> Told:
+        """The public event."""
+        one = self.preemption
+        data = {"winner": one.winner, "rule": one.rule, "ends_at": self.ends_at}
+        return Told("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionMoved:
+    """The job was told (``tell``), or its processes were told to end (``end``)."""
+
+    victim_id: int
+    move: str
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "job", str(self.victim_id), None, self.victim_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpared:
+    """A job that was to end for another goes on."""
+
+    victim_id: int
+    victim: str
+    winner: str
+    why: str
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told(
+            "job.spared", "job", self.victim, None, self.victim_id, {"winner": self.winner, "why": self.why}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionOver:
+    """A job that was to end for another has ended for another reason."""
+
+    victim_id: int
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "job", str(self.victim_id), None, self.victim_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPreempted:
+    """A job has ended for another, or because what it had borrowed was called back: what it lost."""
+
+    job_id: int
+    submission_id: str
+    parent_id: str
+    data: Mapping[str, Any]
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told("job.preempted", "job", self.submission_id, self.parent_id, self.job_id, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNominated:
+    """This is reserved for a waiting job, until the awaited ones have ended. Its place among nominations stays."""
+
+    job_id: int
+    submission_id: str
+    priority: int
+    parent_id: str
+    pieces: tuple[tuple[str, Allocation], ...]
+    awaited: tuple[int, ...] = ()
+    message: str | None = None
+    """What the job waits for, when that is new."""
+
+    def told(self) -> Told:
+        """For schedulers alone: the events are those of the jobs that end."""
+        return Told("", "job", self.submission_id, self.parent_id, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NominationDropped:
+    """Nothing is reserved for a job any more."""
+
+    job_id: int
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "job", str(self.job_id), None, self.job_id)

@@ -1,0 +1,114 @@
+"""Preemption: what a plan decided and still stands, for whom resources stay reserved, and which jobs are spared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from vctl.core.jobs import Preemption
+from vctl.core.queue_policy import OFF
+from vctl.core.wording import amounts_text, cluster_text, listed
+from vctl.engine.changes import (
+    Change,
+    JobNominated,
+    JobPreempting,
+    JobSpared,
+    NominationDropped,
+    PreemptionOver,
+)
+from vctl.engine.state import SchedulerState
+from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.preemption import Preempt
+
+NAMED = 5
+"""So many victims are named in a message."""
+
+
+def still_stands(state: SchedulerState, one: Preempt) -> bool:
+    """Whether the winner still waits, its victims still run, and the resources are still there."""
+    queue = state.queues.get(one.job.parent_id)
+    if queue is None or queue.jobs.get(one.job.job_id) != one.job:
+        return False
+    for victim in one.victims:
+        job_id = victim.job.job_id
+        if state.running.jobs.get(job_id) != victim.job or job_id in state.running.leaving:
+            return False
+    return one.nomination.stands(state.ledger)
+
+
+def begin(state: SchedulerState, one: Preempt, now: int, shown: Callable[[int], str]) -> Iterator[Change]:
+    """Running jobs are to end for a waiting one. ``shown`` writes a time as text."""
+    policy = state.ledger.clusters[one.job.parent_id].queue
+    ends_ns = now + policy.preemption_grace_ns
+    ends_at = shown(ends_ns)
+    for victim in one.victims:
+        job = victim.job
+        begun = Preemption(
+            job.job_id, job.submission_id, job.attempt, one.job.job_id, one.job.submission_id, policy.preemption,
+            json.loads(job.rules).get("signal") is not None, ends_ns,
+        )  # fmt: skip
+        yield JobPreempting(begun, job.cluster_id, ends_at)
+    names = listed([victim.job.submission_id for victim in one.victims], NAMED)
+    yield nominated(
+        one.nomination, f"preempts {names}, by {ends_at} at the latest{_growth_text(state, one.nomination)}"
+    )
+
+
+def nominated(nomination: Nomination, message: str | None = None) -> JobNominated:
+    """The change that reserves this."""
+    return JobNominated(
+        nomination.job_id, nomination.submission_id, nomination.priority, nomination.parent_id, nomination.pieces,
+        tuple(sorted(nomination.awaited)), message,
+    )  # fmt: skip
+
+
+def _growth_text(state: SchedulerState, nomination: Nomination) -> str:
+    """By how much the cluster grows when the job starts, if it does."""
+    growth = nomination.growth(state.ledger)
+    gained = {} if growth is None else growth.gained.get(nomination.parent_id, {})
+    return f"; then {cluster_text(nomination.parent_id)} grows by {amounts_text(gained)}" if gained else ""
+
+
+def review(state: SchedulerState, now: int) -> Iterator[Change]:
+    """Reserve nothing more for jobs that do not want it any more."""
+    for nomination in list(state.nominations.values()):
+        if (why := _why_over(state, nomination, now)) is not None:
+            yield from give_up(state, nomination.job_id, why)
+
+
+def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | None:
+    queue = state.queues.get(nomination.parent_id)
+    parent = state.ledger.clusters.get(nomination.parent_id)
+    if queue is None or (job := queue.jobs.get(nomination.job_id)) is None:
+        return "it is not waiting any more"
+    if job.priority < nomination.priority:
+        return "its priority is lower now"
+    if not job.may_start(now):
+        return "it cannot start now"
+    if parent is None or not parent.starts_jobs:
+        return "its cluster admits no jobs"
+    if parent.queue.preemption == OFF:
+        return "preemption was turned off"
+    return None if nomination.stands(state.ledger) else "the resources reserved for it are gone"
+
+
+def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
+    """Reserve nothing more for a job; those that were to end for it, and were not told to end yet, go on."""
+    if job_id not in state.nominations:
+        return
+    yield NominationDropped(job_id)
+    others = (one for one in state.nominations.values() if one.job_id != job_id)
+    awaited = {victim_id for one in others for victim_id in one.awaited}
+    for one in list(state.preemptions.values()):
+        if one.winner_id == job_id and not one.ending and one.victim_id not in awaited:
+            yield JobSpared(one.victim_id, one.victim, one.winner, why)
+
+
+def over(state: SchedulerState, job_id: int) -> Iterator[Change]:
+    """A running job has ended, whatever for: nobody waits for it any more."""
+    if job_id in state.preemptions:
+        yield PreemptionOver(job_id)
+    for one in list(state.nominations.values()):
+        if job_id in one.awaited:
+            yield nominated(replace(one, awaited=one.awaited - {job_id}))
