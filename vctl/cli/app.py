@@ -173,7 +173,8 @@ def _in_words_of(command: Command, error: VctlError) -> VctlError:
     """The error of a verb that names a parameter, with the option in its place: ``--resources.CPU``."""
     path = str(error.details.get("path", ""))
     name = path.partition(".")[0].partition("[")[0]
-    param = next((one for one in command.params if one.name == name and one.info.names), None)
+    named = (one for one in command.params if name in (one.name, one.name.removesuffix("_s")))
+    param = next((one for one in named if one.info.names), None)
     if param is not None and error.problem.startswith(path):
         path = param.spelled + path[len(name) :]
         error.problem = path + error.problem[len(error.details["path"]) :]

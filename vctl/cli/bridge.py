@@ -97,7 +97,7 @@ def _callback(command: Command) -> Callable[..., dict[str, Any]]:
         inspect.Parameter(
             param.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if param.required else param.default,
+            default=inspect.Parameter.empty if param.required else param.absent,
             annotation=_annotation(param),
         )
         for param in command.params

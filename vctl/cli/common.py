@@ -5,10 +5,6 @@ from typing import Annotated, Any
 from vctl.config import COLORS, OUTPUTS
 from vctl.operations.declare import Opt, Param
 
-Grace = Annotated[
-    str | None,
-    Opt("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, such as 10s (default 3s)."),
-]
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]

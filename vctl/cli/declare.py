@@ -60,7 +60,7 @@ class Command:
         found: dict[str, Any] = {}
         for name, param in params_of(self.declared).items():
             if isinstance(param, Together):
-                given = {one.name: values[one.name] for one in param.params}
+                given = {one.name: _read(one, values[one.name]) for one in param.params}
                 found[name] = {key: value for key, value in given.items() if value is not None}
             else:
                 found[name] = _read(param, values[name])
@@ -69,7 +69,9 @@ class Command:
 
 def _read(param: Param, text: Any) -> Any:
     """The value that the text of an option stands for."""
-    return text if text is None or not param.info.reads else READERS[param.info.reads](text, param.spelled)
+    if not param.info.reads or not isinstance(text, str):
+        return text
+    return READERS[param.info.reads](text, param.spelled)
 
 
 def _duration(text: str, path: str) -> float:
@@ -84,9 +86,32 @@ def _positive_duration(text: str, path: str) -> float:
     return parse_duration(text, path, positive=True)
 
 
+def _begin(text: str, path: str) -> float:
+    import time
+
+    from vctl.spec.options import parse_begin
+
+    return parse_begin(text, time.time(), path)
+
+
+def _document(what: str) -> Callable[[str, str], object]:
+    def read(text: str, path: str) -> object:
+        from vctl.spec.source import read_document
+
+        return read_document(text, what, path)
+
+    return read
+
+
 READERS: dict[str, Callable[[str, str], object]] = {
+    "text": lambda text, _: text,
+    "words": lambda text, _: [word.strip() for word in text.split(",") if word.strip()],
     "duration": _duration,
     "positive duration": _positive_duration,
+    "begin": _begin,
+    "cluster spec": _document("a cluster spec"),
+    "resources": _document("a map of resources"),
+    "label selector": _document("a label selector"),
 }
 """What turns the text of an option into its value, by the name in its declaration."""
 

@@ -16,7 +16,7 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
-    values: dict[str, Any] = {param.name: param.default for param in params}
+    values: dict[str, Any] = {param.name: param.absent for param in params}
     loose: list[str] = []
     left = list(reversed(words))
     while left:

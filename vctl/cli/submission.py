@@ -1,27 +1,6 @@
-"""The words of ``job submit`` as values: what to reserve, the environment, the directory, the metadata."""
-
-from typing import TYPE_CHECKING, Any
+"""What ``job submit`` gathers from several options: the environment, the directory, the metadata."""
 
 from vctl.cli.call import Call
-
-if TYPE_CHECKING:
-    from vctl.core.clusters import ClusterSpec
-    from vctl.spec.options import ArrayRange, Dependency, WarningSignal
-
-
-def reservation(
-    document: str | None, num_cpus: Any, num_gpus: Any, memory: Any, nodes: int | None, units: frozenset[str]
-) -> "ClusterSpec | None":
-    """What to reserve: the document, or the short options, or nothing."""
-    from vctl.spec.job_request import shortcut_spec
-
-    short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=document is not None)
-    if document is None:
-        return short
-    from vctl.spec.cluster_spec import parse_cluster_spec
-    from vctl.spec.source import read_document
-
-    return parse_cluster_spec(read_document(document, "a cluster spec", "--virtual-cluster"), units=units)
 
 
 def surroundings(
@@ -112,48 +91,3 @@ def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
 
         found.update(parse_pairs(pairs, "--metadata"))
     return found
-
-
-def begin_at(text: str | None) -> float | None:
-    """``--begin`` in seconds since the epoch."""
-    if text is None:
-        return None
-    import time
-
-    from vctl.spec.options import parse_begin
-
-    return parse_begin(text, time.time())
-
-
-def warning(text: str | None) -> "WarningSignal | None":
-    """``--signal``: what to send before the time limit."""
-    if text is None:
-        return None
-    from vctl.spec.options import parse_warning_signal
-
-    return parse_warning_signal(text)
-
-
-def dependencies(words: list[str] | None) -> "tuple[Dependency, ...]":
-    """``--after``: what a job waits for."""
-    if not words:
-        return ()
-    from vctl.spec.options import parse_dependency
-
-    return tuple(parse_dependency(word) for word in words)
-
-
-def causes(text: str | None) -> tuple[str, ...]:
-    """``--retry-on``: the failures that are tried again."""
-    if text is None:
-        return ("NodeFailed",)
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def array(text: str | None) -> "ArrayRange | None":
-    """``--array``: the indices, and how many members may run at once."""
-    if text is None:
-        return None
-    from vctl.spec.options import parse_array
-
-    return parse_array(text)

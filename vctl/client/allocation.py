@@ -38,7 +38,7 @@ class Allocation:
 
     def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
         from vctl.client.place import Local
-        from vctl.operations import jobs
+        from vctl.ops import submitting
         from vctl.runtime.door import Door
         from vctl.spec.job_request import JobRequest
 
@@ -59,7 +59,8 @@ class Allocation:
                 job_scope=config.get("job_scope"),
                 attach=("hold", os.fspath(door.path)),
             )
-            form = jobs.submit(place, request)
+            with place.opened() as store:
+                form = submitting.submit(store, request)
             self.job = Job(place, str(form["submission_id"]))
             try:
                 self._line = self._granted(place, door, timeout_s)

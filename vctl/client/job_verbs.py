@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vctl.client import inside
 from vctl.client.handles import Job, Task
@@ -17,9 +17,6 @@ from vctl.errors import BadSpec
 from vctl.operations import jobs, tasks
 from vctl.operations.declare import Verb
 from vctl.spec import documents
-
-if TYPE_CHECKING:
-    from vctl.core.clusters import ClusterSpec
 
 Command = str | Sequence[str]
 """The words, or a line that is split as a shell would; no shell is run."""
@@ -74,44 +71,43 @@ class Jobs(Verbs):
         names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         many jobs; the ``Job`` is all of them.
         """
-        from vctl.spec.job_request import JobRequest, entry_request, shortcut_spec
-        from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
-
-        units = self.backend.config.get("unit_resources")
-        given = virtual_cluster is not None
-        short = shortcut_spec(num_cpus, num_gpus, memory, nodes, units=units, beside_spec=given)
-        kill_grace = self.backend.config.get("kill_grace")
-        request = JobRequest(
-            argv=words_of(entrypoint),
+        form = jobs.submit(
+            self.backend,
+            words_of(entrypoint),
             cluster=cluster or (None if inside.submission_id() else self.backend.config.get("cluster")),
-            spec=spec_of(virtual_cluster, units) if given else short,
-            entry=entry_request(
-                entrypoint_num_cpus, entrypoint_num_gpus, entrypoint_memory, entrypoint_resources, units=units
-            ),
+            virtual_cluster=virtual_cluster,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            nodes=nodes,
+            entrypoint_num_cpus=entrypoint_num_cpus,
+            entrypoint_num_gpus=entrypoint_num_gpus,
+            entrypoint_memory=entrypoint_memory,
+            entrypoint_resources=entrypoint_resources,
             priority=priority,
             time_limit_s=None if time_limit is None else seconds_of(time_limit, "time_limit"),
             name=name,
             submission_id=submission_id,
-            env=dict(env or {}),
+            env=env or {},
+            environment=inside.environment(),
             clean_env=clean_env,
-            cwd=None if working_dir is None else os.path.abspath(os.path.expanduser(working_dir)),
-            metadata=dict(metadata or {}),
-            labels=dict(labels or {}),
-            grace_s=kill_grace if grace is None else seconds_of(grace, "grace"),
-            max_retries=max_retries,
-            retry_on=tuple(retry_on),
-            backoff_s=seconds_of(backoff, "backoff"),
+            cwd=_directory(working_dir),
+            metadata=metadata or {},
+            labels=labels or {},
+            grace_s=self.backend.config.get("kill_grace") if grace is None else seconds_of(grace, "grace"),
             hold=hold,
-            after=tuple(parse_dependency(text, "after") for text in after),
+            begin_at=begin_at,
+            array=array,
+            after=after,
             per_node=per_node,
             label=label,
-            array=None if array is None else parse_array(array, "array"),
-            begin_at=begin_at,
-            signal=None if signal is None else parse_warning_signal(signal, "signal"),
+            max_retries=max_retries,
+            retry_on=retry_on,
+            backoff_s=seconds_of(backoff, "backoff"),
+            signal=signal,
             job_scope=self.backend.config.get("job_scope"),
         )
-        form = jobs.submit(self.backend, request, environment=inside.environment())
-        return Job(self.backend, str(form["submission_id"]))
+        return Job(self.backend, form["submission_id"])
 
     def get(self, ref: str | int) -> Job:
         """A job by submission id, number, unique prefix or ``last``."""
@@ -188,28 +184,27 @@ class Tasks(Verbs):
         It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster. It starts
         once all ``inputs`` are there, as ``$VCTL_OBJECT_DIR/NAME``, and leaves its ``outputs`` in that directory.
         """
-        from vctl.spec.selectors import parse_selector
-        from vctl.spec.task_request import TaskRequest, task_amounts
-
-        units = self.backend.config.get("unit_resources")
-        selector = None if label_selector is None else selector_document(label_selector)
-        request = TaskRequest(
-            argv=words_of(command),
-            job=job,
-            request=task_amounts(num_cpus, num_gpus, memory, resources, units=units),
-            selector=() if selector is None else parse_selector(selector, "label_selector"),
+        form = tasks.run(
+            self.backend,
+            words_of(command),
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            resources=resources,
+            label_selector=None if label_selector is None else selector_document(label_selector),
             strategy=strategy,
-            name=name,
+            inputs=inputs,
+            outputs=outputs,
             max_retries=max_retries,
+            name=name,
+            job=job,
             detach=detach,
-            env=dict(env or {}),
-            cwd=None if working_dir is None else os.path.abspath(os.path.expanduser(working_dir)),
+            env=env or {},
+            environment=inside.environment(),
+            cwd=_directory(working_dir),
             grace_s=None if grace is None else seconds_of(grace, "grace"),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
         )
-        form = tasks.run(self.backend, request, environment=inside.environment())
-        return Task(self.backend, str(form["task_id"]))
+        return Task(self.backend, form["task_id"])
 
     def put(self, name: str) -> documents.ObjectForm:
         """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
@@ -262,15 +257,8 @@ def words_of(command: Command) -> tuple[str, ...]:
     return tuple(words)
 
 
-def spec_of(given: VirtualCluster | Mapping[str, Any] | None, units: frozenset[str]) -> ClusterSpec | None:
-    """A spec, whichever way it was written."""
-    if given is None:
-        return None
-    if isinstance(given, VirtualCluster):
-        return given.parsed(units)
-    from vctl.spec.cluster_spec import parse_cluster_spec
-
-    return parse_cluster_spec(given, units=units, path="virtual_cluster")
+def _directory(given: str | os.PathLike[str] | None) -> str | None:
+    return None if given is None else os.path.abspath(os.path.expanduser(given))
 
 
 def seconds_of(given: Duration, path: str) -> float:

@@ -14,32 +14,19 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
-from vctl.http import (
-    answers,
-    clusters,
-    jobs,
-    management,
-    metrics,
-    tasks,
-    views,
-    why,
-)
+from vctl.http import answers, live, management, metrics
 from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import capacity, complain_quietly
-from vctl.operations import clusters as cluster_verbs
-from vctl.operations import jobs as job_verbs
-from vctl.operations import nodes, upkeep
-from vctl.operations import tasks as task_verbs
-from vctl.operations import views as view_verbs
+from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
 """Of the job API that clients may expect here."""
 
-DECLARED = (job_verbs, task_verbs, cluster_verbs, nodes, view_verbs, upkeep)
+DECLARED = (jobs, tasks, clusters, nodes, views, upkeep, simulation)
 """The modules whose verbs have routes."""
 
 
@@ -52,8 +39,8 @@ def create_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(Guard, server=server)
     answers.install(app)
-    for part in (management, jobs, why, tasks, clusters, views):
-        app.include_router(part.router)
+    app.include_router(management.router)
+    app.include_router(live.router)
     for module in DECLARED:
         app.include_router(router_of(module))
     _add_open_routes(app)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from vctl.store.store import Store
 T = TypeVar("T")
 CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
 """A client inside a job says so; what that job may change is the same as on the machine itself."""
+OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
+"""Of the server's environment, what a job gets whose submitter sent none."""
 
 
 class Changes:
@@ -103,11 +106,11 @@ class Server:
 
         return await asyncio.to_thread(work)
 
-    @property
-    def units(self) -> frozenset[str]:
-        """Resources that consist of numbered instances."""
-        found: frozenset[str] = self.config.get("unit_resources")
-        return found
+    def surroundings(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
+        """The environment of a job; commands in it are to see what the server sees."""
+        if given is None:
+            given = {name: os.environ[name] for name in OWN if name in os.environ}
+        return {**self.background.settings(), **given}
 
 
 def server_of(request: Request) -> Server:

@@ -8,7 +8,16 @@ from types import ModuleType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Query, Request
-from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    create_model,
+)
 
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
@@ -17,15 +26,35 @@ from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param, Written
 from vctl.spec import documents as forms
 
 API = "/api/v1"
-_STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, bool: StrictBool}
 LONGEST_ID = 1024
+LONGEST_WORD = 100_000
+
+
+def _kernel_text(value: object) -> str:
+    """pydantic takes only Unicode for a string; arguments, paths and variables are any bytes."""
+    if not isinstance(value, str):
+        raise ValueError("Input should be a valid string")  # pydantic's way to refuse
+    if len(value) > LONGEST_WORD:
+        raise ValueError(f"String should have at most {LONGEST_WORD} characters")
+    return value
+
+
+KernelText = Annotated[
+    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string"})
+]
+_STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, bool: StrictBool}
+_KERNEL: dict[object, object] = {
+    str: KernelText,
+    Sequence[str]: list[KernelText],
+    Mapping[str, str]: dict[KernelText, KernelText],
+}
 
 
 def router_of(module: ModuleType) -> APIRouter:
     """The routes of the verbs that a module declares."""
     router = APIRouter(prefix=API, tags=[module.__name__.rpartition(".")[2]], responses=documents.ERRORS)
     for operation in vars(module).values():
-        if isinstance(operation, Operation) and operation.body is None:
+        if isinstance(operation, Operation):
             add_route(router, operation)
     return router
 
@@ -38,8 +67,10 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         body = given.pop("body", None)
         if body is not None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
+        server = server_of(request)
         with state(request) as store:
-            found = operation.run(Here(store, server_of(request).config), **_by_name(operation, given))
+            here = Here(store, server.config, server.surroundings)
+            found = operation.run(here, **_by_name(operation, given))
         return JSONResponse(operation.document(found))
 
     parameters = [_parameter("request", Request)]
@@ -123,6 +154,8 @@ def _field(param: Param) -> Any:
         return Literal[param.info.choices]
     kind = param.annotation.__origin__
     parts = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+    if param.to_kernel:
+        parts = tuple(_KERNEL.get(part, part) for part in parts)
     strict = [_strict(part, param.info.pattern) for part in parts if part is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 
@@ -141,7 +174,7 @@ def _strict(kind: Any, pattern: str | None = None) -> Any:
 
 
 def _longest(param: Param) -> int | None:
-    return LONGEST_ID if param.is_text and not param.info.choices else None
+    return LONGEST_ID if param.is_text and not (param.info.choices or param.to_kernel) else None
 
 
 def _limits(param: Param, longest: int | None = None) -> dict[str, Any]:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from vctl.core.clusters import LOGICAL
 from vctl.errors import Conflict, NotFound, VctlError
 from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResponse, envelope, failure
-from vctl.http.bodies import NodesToRemove, VirtualCluster
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
 from vctl.spec.documents import ClusterForm
 from vctl.store.store import Store
+
+Id = Annotated[StrictStr, Field(max_length=1024)]
+
+
+class Body(BaseModel):
+    """No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VirtualCluster(Body):
+    """A wanted state: final counts of whole nodes by template; what is not named counts as 0."""
+
+    virtualClusterId: Id = ""  # noqa: N815
+    divisible: StrictBool | Literal["true", "false"] = False
+    replicaSets: dict[str, StrictInt] = {}  # noqa: N815
+    revision: StrictInt | Annotated[str, Field(pattern=r"^[0-9]{1,30}$")] = 0
+
+
+class NodesToRemove(Body):
+    """Nodes to remove from a cluster."""
+
+    virtualClusterId: Id = ""  # noqa: N815
+    nodesToRemove: Annotated[list[Id], Field(max_length=100_000)] = []  # noqa: N815
+
 
 router = APIRouter(prefix=MANAGEMENT, tags=["management"], responses=MANAGEMENT_ERRORS)
 

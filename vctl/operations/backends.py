@@ -43,10 +43,6 @@ class Remote:
         """Have a server carry out one verb."""
         from vctl.operations.connection import at
 
-        if operation.body is not None:
-            with self._connected() as server:
-                body = operation.body(*args, **kwargs)
-                return operation.reply(server.ask(operation.method, operation.path, body, in_query=False))
         given = operation.given(args, kwargs)
         path = at(*(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:]))
         rest = {param.wire: value for param, value in given}

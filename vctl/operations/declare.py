@@ -4,6 +4,7 @@ The command line, the HTTP routes, the calls of a remote client and the Python A
 of the function imports the code that carries it out, so a declaration costs nothing until it is called.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, UnionType
 from typing import (
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from vctl.store.store import Store
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 R = TypeVar("R")
+PARAMETERS = "vctl_parameters"
+"""The attribute of a verb's function that names the function with its parameters, where that is another one."""
 
 
 class Opt:
@@ -35,7 +39,8 @@ class Opt:
     that turns the text on the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
 
     A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
-    and texts and lists with more than ``longest`` parts.
+    and texts and lists with more than ``longest`` parts. ``kernel`` says that the value is bytes to the kernel (a path,
+    an argument, a variable), not words to people. ``sent`` makes what a remote client sends of its value.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class Opt:
         above: float | None = None,
         longest: int | None = None,
         pattern: str | None = None,
+        kernel: bool = False,
+        sent: Callable[[Any], object] | None = None,
     ) -> None:
         self.names = names
         self.help = help
@@ -66,6 +73,8 @@ class Opt:
         self.wire = wire
         self.least, self.most, self.above, self.longest = least, most, above, longest
         self.pattern = pattern
+        self.kernel = kernel
+        self.sent = sent
 
 
 class Arg(Opt):
@@ -83,6 +92,13 @@ class Together:
 
     def __init__(self, **options: Any) -> None:
         self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
+
+    @classmethod
+    def of(cls, operation: "Operation[..., Any]") -> "Together":
+        """The arguments and options of a verb, for a command that has more of its own."""
+        found = cls()
+        found.params = [param for param in operation.params if param.is_argument or param.info.names]
+        return found
 
 
 Given = Mapping[str, Any] | None
@@ -103,12 +119,16 @@ class Param:
         kind = annotation.__origin__
         if get_origin(kind) is UnionType:
             kind = next(part for part in get_args(kind) if part is not type(None))
-        self.many = get_origin(kind) in (list, Sequence)
+        self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
         self.is_text = kind is str
         self.type: type = str if self.info.reads else get_args(kind)[0] if self.many else kind
         self.is_flag = self.type is bool
-        self.to_kernel = self.info.complete in ("file", "dir", "command") or "--env" in self.info.names
-        """Whether the value is bytes to the kernel (a path, an argument, a variable), not words to people."""
+        self.to_kernel = self.info.kernel or self.info.complete in ("file", "dir", "command")
+
+    @property
+    def absent(self) -> Any:
+        """The value on a command line that does not have it; None where text is read or collected first."""
+        return None if self.info.reads or (self.many and not self.is_argument) else self.default
 
     @property
     def metavar(self) -> str:
@@ -137,9 +157,21 @@ class Written(Protocol):
 class Here:
     """The state directory on which a verb is carried out, and its settings."""
 
-    def __init__(self, store: "Store", config: "Config") -> None:
+    def __init__(
+        self,
+        store: "Store",
+        config: "Config",
+        surroundings: Callable[[Mapping[str, str] | None], Mapping[str, str]] | None = None,
+    ) -> None:
         self.store = store
         self.config = config
+        self._surroundings = surroundings
+
+    def surroundings(self, environment: Mapping[str, str] | None) -> Mapping[str, str]:
+        """The environment of whoever submits: as it was given, else that of this process."""
+        if self._surroundings is not None:
+            return self._surroundings(environment)
+        return os.environ if environment is None else environment
 
     @property
     def units(self) -> frozenset[str]:
@@ -173,11 +205,8 @@ class Operation(Generic[P, R]):
         name: str,
         route: str,
         items: str,
-        body: Callable[..., Mapping[str, object]] | None,
     ) -> None:
         self.run = run
-        self.body = body
-        """What a server is sent, where that is not the parameters; its route is written by hand then."""
         self.name = name
         """The words of its command."""
         self.method, _, self.path = route.removesuffix("?").partition(" ")
@@ -198,12 +227,15 @@ class Operation(Generic[P, R]):
         return [param for param in params_of(self.run).values() if isinstance(param, Param)]
 
     def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
-        """The parameters with the values of a call; a default is left out."""
+        """The parameters with the values of a call as they are sent; a default is left out."""
         params = self.params
         values = {**dict(zip((param.name for param in params), args, strict=False)), **kwargs}
         for param in params:
-            if param.required or values.get(param.name, param.default) is not param.default:
-                yield param, values[param.name]
+            value = values[param.name] if param.required else values.get(param.name, param.default)
+            if param.info.sent is not None:
+                yield param, param.info.sent(value)
+            elif param.required or value is not param.default:
+                yield param, value
 
     @property
     def is_paged(self) -> bool:
@@ -226,14 +258,30 @@ class Operation(Generic[P, R]):
 
 
 def operation(
-    name: str, route: str, *, items: str = "", body: Callable[..., Mapping[str, object]] | None = None
+    name: str, route: str, *, items: str = ""
 ) -> Callable[[Callable[Concatenate[Here, P], R]], Operation[P, R]]:
     """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
 
     def declare(run: Callable[Concatenate[Here, P], R]) -> Operation[P, R]:
-        return Operation(run, name, route, items, body)
+        return Operation(run, name, route, items)
 
     return declare
+
+
+def asks(
+    request: Callable[Concatenate[Here, P], Q],
+) -> Callable[[Callable[[Here, Q], R]], Callable[Concatenate[Here, P], R]]:
+    """Give a verb the parameters of a function, and to its body what that function makes of them."""
+
+    def wrap(run: Callable[[Here, Q], R]) -> Callable[Concatenate[Here, P], R]:
+        def asked(here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return run(here, request(here, *args, **kwargs))
+
+        setattr(asked, PARAMETERS, request)
+        asked.__doc__, asked.__annotations__ = run.__doc__, {"return": run.__annotations__["return"]}
+        return asked
+
+    return wrap
 
 
 class Holder(Protocol):
@@ -261,6 +309,7 @@ class Verb(Generic[P, R]):
 
 def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
     """The parameters of a function after its first, read without ``inspect``, which costs more than an answer."""
+    run = getattr(run, PARAMETERS, run)
     code: CodeType = run.__code__
     defaults = run.__defaults__ or ()
     values = dict(

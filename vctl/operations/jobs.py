@@ -1,9 +1,10 @@
 """Jobs: the verbs of ``vctl job``, and why one waits."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, operation
+from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, Written, asks, operation
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
@@ -31,29 +32,238 @@ Priority = Annotated[int | None, Opt("--priority", help="Higher priorities go fi
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
 Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in seconds; null: no limit.")]
 
+# ---- what is started ----
 
-def _body(request: "JobRequest", *, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    from vctl.operations.bodies import job_body
+OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
+"""How a client reaches the server is nothing for the job."""
+NONE: Mapping[str, str] = {}
+NODE_FAILED = ("NodeFailed",)
 
-    return job_body(request, environment)
+
+def _sendable(environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The part of an environment that is Unicode text; other bytes cannot be sent as JSON."""
+    given = os.environ if environment is None else environment
+    return {name: value for name, value in given.items() if name not in OURS and _is_text(name + value)}
 
 
-@operation("job submit", "POST /jobs", body=_body)
-def submit(here: Here, request: "JobRequest", *, environment: Mapping[str, str] | None = None) -> "JobForm":
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+Words = Annotated[
+    Sequence[str],
+    Arg("CMD", longest=10_000, help="The command and its arguments, after --.", complete="command"),
+]
+Document = Mapping[str, Any] | None
+Variables = Annotated[Mapping[str, str], Opt(kernel=True, help="Variables, set on top of the environment.")]
+Environment = Annotated[
+    Mapping[str, str] | None,
+    Opt(kernel=True, sent=_sendable, help="The environment of the submitter (a server: a part of its own)."),
+]
+Directory = Annotated[
+    str | None,
+    Opt(
+        kernel=True,
+        sent=lambda cwd: cwd or os.getcwd(),
+        longest=100_000,
+        help="Directory in which the command starts.",
+    ),
+]
+Title = Annotated[str, Opt("--name", longest=100_000, help="Display name.")]
+
+
+def request(
+    here: Here,
+    entrypoint: Words,
+    *,
+    cluster: Annotated[
+        str | None,
+        Opt(
+            "-c", "--cluster", metavar="ID", complete="clusters",
+            help="Cluster to submit to (default: VCTL_CLUSTER).",
+        ),
+    ] = None,
+    virtual_cluster: Annotated[
+        Mapping[str, Any] | Written | None,
+        Opt(
+            "--virtual-cluster", metavar="JSON|@FILE|-", reads="cluster spec",
+            help="Resources to reserve for the job, all or none: a cluster spec.",
+        ),
+    ] = None,
+    num_cpus: Annotated[
+        float | str | None, Opt("-n", "--num-cpus", metavar="N", reads="text", help="CPUs of each reserved node.")
+    ] = None,
+    num_gpus: Annotated[
+        float | str | None, Opt("-g", "--num-gpus", metavar="N", reads="text", help="GPUs of each reserved node.")
+    ] = None,
+    memory: Annotated[
+        float | str | None,
+        Opt("--memory", metavar="SIZE", reads="text", help="Memory of each reserved node, such as 8GiB."),
+    ] = None,
+    nodes: Annotated[
+        int | None, Opt("--nodes", help="Number of reserved nodes, each on its own machine (1).")
+    ] = None,
+    entrypoint_num_cpus: Annotated[
+        float | str | None,
+        Opt("--entrypoint-num-cpus", metavar="N", reads="text", help="CPUs of the command itself."),
+    ] = None,
+    entrypoint_num_gpus: Annotated[
+        float | str | None,
+        Opt("--entrypoint-num-gpus", metavar="N", reads="text", help="GPUs of the command itself."),
+    ] = None,
+    entrypoint_memory: Annotated[
+        float | str | None,
+        Opt("--entrypoint-memory", metavar="SIZE", reads="text", help="Memory of the command itself."),
+    ] = None,
+    entrypoint_resources: Annotated[
+        Document,
+        Opt("--entrypoint-resources", metavar="JSON", reads="resources", help="Other resources of the command itself."),
+    ] = None,
+    priority: Annotated[
+        int, Opt("--priority", least=-(2**31), most=2**31, help="Higher priorities go first (0).")
+    ] = 0,
+    time_limit_s: Annotated[
+        float | None,
+        Opt(
+            "--time-limit", metavar="TIME", reads="positive duration", least=0, most=1e10,
+            help="End the job after 90s, 1h30m or 01:30:00.",
+        ),
+    ] = None,
+    name: Title = "",
+    submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None,
+    env: Variables = NONE,
+    environment: Environment = None,
+    clean_env: Annotated[
+        bool, Opt("--clean-env", help="Do not pass this environment on to the job.")
+    ] = False,
+    cwd: Directory = None,
+    metadata: Annotated[Mapping[str, str], Opt(help="Metadata stored with the job.")] = NONE,
+    labels: Annotated[Mapping[str, str], Opt(help="Labels stored with the job.")] = NONE,
+    grace_s: Grace = None,
+    hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False,
+    begin_at: Annotated[
+        float | None,
+        Opt(
+            "--begin", metavar="TIME", reads="begin", least=0, most=9e9,
+            help="Earliest start: 2030-01-31T08:00, or 1h from now.",
+        ),
+    ] = None,
+    array: Annotated[
+        str | None,
+        Opt(
+            "--array", metavar="0-99[:STEP][%N]",
+            help="One job for each index, at most N at once; each sees VCTL_ARRAY_INDEX.",
+        ),
+    ] = None,
+    after: Annotated[
+        Sequence[str],
+        Opt(
+            "--after", metavar="ok:ID|any:ID|notok:ID",
+            help="Start only after that job succeeded (ok), ended (any) or failed (notok); repeatable.",
+        ),
+    ] = (),
+    per_node: Annotated[
+        bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
+    ] = False,
+    label: Annotated[
+        bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
+    ] = False,
+    max_retries: Annotated[
+        int,
+        Opt(
+            "--max-retries", least=-1, most=10**9,
+            help="Number of retries after failures that --retry-on names (0).",
+        ),
+    ] = 0,
+    retry_on: Annotated[
+        Sequence[str],
+        Opt(
+            "--retry-on", metavar="CAUSE,…", reads="words",
+            help="Failures to retry: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
+        ),
+    ] = NODE_FAILED,
+    backoff_s: Annotated[
+        float,
+        Opt(
+            "--backoff", metavar="TIME", reads="duration", least=0, most=1e10,
+            help="Wait before the first retry, doubled each time (1s).",
+        ),
+    ] = 1,
+    signal: Annotated[
+        str | None,
+        Opt(
+            "--signal", metavar="SIG@TIME",
+            help="Signal sent this many seconds before the time limit and before preemption: USR1@60.",
+        ),
+    ] = None,
+    job_scope: Annotated[
+        str, Opt(choices=("own", "all"), help="What the job may change: what is its own, or all.")
+    ] = "own",
+) -> "tuple[JobRequest, Mapping[str, str]]":  # fmt: skip
+    """What a submit asks for, and the environment of the submitter."""
+    from vctl.spec import job_request as reading
+    from vctl.spec import options
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    given = virtual_cluster
+    document = given if given is None or isinstance(given, Mapping) else given.as_dict()
+    short = reading.shortcut_spec(
+        num_cpus, num_gpus, memory, nodes, units=here.units, beside_spec=document is not None
+    )
+    return reading.JobRequest(
+        argv=tuple(entrypoint),
+        cluster=cluster,
+        spec=short if document is None else parse_cluster_spec(document, units=here.units, camel_case=True),
+        entry=reading.entry_request(
+            entrypoint_num_cpus,
+            entrypoint_num_gpus,
+            entrypoint_memory,
+            entrypoint_resources,
+            units=here.units,
+        ),
+        priority=priority,
+        time_limit_s=time_limit_s,
+        name=name,
+        submission_id=submission_id,
+        env=env,
+        clean_env=clean_env,
+        cwd=cwd,
+        metadata=metadata,
+        labels=labels,
+        grace_s=here.config.get("kill_grace") if grace_s is None else grace_s,
+        hold=hold,
+        begin_at=begin_at,
+        array=None if array is None else options.parse_array(array, "array"),
+        after=tuple(options.parse_dependency(text, "after") for text in after),
+        per_node=per_node,
+        label=label,
+        max_retries=max_retries,
+        retry_on=tuple(retry_on),
+        backoff_s=backoff_s,
+        signal=None if signal is None else options.parse_warning_signal(signal, "signal"),
+        job_scope=job_scope,
+    ), here.surroundings(environment)
+
+
+@operation("job submit", "POST /jobs")
+@asks(request)
+def submit(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "JobForm":
     """Queue a job, durably."""
     from vctl.ops import submitting
 
-    return submitting.submit(here.store, request, environment=environment)
+    return submitting.submit(here.store, asked[0], environment=asked[1])
 
 
-@operation("job dry-run", "POST /jobs/dry-run", body=_body)
-def dry_run(
-    here: Here, request: "JobRequest", *, environment: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+@operation("job dry-run", "POST /jobs/dry-run")
+@asks(request)
+def dry_run(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> dict[str, Any]:
     """The outcome of a submit; nothing is changed."""
     from vctl.ops import why as ops
 
-    return ops.dry_run(here.store, request, environment=environment)
+    return ops.dry_run(here.store, asked[0], environment=asked[1])
+
+
+# ---- what was submitted ----
 
 
 @operation("job list", "GET /jobs", items="JobList")

@@ -1,19 +1,36 @@
 """``vctl simulate``: recorded work is played where the state is, a trace or a model where the command runs."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl.operations.declare import Backend, Here, operation
+from vctl.operations.declare import Backend, Here, Opt, operation
 
 if TYPE_CHECKING:
     from vctl.ops.simulate import Told
-    from vctl.ops.simulated import Wanted
+    from vctl.ops.simulated import Model, Wanted
+
+ENVELOPE = ("api_version", "kind", "total")
+MOST_JOBS = 20_000
+"""Of a model, for a server: others wait for it meanwhile."""
+Moment = Annotated[
+    float | None, Opt(least=0, most=9e9, help="Of the recorded history, in seconds since the epoch.")
+]
 
 
-def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[str, object]:
+def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[str, Any]:
     """Play work under the settings of the queue of a backend, and under other policies."""
     if wanted.trace is None and wanted.model is None:
-        found = recorded(backend, wanted, told)
-        return {name: value for name, value in found.items() if name not in ("api_version", "kind", "total")}
+        found = simulate(
+            backend,
+            since=None if wanted.since_ns is None else wanted.since_ns / 1e9,
+            until=None if wanted.until_ns is None else wanted.until_ns / 1e9,
+            cluster=wanted.cluster,
+            policies=wanted.policies,
+            nodes=wanted.nodes,
+            template=wanted.template,
+            limit_factor=wanted.limit_factor,
+        )
+        return {name: value for name, value in found.items() if name not in ENVELOPE}
     from vctl.operations import clusters
     from vctl.ops import simulated
     from vctl.spec.queue_settings import parse_queue
@@ -22,21 +39,67 @@ def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[
     return simulated.made_up(wanted, queue, told)
 
 
-def _body(wanted: "Wanted", told: "Told | None" = None) -> dict[str, Any]:  # noqa: ARG001  # a server tells nothing
+@operation("simulate", "POST /simulate")
+def simulate(
+    here: Here,
+    *,
+    trace: Annotated[str | None, Opt(longest=2**31, help="The lines of a trace.")] = None,
+    model: Annotated[
+        Mapping[str, Any] | None, Opt(help="A published model: how many jobs, the seed, the load.")
+    ] = None,
+    since: Moment = None,
+    until: Moment = None,
+    cluster: Annotated[str | None, Opt(help="Only the jobs of this cluster.")] = None,
+    policies: Annotated[Sequence[str], Opt(help="Policies to compare with the current one.")] = (),
+    nodes: Annotated[Sequence[int], Opt(help="Numbers of nodes to try.")] = (),
+    template: Annotated[str | None, Opt(help="Template of added or removed nodes.")] = None,
+    node_resources: Annotated[Mapping[str, Any] | None, Opt(help="Trace: resources of each node.")] = None,
+    limit_factor: Annotated[
+        float | None, Opt(help="Jobs without a time limit get this many times their run time.")
+    ] = None,
+) -> dict[str, Any]:
+    """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
+    from vctl.ops import simulated
+    from vctl.ops.simulate import trace_of
+    from vctl.spec.fields import refuse
+    from vctl.spec.ids import resolve_cluster_id
+
+    if trace is not None and model is not None:
+        raise refuse("model", "a trace is given too", "send one of them")
+    each = None if node_resources is None else here.amounts(node_resources, "node_resources", totals=True)
+    lines = None if trace is None else iter(trace.splitlines(keepends=True))
+    wanted = simulated.Wanted(
+        trace=None if lines is None else trace_of(lines, "trace", per_node=simulated.processors_of(each)),
+        model=None if model is None else _model(model),
+        since_ns=None if since is None else int(since * 1e9),
+        until_ns=None if until is None else int(until * 1e9),
+        cluster=None if cluster is None else resolve_cluster_id(cluster, "cluster"),
+        policies=tuple(policies),
+        nodes=tuple(nodes),
+        template=template,
+        node_resources=each,
+        limit_factor=limit_factor,
+    )
+    data = simulated.at(here.store.home, wanted)
     return {
-        "since": None if wanted.since_ns is None else wanted.since_ns / 1e9,
-        "until": None if wanted.until_ns is None else wanted.until_ns / 1e9,
-        "cluster": wanted.cluster,
-        "policies": list(wanted.policies),
-        "nodes": list(wanted.nodes),
-        "template": wanted.template,
-        "limit_factor": wanted.limit_factor,
+        "api_version": "vctl/v1",
+        "kind": "SimulationRunList",
+        **data,
+        "total": len(data["items"]),
     }
 
 
-@operation("simulate", "POST /simulate", body=_body)
-def recorded(here: Here, wanted: "Wanted", told: "Told | None" = None) -> dict[str, object]:
-    """Simulate recorded work under other policies or on other machines. Changes nothing."""
-    from vctl.ops import simulated
+def _model(given: Mapping[str, Any]) -> "Model":
+    from vctl.ops.simulated import Model
+    from vctl.spec.fields import child, did_you_mean, refuse, show
 
-    return simulated.at(here.store.home, wanted, told)
+    kinds: dict[str, type | tuple[type, ...]] = {"jobs": int, "seed": int, "load": (int, float)}
+    for name, value in given.items():
+        path = child("model", name)
+        if name not in kinds:
+            raise refuse(path, "unknown field", did_you_mean(name, kinds))
+        if isinstance(value, bool) or not isinstance(value, kinds[name]):
+            raise refuse(path, f"{show(value)} is not a number", "write a number")
+    if given.get("jobs", 1) > MOST_JOBS:
+        raise refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
+    return Model(**given)

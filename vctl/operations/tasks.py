@@ -1,11 +1,11 @@
 """Tasks and the objects that they hand to each other: the verbs of ``vctl task`` and ``vctl list objects``."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, operation
-from vctl.operations.jobs import Grace
+from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operation
+from vctl.operations.jobs import NONE, Directory, Document, Environment, Grace, Title, Variables, Words
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm, TaskForm
@@ -16,18 +16,91 @@ OfJob = Annotated[str | None, Opt(help="Job whose tasks or objects are meant.")]
 _INSIDE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")
 
 
-def _body(request: "TaskRequest", *, environment: Mapping[str, str] | None = None) -> dict[str, object]:
-    from vctl.operations.bodies import task_body
+def request(
+    here: Here,
+    entrypoint: Words,
+    *,
+    num_cpus: Annotated[
+        float | str | None, Opt("-n", "--num-cpus", metavar="N", reads="text", help="CPUs it takes (1).")
+    ] = None,
+    num_gpus: Annotated[
+        float | str | None, Opt("-g", "--num-gpus", metavar="N", reads="text", help="GPUs it takes (0).")
+    ] = None,
+    memory: Annotated[
+        float | str | None, Opt("--memory", metavar="SIZE", reads="text", help="Memory it takes, such as 8GiB.")
+    ] = None,
+    resources: Annotated[
+        Document, Opt("--resources", metavar="JSON", reads="resources", help="Other resources it takes.")
+    ] = None,
+    label_selector: Annotated[
+        Document,
+        Opt(
+            "--label-selector", metavar="JSON", reads="label selector",
+            help="Only on virtual nodes whose labels match.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str,
+        Opt(
+            "--strategy", metavar="WORD",
+            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.",
+        ),
+    ] = "HYBRID",
+    inputs: Annotated[
+        Sequence[str],
+        Opt("--input", metavar="NAME", longest=1000, help="Start once this object exists; repeatable."),
+    ] = (),
+    outputs: Annotated[
+        Sequence[str],
+        Opt(
+            "--output", metavar="NAME", longest=1000,
+            help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
+        ),
+    ] = (),
+    max_retries: Annotated[
+        int, Opt("--max-retries", least=-1, most=10**9, help="Number of retries after a failure (0).")
+    ] = 0,
+    name: Title = "",
+    job: Annotated[
+        str | None,
+        Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+    ] = None,
+    detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False,
+    env: Variables = NONE,
+    environment: Environment = None,
+    cwd: Directory = None,
+    grace_s: Annotated[
+        float | None, Opt(least=0, most=1e10, help="Time between SIGTERM and SIGKILL (default: that of its job).")
+    ] = None,
+) -> "tuple[TaskRequest, Mapping[str, str]]":  # fmt: skip
+    """What a task asks for, and the environment of whoever starts it."""
+    from vctl.spec.selectors import parse_selector
+    from vctl.spec.task_request import TaskRequest, task_amounts
 
-    return task_body(request, environment)
+    return TaskRequest(
+        argv=tuple(entrypoint),
+        job=job,
+        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units),
+        selector=() if label_selector is None else parse_selector(label_selector, "label_selector"),
+        strategy=strategy,
+        name=name,
+        max_retries=max_retries,
+        detach=detach,
+        env=env,
+        cwd=cwd,
+        grace_s=grace_s,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    ), here.surroundings(environment)
 
 
-@operation("task run", "POST /tasks", body=_body)
-def run(here: Here, request: "TaskRequest", *, environment: Mapping[str, str] | None = None) -> "TaskForm":
+@operation("task run", "POST /tasks")
+@asks(request)
+def run(here: Here, asked: "tuple[TaskRequest, Mapping[str, str]]") -> "TaskForm":
     """Start a task in a running job."""
     from vctl.ops import tasks
 
-    return tasks.run(here.store, request, environment=environment)
+    return tasks.run(here.store, asked[0], environment=asked[1])
 
 
 @operation("task list", "GET /tasks", items="TaskList")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
@@ -203,7 +204,7 @@ def _sensible(count: int) -> int:
 # ---- playing and judging ----
 
 
-def simulate(question: Question, told: Told | None = None) -> dict[str, object]:
+def simulate(question: Question, told: Told | None = None) -> dict[str, Any]:
     """Play the workload under each variant; every run says how it differs from the first."""
     arrivals = question.workload.arrivals
     if not arrivals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.errors import BadSpec
@@ -70,7 +71,7 @@ def made(wanted: Wanted) -> Workload:
     return playing.chosen(work, wanted.cluster, wanted.limit_factor)
 
 
-def at(home: Path, wanted: Wanted, told: playing.Told | None = None) -> dict[str, object]:
+def at(home: Path, wanted: Wanted, told: playing.Told | None = None) -> dict[str, Any]:
     """Play the work under the present settings and under each policy; every run says how it differs from the first.
 
     ``home``: the state directory, which need not be there for a trace or a model.
@@ -89,7 +90,7 @@ def at(home: Path, wanted: Wanted, told: playing.Told | None = None) -> dict[str
 
 def made_up(
     wanted: Wanted, settings: Mapping[str, object], told: playing.Told | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A trace or a model on a machine of equal nodes, whose queue is served with these settings at present."""
     work = made(wanted)
     machine = playing.trace_machine(work, wanted.node_resources, settings)

@@ -146,7 +146,10 @@ def task_amounts(
     ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
     """
     if isinstance(resources_json, str):
-        resources_json = read_document(resources_json, "a map of resources", "--resources")
+        resources_json = read_document(resources_json, "a map of resources", "resources")
     named = num_cpus is not None or (isinstance(resources_json, Mapping) and CPU in resources_json)
-    given = entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="--") or {}
+    given = (
+        entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="--", path="resources")
+        or {}
+    )
     return dict(given) if named else {**DEFAULT_REQUEST, **given}

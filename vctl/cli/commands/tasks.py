@@ -1,14 +1,14 @@
 """``vctl task``: start commands inside a running job, watch and cancel them."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
 from vctl.operations import tasks
-from vctl.operations.declare import Arg, Opt
+from vctl.operations.declare import Arg, Given, Opt, Together
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
@@ -30,45 +30,7 @@ Job = Annotated[
 )
 def run(
     call: Call,
-    words: Annotated[
-        list[str], Arg("CMD", help="The command and its arguments, after --.", complete="command")
-    ],
-    num_cpus: Annotated[str | None, Opt("-n", "--num-cpus", metavar="N", help="CPUs it takes (1).")] = None,
-    num_gpus: Annotated[str | None, Opt("-g", "--num-gpus", metavar="N", help="GPUs it takes (0).")] = None,
-    memory: Annotated[
-        str | None, Opt("--memory", metavar="SIZE", help="Memory it takes, such as 8GiB.")
-    ] = None,
-    resources: Annotated[
-        str | None, Opt("--resources", metavar="JSON", help="Other resources it takes.")
-    ] = None,
-    label_selector: Annotated[
-        str | None,
-        Opt("--label-selector", metavar="JSON", help="Only on virtual nodes whose labels match."),
-    ] = None,
-    strategy: Annotated[
-        str,
-        Opt(
-            "--strategy",
-            metavar="WORD",
-            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.",
-        ),
-    ] = "HYBRID",
-    inputs: Annotated[
-        list[str] | None,
-        Opt("--input", metavar="NAME", help="Start once this object exists; repeatable."),
-    ] = None,
-    outputs: Annotated[
-        list[str] | None,
-        Opt(
-            "--output",
-            metavar="NAME",
-            help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
-        ),
-    ] = None,
-    max_retries: Annotated[int, Opt("--max-retries", help="Number of retries after a failure (0).")] = 0,
-    name: Annotated[str, Opt("--name", help="Display name.")] = "",
-    job: Job = None,
-    detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False,
+    asked: Annotated[Given, Together.of(tasks.run)],
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the task id and return.")] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
@@ -82,38 +44,15 @@ def run(
     that directory.
     """
     from vctl.cli.submission import unread_input
-    from vctl.spec.task_request import TaskRequest, task_amounts
 
-    request = TaskRequest(
-        argv=tuple(words),
-        job=job,
-        request=task_amounts(num_cpus, num_gpus, memory, resources, units=call.config.get("unit_resources")),
-        selector=_selector(label_selector),
-        strategy=strategy,
-        name=name,
-        max_retries=max_retries,
-        detach=detach,
-        inputs=tuple(inputs or ()),
-        outputs=tuple(outputs or ()),
-    )
     if not no_wait:
         call.require_scheduler()
-    task = tasks.run(call.backend, request)
+    task = tasks.run(call.backend, **(asked or {}))
     call.note(unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(task, task["task_id"], task["task_id"])
     return _follow(call, task["task_id"], progress=progress)
-
-
-def _selector(document: str | None) -> Any:
-    if document is None:
-        return ()
-    from vctl.spec.selectors import parse_selector
-    from vctl.spec.source import read_document
-
-    path = "--label-selector"
-    return parse_selector(read_document(document, "a label selector", path), path)
 
 
 def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
