@@ -17,7 +17,7 @@ from vctl.errors import BadSpec
 from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
-from vctl.operations import clusters, jobs, nodes, tasks, upkeep, views
+from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
 from vctl.operations.backends import Local, Remote
 from vctl.operations.declare import Arg, Here, Operation, Opt, Verb, operation
 from vctl.store.store import Store
@@ -27,7 +27,7 @@ pytestmark = spec("14.remote", "14.api")
 PACKAGE = Path(http.__file__).parents[1]
 DECLARED = [
     verb
-    for module in (jobs, tasks, clusters, nodes, views, upkeep)
+    for module in (jobs, tasks, clusters, nodes, views, upkeep, simulation)
     for verb in vars(module).values()
     if isinstance(verb, Operation)
 ]
@@ -187,8 +187,7 @@ def test_every_verb_has_a_route_and_says_what_it_does(
     path = re.sub(r":path}", "}", "/api/v1" + verb.path)
     assert described[path][verb.method.lower()]["description"]
     assert verb.help.endswith(".")
-    if verb.body is None:
-        assert all(param.info.help for param in verb.params)
+    assert all(param.info.help for param in verb.params)
 
 
 def test_names_are_given_once() -> None:

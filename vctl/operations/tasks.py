@@ -80,7 +80,7 @@ def request(
     return TaskRequest(
         argv=tuple(entrypoint),
         job=job,
-        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units),
+        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units, path="resources"),
         selector=() if label_selector is None else parse_selector(label_selector, "label_selector"),
         strategy=strategy,
         name=name,

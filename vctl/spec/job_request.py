@@ -158,7 +158,7 @@ def entry_request(
     *,
     units: Iterable[str] = DEFAULT_UNITS,
     prefix: str = "--entrypoint-",
-    path: str = "entrypoint_resources",
+    path: str | None = None,
 ) -> Amounts | None:
     """The entrypoint's own request; None (the default rule) when nothing is given, ``{}`` when all is 0.
 
@@ -169,6 +169,7 @@ def entry_request(
     unit_names = frozenset(units)
     amounts = _sizes(prefix, num_cpus, num_gpus, memory, unit_names)
     if resources_json is not None:
+        path = path or prefix + "resources"
         if isinstance(resources_json, str):
             resources_json = read_document(resources_json, "a map of resources", path)
         for name, amount in parse_resources(resources_json, path, unit_names).items():

@@ -140,16 +140,16 @@ def task_amounts(
     resources_json: object = None,
     *,
     units: Iterable[str] = DEFAULT_UNITS,
+    path: str | None = None,
 ) -> Amounts:
     """``--num-cpus/--num-gpus/--memory/--resources``: one CPU unless CPUs are named, 0 of them included.
 
     ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
     """
     if isinstance(resources_json, str):
-        resources_json = read_document(resources_json, "a map of resources", "resources")
+        resources_json = read_document(resources_json, "a map of resources", path or "--resources")
     named = num_cpus is not None or (isinstance(resources_json, Mapping) and CPU in resources_json)
     given = (
-        entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="--", path="resources")
-        or {}
+        entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="--", path=path) or {}
     )
     return dict(given) if named else {**DEFAULT_REQUEST, **given}
