@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 MOST_AHEAD = 5
-SEARCHED = {
-    "InsufficientResources", "HeadOfLine", "CapReached", "UserLimit", "Infeasible", "Held", "ClusterStopped",
-}  # fmt: skip
-"""For these reasons changes were looked for."""
 MOST_HOLDERS = 3
 VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", "available": "green"}
 
@@ -157,7 +153,7 @@ def _changes(screen: "Screen", data: Data) -> Iterator[str]:
     elif data["nearest"]:
         title = "No single change helps. These two changes together would start it now"
         yield from screen.section(title, _listed(screen, data["nearest"]))
-    elif data["state_reason"] in SEARCHED and not data["cut"]:
+    elif data["searched"] and not data["cut"]:
         yield from ("", *screen.text("No single change helps, and no tested pair of changes does."))
     if data["cut"]:
         yield from ("", *screen.text(data["cut"]))

@@ -64,11 +64,11 @@ class Client(State):
 
     # ---- trees of clusters ----
 
-    def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
+    def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> documents.TreeDiff:
         """What ``apply`` would change."""
         return clusters.plan(self.backend, self._clusters(document), prune=prune)
 
-    def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> dict[str, Any]:
+    def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> documents.TreeDiff:
         """Make the tree of logical clusters what the document says, in one transaction."""
         return clusters.apply(self.backend, self._clusters(document), prune=prune)
 
@@ -88,7 +88,7 @@ class Client(State):
 
     # ---- care of the state ----
 
-    def doctor(self, *, prove: bool = False, repair: bool = False) -> dict[str, Any]:
+    def doctor(self, *, prove: bool = False, repair: bool = False) -> documents.Diagnosis:
         """Is the state sound, and what does the machine offer."""
         return (upkeep.repair if repair else upkeep.doctor)(self.backend, prove=prove)
 

@@ -7,7 +7,7 @@ from vctl.operations.declare import Arg, Filters, Here, Opt, Written, operation
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster
+    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster, TreeDiff
     from vctl.spec.tree_file import TreeCluster
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
@@ -234,7 +234,7 @@ def plan(
     *,
     prune: Prune = False,
     expect_revision: Expected = None,  # noqa: ARG001  # one body for plan and apply
-) -> dict[str, Any]:
+) -> "TreeDiff":
     """Show the changes that applying a file would make, and their blockers.
 
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
@@ -247,7 +247,7 @@ def plan(
 @operation("vc apply", "POST /tree-file/apply")
 def apply(
     here: Here, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
-) -> dict[str, Any]:
+) -> "TreeDiff":
     """Change the clusters to match a file: all changes or none."""
     from vctl.ops import tree_files
 

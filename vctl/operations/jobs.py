@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, Written, asks, operation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import JobForm
+    from vctl.spec.documents import DryRun, JobForm, Why
     from vctl.spec.job_request import JobRequest
 
 JOB = Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")
@@ -257,7 +257,7 @@ def submit(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "JobFor
 
 @operation("job dry-run", "POST /jobs/dry-run")
 @asks(request)
-def dry_run(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> dict[str, Any]:
+def dry_run(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "DryRun":
     """The outcome of a submit; nothing is changed."""
     from vctl.ops import why as ops
 
@@ -369,7 +369,7 @@ def why(
         str | int,
         Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs"),
     ],
-) -> dict[str, Any]:
+) -> "Why":
     """Explain why a job or a task waits, and which changes would start it now.
 
     Shows the jobs ahead in the queue, the resources that each node lacks and their holders, and the smallest changes

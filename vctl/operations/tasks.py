@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operation
 from vctl.operations.jobs import NONE, Directory, Document, Environment, Grace, Title, Variables, Words
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ObjectForm, TaskForm
+    from vctl.spec.documents import ObjectForm, TaskForm, Why
     from vctl.spec.task_request import TaskRequest
 
 Task = Annotated[str | int, Arg("TASK", help="Task id, number, or last.", complete="tasks")]
@@ -127,7 +127,7 @@ def get_task(here: Here, ref: Task) -> "TaskForm":
 
 
 @operation("task why", "GET /tasks/{task}/why")
-def why(here: Here, ref: Task) -> dict[str, Any]:
+def why(here: Here, ref: Task) -> "Why":
     """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
     from vctl.ops import tasks
     from vctl.ops import why as ops

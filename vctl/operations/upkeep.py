@@ -1,11 +1,11 @@
 """Care of the state: the verbs that look for faults, repair them and delete what is old."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.operations.declare import Here, Opt, operation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Pruned
+    from vctl.spec.documents import Diagnosis, Pruned, Replayed
 
 
 @operation("prune", "POST /prune")
@@ -34,7 +34,7 @@ def prune(
 @operation("replay", "POST /replay")
 def replay(
     here: Here, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
-) -> dict[str, Any]:
+) -> "Replayed":
     """Repair the state from its tables, as the scheduler does at every start."""
     from vctl.ops import replay as ops
 
@@ -45,7 +45,7 @@ Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw
 
 
 @operation("doctor", "GET /doctor")
-def doctor(here: Here, *, prove: Prove = False) -> dict[str, Any]:
+def doctor(here: Here, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine."""
     from vctl.ops import health
 
@@ -53,7 +53,7 @@ def doctor(here: Here, *, prove: Prove = False) -> dict[str, Any]:
 
 
 @operation("repair", "POST /doctor/repair?")
-def repair(here: Here, *, prove: Prove = False) -> dict[str, Any]:
+def repair(here: Here, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine after the repairs that are safe."""
     from vctl.ops import health
 

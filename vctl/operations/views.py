@@ -1,7 +1,7 @@
 """What a cluster has and does, the history, leases and demand: verbs that only read."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl.errors import NotFound
 from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, operation
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         LeaseForm,
         NodeOfCluster,
         Scheduler,
+        Status,
         VNodeForm,
     )
 
@@ -32,7 +33,7 @@ EventsIn = Annotated[
 
 
 @operation("status", "GET /status")
-def status(here: Here, cluster: Cluster = None) -> dict[str, Any]:
+def status(here: Here, cluster: Cluster = None) -> "Status":
     """Show running jobs, waiting jobs and free resources."""
     from vctl.ops import overview
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vctl.core.wording import listed
 from vctl.ops import forms, objects
@@ -16,11 +17,14 @@ from vctl.store import database, feed, nodes, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import Diagnosis
+
 MOST_NAMED = 5
 CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
-def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.Form:
+def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagnosis:
     """Findings (something is wrong) and notes (worth knowing). ``repair`` mends what is safe first.
 
     The rules of the tree are always checked; ``prove`` also looks at all rows of what is over, and adds the figures
@@ -40,7 +44,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> forms.
         *_database(store), *proof.prove(store, all_rows=prove), *_orphans(store), *objects.without_files(store),
         *_clock(store),
     ]  # fmt: skip
-    result: forms.Form = {
+    result: Diagnosis = {
         "ok": not findings,
         "findings": findings,
         "notes": _notes(store),

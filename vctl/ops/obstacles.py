@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
 from vctl.core.clusters import JOB, PRIMARY
@@ -21,10 +22,13 @@ from vctl.scheduler.feasibility import (
 )
 from vctl.scheduler.whatif import Situation
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import Holder, NodeObstacle
+
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 
 
-def obstacles(situation: Situation, job: PendingJob) -> list[forms.Form]:
+def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
     """The verdict on every node where the job might get a place, its parent's growth included, by node id."""
     ledger = situation.ledger
     best: dict[str, tuple[NodeVerdict, str]] = {}
@@ -47,7 +51,7 @@ def obstacles(situation: Situation, job: PendingJob) -> list[forms.Form]:
     ]
 
 
-def obstacles_of_task(situation: Situation, task: PendingTask) -> list[forms.Form]:
+def obstacles_of_task(situation: Situation, task: PendingTask) -> list[NodeObstacle]:
     """The verdict on every virtual node of the task's cluster, by rank."""
     holders = _Holders(situation)
     return [
@@ -94,14 +98,14 @@ class _Holders:
         for run_id, (vnode_id, _) in self.ledger.charges.items():
             self._runs.setdefault(vnode_id, []).append(run_id)
 
-    def on(self, cluster_id: str, node_id: str) -> list[forms.Form]:
+    def on(self, cluster_id: str, node_id: str) -> list[Holder]:
         """Those on one node with what they hold, the largest first."""
         held: dict[tuple[str, str], dict[str, int]] = {}
         for vnode_id in self._slots_on(cluster_id).get(node_id, ()):
             for who, amounts in self._in(vnode_id):
                 held[who] = rs.add(held.get(who, {}), amounts)
         order = sorted(held.items(), key=lambda item: (-sum(item[1].values()), item[0]))
-        return [{kind: name, "resources": forms.amounts(amounts)} for (kind, name), amounts in order]
+        return [_holder(kind, name, amounts) for (kind, name), amounts in order]
 
     def _in(self, vnode_id: str) -> Iterator[tuple[tuple[str, str], Amounts]]:
         for child_id in self.ledger.children.get(vnode_id, ()):
@@ -125,3 +129,10 @@ class _Holders:
                 found.setdefault(vnode.node_id, []).append(vnode.vnode_id)
             self._slots[cluster_id] = found
         return self._slots[cluster_id]
+
+
+def _holder(kind: str, name: str, amounts: Amounts) -> Holder:
+    held = forms.amounts(amounts)
+    if kind == "submission_id":
+        return {"submission_id": name, "resources": held}
+    return {"cluster_id": name, "resources": held}

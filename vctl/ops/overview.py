@@ -7,7 +7,7 @@ on how many jobs wait or are over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PENDING
@@ -25,13 +25,16 @@ from vctl.store.rows import loads
 from vctl.store.settings import queue_of
 from vctl.store.store import Row, Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import ClusterLine, FailedLine, RunningLine, Status, WaitingLine
+
 RUNNING = 10
 HEAD = 5
 FAILURES = 5
 FAILURES_NS = 24 * 3600 * 10**9
 
 
-def status(store: Store, cluster_id: str | None = None) -> forms.Form:
+def status(store: Store, cluster_id: str | None = None) -> Status:
     """What a cluster has, what runs and waits in it, and what failed in it within a day; by default the primary."""
     with store.snapshot():
         top = resolve(cluster_id)
@@ -74,7 +77,7 @@ def _nodes(store: Store, top: str) -> dict[str, int]:
     return found
 
 
-def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]) -> dict[str, int]:
     """How many jobs wait and run in the clusters that are shown, from the kept counts."""
     own = [jobs.get(line["cluster_id"], {}) for line in lines]
     return {word: sum(counts.get(word, 0) for counts in own) for word in ("pending", "running")}
@@ -90,13 +93,13 @@ def _counts(store: Store, within: scope.Condition) -> dict[str, int]:
 
 def _lines(
     store: Store, top: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
-) -> list[dict[str, Any]]:
+) -> list[ClusterLine]:
     """The cluster and the logical ones below it, in the order of a tree; jobs are counted where they were sent."""
     below: dict[str, list[Row | None]] = {}
     for child in clusters.logical_rows(store):
         below.setdefault(child["parent_id"], []).append(child)
     first = None if top == PRIMARY else cluster_row(store, top)
-    lines: list[dict[str, Any]] = []
+    lines: list[ClusterLine] = []
     stack: list[tuple[Row | None, int]] = [(first, 0)]
     while stack:
         row, depth = stack.pop()
@@ -116,7 +119,7 @@ def _lines(
     return lines
 
 
-def _running(store: Store, row: Row) -> dict[str, Any]:
+def _running(store: Store, row: Row) -> RunningLine:
     now = store.clock()
     ran_s = (now - row["started_at"]) / 1e9
     limit_s = row["time_limit_s"]
@@ -137,8 +140,8 @@ def _running(store: Store, row: Row) -> dict[str, Any]:
 
 
 def _head(
-    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
+) -> list[WaitingLine]:
     """The first of the queues of some clusters by priority, each with its place in its own."""
     first: list[tuple[Row, int | None]] = []
     for cluster_id in (line["cluster_id"] for line in lines):
@@ -151,14 +154,14 @@ def _head(
     return [_waiting(row, place, reasons) for row, place in first[:HEAD]]
 
 
-def _head_within(store: Store, within: scope.Condition) -> list[dict[str, Any]]:
+def _head_within(store: Store, within: scope.Condition) -> list[WaitingLine]:
     where, values = within
     found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
     reasons = Reasons(store)
     return [_waiting(row, position(store, row), reasons) for row in found]
 
 
-def _waiting(row: Row, place: int | None, reasons: Reasons) -> dict[str, Any]:
+def _waiting(row: Row, place: int | None, reasons: Reasons) -> WaitingLine:
     reason, message = reasons.of(row)
     return {
         "submission_id": row["submission_id"],
@@ -172,7 +175,7 @@ def _waiting(row: Row, place: int | None, reasons: Reasons) -> dict[str, Any]:
     }
 
 
-def _failure(row: Row) -> dict[str, Any]:
+def _failure(row: Row) -> FailedLine:
     return {
         "submission_id": row["submission_id"],
         "name": row["name"],

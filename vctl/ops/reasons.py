@@ -52,7 +52,7 @@ class Reasons:
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
         reason, message = gates.gate(self.store, row)
-        if reason not in (None, jb.PREEMPTED):
+        if is_gate(reason):
             return reason, message
         if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
             return jb.WAITING_FOR_PREEMPTION, f"{row['message']}; {self.shortage(row).text}"
@@ -60,6 +60,11 @@ class Reasons:
         if reason == jb.PREEMPTED:
             return jb.PREEMPTED, f"{message}; {told[1]}"
         return told
+
+    def gate(self, row: Row) -> str | None:
+        """The reason that keeps a pending job out of the queue; None when it is in it."""
+        reason, _ = gates.gate(self.store, row)
+        return reason if is_gate(reason) else None
 
     def fresh(self, row: Row) -> Told:
         """The same at the moment of the submit, when no scheduler has looked yet. Counts nothing."""
@@ -194,6 +199,11 @@ class Reasons:
         from vctl.ops import situations
 
         return situations.ledger(self.store)
+
+
+def is_gate(reason: str | None) -> bool:
+    """Whether a reason of ``gates`` keeps a job out of the queue; one that was preempted waits in it again."""
+    return reason not in (None, jb.PREEMPTED)
 
 
 def _run(count: int, whose: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
@@ -14,14 +16,17 @@ from vctl.scheduler.whatif import Change
 from vctl.store.rows import dumps
 from vctl.store.store import Row
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import Remedy
 
-def remedy(change: Change, row: Row, launch: Row) -> forms.Form:
+
+def remedy(change: Change, row: Row, launch: Row) -> Remedy:
     """A change that was tried and starts the job of ``row``."""
     words, line = _say(change, row, launch)
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
-def remedy_for_task(change: Change, row: Row, launch: Row) -> forms.Form:
+def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
     """A change that was tried and starts the task of ``row``."""
     match change.kind:
         case kinds_of_tasks.CANCEL:

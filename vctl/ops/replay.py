@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, VNode
@@ -19,7 +19,7 @@ from vctl.core.resources import EMPTY
 from vctl.core.tasks import Task
 from vctl.engine.changes import JobEnded, NominationDropped, RunEnded
 from vctl.errors import Conflict
-from vctl.ops import forms, rights
+from vctl.ops import rights
 from vctl.ops.nodes import ensure_local
 from vctl.ops.repair_divisible import repair_divisible
 from vctl.scheduler.nominations import Nomination
@@ -41,6 +41,9 @@ from vctl.store import (
 )
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec import documents
 
 Value = TypeVar(
     "Value", Node, Cluster, VNode, Run, PendingJob, Task, Lease, Nomination, NodeRequest, Preemption, Row
@@ -69,9 +72,9 @@ class Replayed:
         """How many things were mended."""
         return sum(len(actions) for actions in self.steps)
 
-    def form(self) -> forms.Form:
+    def form(self) -> documents.Replayed:
         """The documented JSON form."""
-        steps = [
+        steps: list[documents.ReplayStep] = [
             {"step": number, "title": title, "actions": actions}
             for number, (title, actions) in enumerate(zip(TITLES, self.steps, strict=True), 1)
         ]
@@ -82,7 +85,7 @@ class _DryRun(Exception):
     """Rolls back what a dry run has done."""
 
 
-def replay(store: Store, *, dry_run: bool = False) -> forms.Form:
+def replay(store: Store, *, dry_run: bool = False) -> documents.Replayed:
     """``vctl replay``: run the six steps and tell what they did, or with ``dry_run`` what they would do."""
     if dry_run:
         return _dry(store).form()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vctl.core.ledger import Ledger
 from vctl.ops import forms
@@ -12,8 +13,11 @@ from vctl.scheduler.plan import Start
 from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Situation
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import Loan, Piece, Preempted
 
-def preempted(situation: Situation, victims: Sequence[Victim]) -> list[forms.Form]:
+
+def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted]:
     """Running jobs that would end for a job: how long they ran, and that times their part of the cluster."""
     return [
         {
@@ -31,7 +35,7 @@ def node_ids(start: Start) -> list[str]:
     return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
 
 
-def pieces(start: Start) -> list[forms.Form]:
+def pieces(start: Start) -> list[Piece]:
     """Its virtual nodes, or its place in the cluster that it shares."""
     return [
         {
@@ -55,9 +59,9 @@ def pieces(start: Start) -> list[forms.Form]:
     ]
 
 
-def borrowed(ledger: Ledger, start: Start) -> list[forms.Form]:
+def borrowed(ledger: Ledger, start: Start) -> list[Loan]:
     """What clusters above would take beyond their minimum for it, and the lenders."""
-    found: list[forms.Form] = []
+    found: list[Loan] = []
     done = []
     for step in start.growth:
         apply_growth(ledger, step)

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
 from vctl.errors import BadSpec, Conflict, VctlError
-from vctl.ops import forms
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.cluster_spec import spec_to_document
 from vctl.spec.tree_file import TreeCluster, cluster_document
 from vctl.store import clusters as table
 from vctl.store import rows
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import TreeChange, TreeDiff
 
 CREATE, UPDATE, DELETE = "create", "update", "delete"
 
@@ -179,7 +182,7 @@ def at(cluster: TreeCluster) -> Iterator[None]:
         raise
 
 
-def form_of(diff: Diff) -> forms.Form:
+def form_of(diff: Diff) -> TreeDiff:
     """The documented JSON form of a plan and of what was applied."""
     actions = [change.action for change in diff.changes]
     return {
@@ -194,7 +197,7 @@ def form_of(diff: Diff) -> forms.Form:
     }
 
 
-def _change_form(change: Change) -> forms.Form:
+def _change_form(change: Change) -> TreeChange:
     return {
         "action": change.action,
         "cluster_id": change.cluster.cluster_id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec
@@ -16,7 +17,7 @@ from vctl.core.queue_policy import DEFAULT
 from vctl.engine.changes import QueueChanged
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
-from vctl.ops import forms, nodes, rights
+from vctl.ops import nodes, rights
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import resolve
 from vctl.ops.tree_diff import (
@@ -37,12 +38,15 @@ from vctl.spec.tree_file import TreeCluster, tree_document
 from vctl.store import clusters as table
 from vctl.store.store import Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import TreeDiff
+
 
 class _DryRun(Exception):
     """Rolls back what a plan has done."""
 
 
-def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> forms.Form:
+def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> TreeDiff:
     """What ``apply`` would change, and what stands in its way. Changes nothing."""
     try:
         with nodes.as_if_joined(store), store.together():
@@ -56,7 +60,7 @@ def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) ->
 
 def apply(
     store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
-) -> forms.Form:
+) -> TreeDiff:
     """Make the tree what the file wants, in one transaction: all of it or nothing."""
     rights.check_service(store, "the tree of logical clusters")
     nodes.join(store)

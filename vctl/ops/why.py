@@ -28,15 +28,15 @@ from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.spec.documents import Ahead, DryRun, JobForm, Preempted, Why, WhyJob
     from vctl.spec.job_request import JobRequest
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
 """So many of those who would end are named in the message; the list has them all."""
-GATES = (jb.HELD, jb.DEPENDENCY, jb.BEGIN_TIME, jb.ARRAY_LIMIT, jb.BACKOFF)
 
 
-def why(store: Store, ref: str | int) -> forms.Form:
+def why(store: Store, ref: str | int) -> Why:
     """Why a job or a task waits: the reason, who is ahead, what each node says, and what would start it now."""
     if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
         return why_task(store, task)
@@ -48,8 +48,8 @@ def why(store: Store, ref: str | int) -> forms.Form:
         answer = _answer(forms.job(store, row, position(store, row), told))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
-                answer["message"] += (
-                    f", and is preempted by {leaving['winner']}, which has a higher priority,"
+                answer["message"] = (
+                    f"{answer['message']}, and is preempted by {leaving['winner']}, which has a higher priority,"
                     f" at {forms.timestamp(leaving['ends_at'])} at the latest"
                 )
             return answer
@@ -60,21 +60,23 @@ def why(store: Store, ref: str | int) -> forms.Form:
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
         answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
-    gate = told[0] if told[0] in GATES else None
+        gate = reasons.gate(row)
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
     answer["preempts"] = starts.preempted(situation, outcome.preempts) or ending
     if gate is None:
-        answer |= _reason(situation, job, outcome, told, short)
+        answer["state_reason"], answer["message"] = _reason(situation, job, outcome, told, short)
     elif gate == jb.HELD and outcome.start is None:
-        answer["message"] += f"; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
+        answer["message"] = (
+            f"{answer['message']}; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
+        )
     if itself is not None:
         answer["waits_for_itself"] = itself
     answer["nodes"] = obstacles(situation, job)
     if gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
         answer["changes"] = [remedy(change, row, launch) for change in found]
-        answer["cut"] = CUT if cut else None
+        answer["searched"], answer["cut"] = True, CUT if cut else None
         if (
             not found
             and not cut
@@ -108,34 +110,34 @@ def _number(store: Store, ref: str | int) -> int:
     return jobs.resolve(store, ref)
 
 
-def _answer(form: Mapping[str, object]) -> forms.Form:
+def _answer(form: JobForm) -> WhyJob:
     words = form["message"]
     if form["status"] == jb.RUNNING:
         words = f"it has been running since {form['started_at']}"
     elif form["status"] in jb.FINAL:
         words = f"it ended at {form['ended_at']}" + (f": {words}" if words else "")
-    kept = ("job_id", "submission_id", "status", "state_reason")
     return {
-        **{name: form[name] for name in kept},
+        "job_id": form["job_id"],
+        "submission_id": form["submission_id"],
+        "status": form["status"],
+        "state_reason": form["state_reason"],
         "message": words,
         "queue_position": form["queue_position"],
         **nothing_found(),
     }
 
 
-def _reason(
-    situation: Situation, job: PendingJob, outcome: Outcome, told: Told, short: Shortage
-) -> forms.Form:
+def _reason(situation: Situation, job: PendingJob, outcome: Outcome, told: Told, short: Shortage) -> Told:
     """What keeps it waiting: what every other screen says, and what the scheduler would do before and for it."""
     reason, message = told
     if outcome.start is not None:
-        return {"state_reason": reason, "message": STARTS_NOW}
+        return reason, STARTS_NOW
     if reason == jb.WAITING_FOR_PREEMPTION:
-        return {"state_reason": reason, "message": message}
+        return reason, message
     if reason == jb.PENDING_EVALUATION:
         reason, message = _now(situation, job, outcome, short)
-        return {"state_reason": reason, "message": message}
-    return {"state_reason": reason, "message": f"{message}{_after(situation, job, outcome)}{_ends(outcome)}"}
+        return reason, message
+    return reason, f"{message}{_after(situation, job, outcome)}{_ends(outcome)}"
 
 
 def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortage) -> tuple[str, str]:
@@ -167,7 +169,7 @@ def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
     return "".join(f"; {text}" for text in texts)
 
 
-def _leaving(store: Store, situation: Situation, winner_id: int) -> list[forms.Form]:
+def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempted]:
     """The same of those who end for it already."""
     victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
     found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
@@ -184,7 +186,7 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[forms.F
     )  # fmt: skip
 
 
-def _queued(reasons: Reasons, row: Row) -> forms.Form:
+def _queued(reasons: Reasons, row: Row) -> Ahead:
     """One of those who are ahead in the queue."""
     return {
         "submission_id": row["submission_id"],
@@ -195,14 +197,14 @@ def _queued(reasons: Reasons, row: Row) -> forms.Form:
     }
 
 
-def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> forms.Form:
+def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> DryRun:
     """What a submit would lead to, changing nothing: it starts now and where, or waits and why.
 
     The submit itself, up to its commit: its rows are written, looked at, and taken back. So it refuses what a submit
     refuses, in the same words.
     """
     around = os.environ if environment is None else environment
-    found: list[tuple[Row, Told, Shortage, int | None, list[forms.Form]]] = []
+    found: list[tuple[Row, Told, str | None, Shortage, int | None, list[Ahead]]] = []
     with nodes.as_if_joined(store):
         wanted = submitting.prepare(store, request, around)
         with suppress(_TakenBack), store.together():
@@ -210,13 +212,14 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             assert row is not None
             reasons = Reasons(store)
             before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
-            found.append((row, reasons.of(row), reasons.shortage(row), position(store, row), before))
+            told, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
+            found.append((row, told, gate, reasons.shortage(row), position(store, row), before))
             raise _TakenBack
         situation = situations.load(store)
-    row, told, short, place, before = found[0]
+    row, told, gate, short, place, before = found[0]
     if row["status"] != jb.PENDING:
         return _foretold(row, "never starts", told)
-    job, gate = rows.pending(row), told[0] if told[0] in GATES else None
+    job = rows.pending(row)
     outcome = Trials(situation, job).outcome(
         replace(NOTHING, job=replace(job, held=False)), preempts=gate is None
     )
@@ -237,7 +240,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     }
 
 
-def _foretold(row: Row, verdict: str, told: Told) -> forms.Form:
+def _foretold(row: Row, verdict: str, told: Told) -> DryRun:
     return {
         "verdict": verdict,
         "state_reason": told[0],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vctl.core import tasks as tk
 from vctl.core.tasks import PendingTask
 from vctl.ops import forms, situations
@@ -15,16 +17,19 @@ from vctl.store import rows, runs
 from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import Found, WhyTask
+
 MOST_AHEAD = 100
 """So many of those ahead are listed; ``queue_position`` counts them all."""
 CUT = "the search for changes reached its budget; some changes were not tested"
 
 
-def why_task(store: Store, row: Row) -> forms.Form:
+def why_task(store: Store, row: Row) -> WhyTask:
     """The reason, the tasks ahead, each virtual node, and the smallest changes that would start it now."""
     with store.snapshot():
         reason, message = TaskReasons(store).of(row)
-        answer: forms.Form = {
+        answer: WhyTask = {
             "task_id": row["task_id"],
             "job_id": row["job_id"],
             "status": row["state"],
@@ -53,14 +58,22 @@ def why_task(store: Store, row: Row) -> forms.Form:
         return answer
     found, cut = helpful(trials, situations.kinds_of_nodes(situation))
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
-    answer["cut"] = CUT if cut else None
+    answer["searched"], answer["cut"] = True, CUT if cut else None
     return answer
 
 
-def nothing_found() -> forms.Form:
+def nothing_found() -> Found:
     """The fields of an answer that only a search fills."""
-    lists = ("ahead", "nodes", "preempts", "changes", "nearest")
-    return {**{name: [] for name in lists}, "waits_for_itself": None, "cut": None}
+    return {
+        "ahead": [],
+        "nodes": [],
+        "preempts": [],
+        "changes": [],
+        "nearest": [],
+        "waits_for_itself": None,
+        "searched": False,
+        "cut": None,
+    }
 
 
 def _words(row: Row, message: str | None) -> str | None:
