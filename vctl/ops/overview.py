@@ -58,7 +58,7 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
             },
             "clusters": lines,
             "running_jobs": [_running(store, row) for row in running],
-            "queue": {**counts, "head": head},
+            "queue": {"pending": counts["pending"], "running": counts["running"], "head": head},
             "recent_failures": [
                 _failure(row)
                 for row in job_views.recent_failures(store, FAILURES, store.clock() - FAILURES_NS, *within)
