@@ -17,7 +17,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.errors import NotPermitted
 from vctl.operations import clusters, upkeep, views
 from vctl.operations.declare import P, R, Verb
-from vctl.spec import documents
+from vctl.spec import documents, reports
 
 
 class Client(State):
@@ -64,11 +64,11 @@ class Client(State):
 
     # ---- trees of clusters ----
 
-    def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> documents.TreeDiff:
+    def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> reports.TreeDiff:
         """What ``apply`` would change."""
         return clusters.plan(self.backend, self._clusters(document), prune=prune)
 
-    def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> documents.TreeDiff:
+    def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> reports.TreeDiff:
         """Make the tree of logical clusters what the document says, in one transaction."""
         return clusters.apply(self.backend, self._clusters(document), prune=prune)
 
@@ -88,7 +88,7 @@ class Client(State):
 
     # ---- care of the state ----
 
-    def doctor(self, *, prove: bool = False, repair: bool = False) -> documents.Diagnosis:
+    def doctor(self, *, prove: bool = False, repair: bool = False) -> reports.Diagnosis:
         """Is the state sound, and what does the machine offer."""
         return (upkeep.repair if repair else upkeep.doctor)(self.backend, prove=prove)
 

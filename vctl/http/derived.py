@@ -24,6 +24,7 @@ from vctl.http.answers import JSONResponse
 from vctl.http.context import server_of, state
 from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param, Written
 from vctl.spec import documents as forms
+from vctl.spec import reports
 
 API = "/api/v1"
 LONGEST_ID = 1024
@@ -187,5 +188,5 @@ def _reply(operation: Operation[Any, Any]) -> Any:
     """The documented form of an answer."""
     if operation.items:
         return getattr(documents, operation.items, documents.Listing)
-    kind = get_type_hints(operation.run, localns=vars(forms))["return"]
+    kind = get_type_hints(operation.run, localns={**vars(forms), **vars(reports)})["return"]
     return kind if kind == documents.Amounts else documents.MODELS.get(kind, documents.Document)

@@ -7,7 +7,8 @@ from vctl.operations.declare import Arg, Filters, Here, Opt, Written, operation
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster, TreeDiff
+    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster
+    from vctl.spec.reports import TreeDiff
     from vctl.spec.tree_file import TreeCluster
 
 Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]

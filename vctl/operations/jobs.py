@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, Written, asks, operation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import DryRun, JobForm, Why
+    from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.reports import DryRun, Why
 
 JOB = Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")
 Job = Annotated[str | int, JOB]

@@ -8,7 +8,8 @@ from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operat
 from vctl.operations.jobs import NONE, Directory, Document, Environment, Grace, Title, Variables, Words
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ObjectForm, TaskForm, Why
+    from vctl.spec.documents import ObjectForm, TaskForm
+    from vctl.spec.reports import Why
     from vctl.spec.task_request import TaskRequest
 
 Task = Annotated[str | int, Arg("TASK", help="Task id, number, or last.", complete="tasks")]

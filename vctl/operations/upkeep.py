@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 from vctl.operations.declare import Here, Opt, operation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Diagnosis, Pruned, Replayed
+    from vctl.spec.documents import Pruned
+    from vctl.spec.reports import Diagnosis, Replayed
 
 
 @operation("prune", "POST /prune")

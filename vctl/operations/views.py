@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         LeaseForm,
         NodeOfCluster,
         Scheduler,
-        Status,
         VNodeForm,
     )
+    from vctl.spec.reports import Status
 
 Cluster = Annotated[str | None, Opt(help="Cluster (default: the primary).")]
 Since = Annotated[

@@ -18,7 +18,7 @@ from vctl.store import repair as raw
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Diagnosis
+    from vctl.spec.reports import Diagnosis
 
 MOST_NAMED = 5
 CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")

@@ -23,7 +23,7 @@ from vctl.scheduler.feasibility import (
 from vctl.scheduler.whatif import Situation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Holder, NodeObstacle
+    from vctl.spec.reports import Holder, NodeObstacle
 
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 

@@ -26,7 +26,7 @@ from vctl.store.settings import queue_of
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ClusterLine, FailedLine, RunningLine, Status, WaitingLine
+    from vctl.spec.reports import ClusterLine, FailedLine, RunningLine, Status, WaitingLine
 
 RUNNING = 10
 HEAD = 5

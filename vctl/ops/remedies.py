@@ -17,7 +17,7 @@ from vctl.store.rows import dumps
 from vctl.store.store import Row
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Remedy
+    from vctl.spec.reports import Remedy
 
 
 def remedy(change: Change, row: Row, launch: Row) -> Remedy:

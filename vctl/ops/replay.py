@@ -43,7 +43,7 @@ from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec import documents
+    from vctl.spec import reports
 
 Value = TypeVar(
     "Value", Node, Cluster, VNode, Run, PendingJob, Task, Lease, Nomination, NodeRequest, Preemption, Row
@@ -72,9 +72,9 @@ class Replayed:
         """How many things were mended."""
         return sum(len(actions) for actions in self.steps)
 
-    def form(self) -> documents.Replayed:
+    def form(self) -> reports.Replayed:
         """The documented JSON form."""
-        steps: list[documents.ReplayStep] = [
+        steps: list[reports.ReplayStep] = [
             {"step": number, "title": title, "actions": actions}
             for number, (title, actions) in enumerate(zip(TITLES, self.steps, strict=True), 1)
         ]
@@ -85,7 +85,7 @@ class _DryRun(Exception):
     """Rolls back what a dry run has done."""
 
 
-def replay(store: Store, *, dry_run: bool = False) -> documents.Replayed:
+def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
     """``vctl replay``: run the six steps and tell what they did, or with ``dry_run`` what they would do."""
     if dry_run:
         return _dry(store).form()

@@ -14,7 +14,7 @@ from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Situation
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Loan, Piece, Preempted
+    from vctl.spec.reports import Loan, Piece, Preempted
 
 
 def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted]:

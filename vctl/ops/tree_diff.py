@@ -19,7 +19,7 @@ from vctl.store import rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import TreeChange, TreeDiff
+    from vctl.spec.reports import TreeChange, TreeDiff
 
 CREATE, UPDATE, DELETE = "create", "update", "delete"
 

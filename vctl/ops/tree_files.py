@@ -39,7 +39,7 @@ from vctl.store import clusters as table
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import TreeDiff
+    from vctl.spec.reports import TreeDiff
 
 
 class _DryRun(Exception):

@@ -28,8 +28,9 @@ from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Ahead, DryRun, JobForm, Preempted, Why, WhyJob
+    from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.reports import Ahead, DryRun, Preempted, Why, WhyJob
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5

@@ -18,7 +18,7 @@ from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import Found, WhyTask
+    from vctl.spec.reports import Found, WhyTask
 
 MOST_AHEAD = 100
 """So many of those ahead are listed; ``queue_position`` counts them all."""
