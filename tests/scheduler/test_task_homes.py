@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task, task_still_fits
-from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 
 pytestmark = spec("10.confined")
@@ -91,7 +91,7 @@ def history(seed: int, placements: int) -> Iterator[tuple[Ledger, TaskStart]]:
             yield ledger, start
         for wait in round_.waits:
             for queue in queues.values():
-                queue.bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
+                trees.tell(queue, wait)
                 bound = queue.tasks.get(wait.task_id)
                 home = ledger.vnodes.get(wait.vnode_id or "")
                 assert bound is None or home is None or home.cluster_id == bound.cluster_id

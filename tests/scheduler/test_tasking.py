@@ -21,7 +21,7 @@ from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait, revert_task, task_still_fits
-from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 from vctl.scheduler.tasking import Circumstances, choose, in_order, may_grow, rank_of, utilisation
 
@@ -406,7 +406,7 @@ def commit(queue: TaskQueue, starts: list[TaskStart], waits: list[TaskWait]) -> 
     for start in starts:
         queue.drop(start.task.task_id)
     for wait in waits:
-        queue.bind(wait.task_id, wait.vnode_id, Verdict(wait.message))
+        trees.tell(queue, wait)
 
 
 def drawn(ledger: Ledger, count: int, others: tuple[str, ...] = ()) -> tuple[TaskQueue, list[TaskWait]]:

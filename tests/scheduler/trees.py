@@ -13,6 +13,8 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Allocation
 from vctl.core.tasks import PendingTask
+from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.task_queue import TaskQueue, Verdict
 
 SHORT = {"CPU": "c", "GPU": "g", "memory": "m"}
 CLUSTER = re.compile(
@@ -101,6 +103,15 @@ def task(text: str, *, number: int = 1, origin: str | None = None, bound: str | 
         f"task-{number}", number, 1, cluster_id, request, g.selector(condition.strip()), strategy, origin,
         inputs_at=inputs_at, bound_vnode_id=bound,
     )  # fmt: skip
+
+
+def tell(queue: TaskQueue, wait: TaskWait) -> None:
+    """Let a task of a queue wait for the virtual node of which it was told, as the scheduler does."""
+    task = queue.tasks.get(wait.task_id)
+    if task is not None and task.bound_vnode_id != wait.vnode_id:
+        queue.drop(wait.task_id)
+        queue.put(replace(task, bound_vnode_id=wait.vnode_id))
+        queue.heard(wait.task_id, Verdict(wait.message))
 
 
 def lease(ledger: Ledger, text: str, *, number: int = 1, lender: str | None = None, since: int = 1) -> Lease:

@@ -60,7 +60,6 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
             queue.emptied.discard(shape)
             if shape not in queue.shapes:
                 shapes.clear_wait(store, parent_id, shape)
-        state.caught_up(store)
     return started
 
 

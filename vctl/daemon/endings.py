@@ -81,8 +81,6 @@ def observed(
             node = state.ledger.nodes.get(node_id)
             if node is not None and node.state == DRAINING:
                 settle_drained(store, node_id)
-        if not any(state.ledger.nodes[n].state == DRAINING for n in touched if n in state.ledger.nodes):
-            state.caught_up(store)
 
 
 def _ended_at(end: Ended) -> tuple[int, str]:

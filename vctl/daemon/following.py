@@ -158,12 +158,6 @@ class FollowedState(SchedulerState):
         for job_id in touched:
             self.reload_job(store, job_id)
 
-    def caught_up(self, store: Store) -> None:
-        """Our own events of this transaction are not news."""
-        assert store.head is not None
-        self.seen = store.head.seq
-        self._own.clear()
-
     def reload_job(self, store: Store, job_id: int) -> None:
         """Take over the row of a job: whether it is queued, whether it is to be stopped."""
         self._take_job(job_id, jobs.get(store, job_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from vctl.core import resources as rs
@@ -77,15 +77,6 @@ class TaskQueue:
             self.load[vnode_id] = rs.subtract(self.load[vnode_id], task.request)
             if not self.bound[vnode_id]:
                 del self.bound[vnode_id], self.load[vnode_id]
-
-    def bind(self, task_id: str, vnode_id: str | None, verdict: Verdict) -> None:
-        """A task waits for this very virtual node from now on, or (None) for none in particular; it was told so."""
-        task = self.tasks.get(task_id)
-        if task is None or task.bound_vnode_id == vnode_id:
-            return
-        self.drop(task_id)
-        self.put(replace(task, bound_vnode_id=vnode_id))
-        self.heard(task_id, verdict)
 
     def heard(self, task_id: str, verdict: Verdict) -> None:
         """A task that was put here was told already why it waits."""

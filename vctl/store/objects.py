@@ -47,12 +47,8 @@ def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
     )  # fmt: skip
 
 
-def awaiting(store: Store, job_id: int | None = None) -> list[Row]:
-    """Tasks whose inputs are not all there, of one job or of all, oldest first."""
-    if job_id is None:
-        return store.rows(
-            "SELECT * FROM tasks WHERE ended_at IS NULL AND state = ? ORDER BY task_number", tk.PENDING_ARGS
-        )
+def awaiting(store: Store, job_id: int) -> list[Row]:
+    """Tasks of a job whose inputs are not all there, oldest first."""
     return store.rows(
         "SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL AND state = ? ORDER BY task_number",
         job_id, tk.PENDING_ARGS,
@@ -92,19 +88,6 @@ def is_wanted(store: Store, job_id: int, attempt: int) -> bool:
             job_id, attempt,
         )
     )  # fmt: skip
-
-
-def ownerless(store: Store) -> list[int]:
-    """Jobs of which there are objects and nothing else any more."""
-    return [
-        row[0]
-        for row in store.rows(
-            "SELECT DISTINCT o.job_id FROM (SELECT job_id FROM objects UNION SELECT job_id FROM promises"
-            " UNION SELECT job_id FROM task_inputs) o LEFT JOIN jobs j USING (job_id)"
-            " WHERE (j.status IS NULL OR j.status <> 'RUNNING')"
-            " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.job_id = o.job_id AND t.ended_at IS NULL)"
-        )
-    ]
 
 
 def listed(store: Store, where: str = "1", values: Iterable[object] = ()) -> list[Row]:
