@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.leases import Lease
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
@@ -26,6 +28,7 @@ from vctl.store import repair
 
 pytestmark = spec("17.durable", "12.odd-rows")
 
+VCTL = Path(__file__).parents[2] / "vctl"
 HOLDING = Allocation({"CPU": 15000, "GPU": 10000}, {"GPU": {3: 10000}}, (0, 7))
 NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
 SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
@@ -139,3 +142,25 @@ def test_every_move_leads_from_and_to_phases_that_have_a_way_in() -> None:
         assert {phase for sources, _ in one.moves.values() for phase in sources} <= reached, one.name
     assert RUN.allows("end", "ASSIGNED")
     assert not RUN.allows("end", "ENDED")
+
+
+def test_no_rule_changes_the_tree_or_the_leases_beside_apply() -> None:
+    """``engine.apply`` alone does; the search takes back what it tries."""
+    moves = {
+        name for name in vars(Ledger) if name.startswith(("put_", "remove_", "assign", "resize", "release"))
+    }
+    moves |= {"charge", "discharge", "rearrange", "set_primary_queue"}
+    found = []
+    for path in sorted([*(VCTL / "daemon").glob("*.py"), *(VCTL / "engine" / "rules").glob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="ledger"), attr=name)) if (
+                    name in moves
+                ):
+                    found.append(f"{path.name}:{node.lineno} ledger.{name}")
+                case ast.Subscript(value=ast.Attribute(attr="leases"), ctx=ast.Store() | ast.Del()):
+                    found.append(f"{path.name}:{node.lineno} leases[]")
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="leases"), attr="pop" | "update")):
+                    found.append(f"{path.name}:{node.lineno} leases")
+    assert moves >= {"assign", "release", "remove_cluster", "put_node"}
+    assert found == []

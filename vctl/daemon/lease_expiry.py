@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from vctl.core.leases import Lease
+from vctl.core.leases import CALLED, Lease
 from vctl.core.queue_policy import FAIR
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import LeaseReturned
 from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
+from vctl.scheduler.replacement import below
 from vctl.store.store import Store
 
 
@@ -37,8 +38,6 @@ class LeaseExpiry:
         self._idle_since: dict[int, float] = {}
         self._due: float | None = None
         self._shares: Shares | None = None
-        self.called: set[int] = set()
-        """Leases that their lender wants back: returned as soon as they are free."""
         self._wanted: set[int] = set()
         """Idle leases that others can use: returned when they are cool."""
 
@@ -52,14 +51,14 @@ class LeaseExpiry:
         self._due = None
         self._shares = None
         due: list[Lease] = []
-        kept = _kept(state)
+        kept, called = _kept(state), called_in(state)
         for lease in newest_first(list(state.leases.values())):
-            wanted = lease.vnode_id in kept and lease.lease_id not in self.called
+            wanted = lease.vnode_id in kept and lease.lease_id not in called
             if wanted or not free_part(state.ledger, lease):
                 self._idle_since.pop(lease.lease_id, None)
                 continue
             since = self._idle_since.setdefault(lease.lease_id, now)
-            at_once = lease.lease_id in self.called or self._must_yield(state, lease)
+            at_once = lease.lease_id in called or self._must_yield(state, lease)
             wait_s = 0.0 if at_once else self._wait_s(lease, since, now, wall)
             if wait_s <= 0:
                 due.append(lease)
@@ -67,7 +66,6 @@ class LeaseExpiry:
                 self._due = now + wait_s
         for gone in set(self._idle_since) - set(state.leases):
             del self._idle_since[gone]
-        self.called &= set(state.leases)
         self._wanted &= set(state.leases)
         if due:
             self._give_back(state, due)
@@ -118,6 +116,19 @@ class LeaseExpiry:
                 state.emit(self.store, LeaseReturned(replace(lease, amounts=done.left)))
                 restore(state.ledger, lease, done, rearrange)
                 waiting += newest_first([up for up in state.leases.values() if up.vnode_id == above])
+
+
+def called_in(state: FollowedState) -> set[int]:
+    """Leases that their lender wants back, and what was borrowed further of them: that returns first."""
+    leases = state.leases.values()
+    inside = {slot for one in leases if one.state == CALLED for slot in slots_inside(state, one.vnode_id)}
+    return {one.lease_id for one in leases if one.vnode_id in inside} if inside else set()
+
+
+def slots_inside(state: FollowedState, vnode_id: str) -> set[str]:
+    """A virtual node and everything that lies in it."""
+    there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
+    return {vnode_id, *(vnode.vnode_id for vnode in there)}
 
 
 def _kept(state: FollowedState) -> set[str]:

@@ -16,7 +16,7 @@ from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
 from vctl.daemon import notices
 from vctl.daemon.following import FollowedState
-from vctl.daemon.lease_expiry import LeaseExpiry
+from vctl.daemon.lease_expiry import slots_inside
 from vctl.engine.changes import LeaseCalled
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
@@ -33,9 +33,8 @@ Signal = Callable[[str, int], object]
 class LeaseRevocation:
     """Leases that are called in, and when their grace ends."""
 
-    def __init__(self, store: Store, returns: LeaseExpiry, *, grace_s: float = 30.0) -> None:
+    def __init__(self, store: Store, *, grace_s: float = 30.0) -> None:
         self.store = store
-        self.returns = returns
         self.grace_s = grace_s
         self._deadline: dict[int, float] = {}
         """Leases that were called in, and when it is looked next who still uses them."""
@@ -77,8 +76,6 @@ class LeaseRevocation:
                 state.emit(self.store, LeaseCalled(replace(lease, state=CALLED, expires_at=ends_at)))
         self._deadline[lease.lease_id] = time.monotonic() + self.grace_s
         self._told[lease.lease_id] = {}
-        inside = slots_inside(state, lease.vnode_id)  # those who borrowed it further return it first
-        self.returns.called |= {one.lease_id for one in state.leases.values() if one.vnode_id in inside}
         for job_id in sorted({run.job_id for run in users_of(state, lease)}):
             self._tell(state, job_id, lease, ends, tell)
 
@@ -135,16 +132,6 @@ def users_of(state: FollowedState, lease: Lease) -> Iterator[Run]:
     """Processes that run on the virtual node of a lease, or on one that lies inside it."""
     inside = slots_inside(state, lease.vnode_id)
     return (run for run in list(state.runs.values()) if run.vnode_id in inside)
-
-
-def slots_inside(state: FollowedState, vnode_id: str) -> set[str]:
-    """A virtual node and everything that lies in it."""
-    inside = {vnode_id}
-    frontier = [vnode_id]
-    while frontier:
-        frontier = [child for slot in frontier for child in state.ledger.children.get(slot, ())]
-        inside.update(frontier)
-    return inside
 
 
 def _age(run: Run) -> tuple[int, int]:

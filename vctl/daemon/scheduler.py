@@ -73,9 +73,7 @@ class Scheduler:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
         self.returns = LeaseExpiry(store, terms or LeaseTerms())
-        self.lease_revocation = LeaseRevocation(
-            store, self.returns, grace_s=self.returns.terms.reclaim_grace_s
-        )
+        self.lease_revocation = LeaseRevocation(store, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec(), self.returns)
         self.limits = TimeLimits(store)
         self.memory = UsageCheckpoint(store)
