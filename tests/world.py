@@ -355,7 +355,10 @@ class Folding:
     KEPT = {
         "jobs": "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
         " preemptions, master_port, stop_requested_at, stop_reason, held, begin_at, waits_for, closed, priority, name,"
-        " time_limit_s, iif(status = 'PENDING', '', state_reason), iif(status = 'PENDING', '', message)",
+        " time_limit_s, submission_id, parent_cluster_id, shares_parent, shape, spec, entry, user, metadata, grace_s,"
+        " submitted_at, rules, array_id, array_index, per_node, submitted_by,"
+        " state_reason, message",
+        "arrays": "array_id, first_job_id, last_job_id, range, count, at_once",  # what is launched stays outside
         "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
         " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at",
@@ -395,7 +398,8 @@ class Folding:
         entries = feed.journal(self.store, self.seq)
         if not entries:
             return
-        if all(row["change"] is not None for row in entries):
+        has_moved = all(row["change"] is not None for row in entries)
+        if has_moved:
             self.steps += 1
             self._fold_tables(entries)
             if self.follower is not None and state is not None:
@@ -406,7 +410,7 @@ class Folding:
         follower = self.follower
         self._begin()
         self.follower = follower or loaded(self.store)
-        if any(row["change"] is None for row in entries):
+        if not has_moved:
             self.follower = loaded(self.store)
 
     def _fold_tables(self, entries: Sequence[Any]) -> None:

@@ -24,6 +24,9 @@ from vctl.core.tasks import Task
 from vctl.engine import changes as ch
 from vctl.engine.codec import decode, encode
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
+from vctl.ops import submitting
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array
 from vctl.store import repair
 
 pytestmark = spec("17.durable", "12.odd-rows")
@@ -84,6 +87,18 @@ SAMPLES: list[ch.Change] = [
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
+    ch.JobSubmitted(
+        PendingJob(2, "k", "p", "s", SPEC, {"CPU": 1}, waits_for=1),
+        ch.Details("n", '{"a":"\\udc80"}', 1.5, 3.0, "{}", "{}", 1), (("ok", "j"),), ch.Launch("env SECRET=1"),
+    ),
+    ch.ArraySubmitted(
+        PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
+        ch.Details(None, "{}", None, 3.0, "{}", "{}", None), (0, 10, 3), "0-9:3%2", 2,
+    ),
+    ch.JobForgotten(2, "k"),
+    ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),
+    ch.JobsPruned(((1, 4), (6, 6))),
+    ch.ArraysEmptied(("a",)),
     ch.JobsHeld(ch.Members("a", 1, 9, is_array=True), ((1, 4), (6, 6)), True, closed=True),
     ch.JobsEdited(ch.Members("j", 1, 1, "p"), ((1, 1),), {"priority": 2, "name": None, "time_limit_s": 1.5}),
     ch.MembersAdmitted("a", ((5, 5),)),
@@ -109,6 +124,18 @@ def test_a_change_is_the_same_after_the_journal(change: ch.Change) -> None:
     text = encode(change)
     assert decode(text) == change
     assert json.loads(text)["type"] == type(change).__name__
+
+
+def test_what_is_launched_stays_outside_of_the_journal(life: Life) -> None:
+    """Spec 17: command, environment and directory may hold secrets."""
+    life.nodes(1, "4c")
+    request = {"argv": ("echo", "hidden-word"), "env": {"KEY": "hidden-word"}, "cwd": "/hidden-word"}
+    for array in (None, parse_array("0-3")):
+        submitting.submit(life.store, JobRequest(array=array, **request), environment={"PATH": "hidden-word"})  # type: ignore[arg-type]
+    told = [" ".join(map(str, row)) for row in life.store.rows("SELECT * FROM events")]
+    assert [text for text in told if "Submitted" in text]
+    assert not [text for text in told if "hidden-word" in text]
+    assert "SECRET" not in repr(SAMPLES)
 
 
 def test_a_move_that_the_lifecycle_does_not_have_tells_the_story(life: Life) -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tests.specification import spec
 from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
+from vctl.core.jobs import PendingJob
 from vctl.core.labels import Condition
 from vctl.core.resources import Allocation
+from vctl.engine.changes import Details, JobForgotten, JobSubmitted, Launch
 from vctl.ops.arrays import stop_asked
 from vctl.store import job_views, jobs, queues, rows, shapes
 from vctl.store.store import Store
@@ -58,14 +60,12 @@ def test_a_holding_comes_back_as_it_was(allocation: Allocation) -> None:
 def queue(
     store: Store, submission_id: str, priority: int = 0, parent: str = PRIMARY, status: str = "PENDING"
 ) -> int:
-    columns = {
-        "submission_id": submission_id, "parent_cluster_id": parent, "cluster_id": parent, "priority": priority,
-        "status": status, "shape": "s", "spec": rows.spec_text(ClusterSpec()), "entry": "{}", "entrypoint": "true",
-        "user": "me", "metadata": "{}", "grace_s": 3.0, "submitted_at": store.clock(),
-    }  # fmt: skip
-    launch = {"argv": '["true"]', "env": "{}", "cwd": "/", "options": "{}"}
     with store.transaction():
-        return jobs.insert(store, columns, launch)
+        job_id = jobs.next_number(store)
+        job = PendingJob(job_id, submission_id, parent, "s", ClusterSpec(), {}, priority, user="me")
+        store.emit(JobSubmitted(job, Details(None, "{}", None, 3.0, "{}", "{}", None), launch=Launch("true")))
+        store.db.execute("UPDATE jobs SET status = ? WHERE job_id = ?", (status, job_id))
+    return job_id
 
 
 @settings(max_examples=10)
@@ -108,7 +108,7 @@ def test_numbers_are_not_given_out_again(store: Store) -> None:
     first = queue(store, "a")
     with store.transaction():
         store.db.execute("UPDATE jobs SET status = 'STOPPED'")
-        jobs.delete(store, first, "a")
+        store.emit(JobForgotten(first, "a"))
     assert queue(store, "a") == first + 1
     assert jobs.launch(store, first) is None
 

@@ -35,23 +35,10 @@ WRITE = re.compile(
 )
 
 EXCEPTIONS = """
-arrays.delete_members arrays change
-arrays.delete_members {} change
-arrays.forget_empty arrays cascade
-arrays.insert arrays change
-arrays.insert jobs change
 database.apply_migrations head derived
 database.disown head change
 database.disown meta observed
-dependencies.insert dependencies change
-dependencies.insert jobs derived
 feed.delete_until events change
-jobs.delete jobs change
-jobs.delete runs cascade
-jobs.delete tasks cascade
-jobs.delete_over {} change
-jobs.insert job_launches cascade
-jobs.insert jobs change
 nodes.heartbeat nodes observed
 nodes.remember_devices nodes observed
 provider.fail provider_requests change

@@ -83,6 +83,11 @@ class PendingJob:
     """Its place in the plan of a queue whose order is ``makespan``."""
 
     @property
+    def cluster_id(self) -> str:
+        """The cluster in which it is to run: its own, or its parent's."""
+        return self.parent_id if self.shares_parent else f"{self.parent_id}##{self.submission_id}"
+
+    @property
     def is_gated(self) -> bool:
         """Whether something other than its turn and its time keeps it out of the queue."""
         return bool(self.held or self.waits_for or self.closed)

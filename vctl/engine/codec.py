@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from vctl.engine.changes import CHANGES, Change
+from vctl.engine.changes.submits import OUTSIDE
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode(change: Change) -> str:
@@ -61,10 +62,15 @@ def _tuple_writer(each: list[Writer | None]) -> Writer | None:
     ]
 
 
+def _inside(kind: type) -> list[Field[Any]]:
+    """The fields of a change that the journal has."""
+    return [one for one in fields(kind) if OUTSIDE not in one.metadata]
+
+
 def _dataclass_writer(kind: type) -> Writer:
     hints = get_type_hints(kind)
     known = []
-    for one in fields(kind):
+    for one in _inside(kind):
         factory = one.default_factory
         known.append((one.name, one.default if factory is MISSING else factory(), _writer(hints[one.name])))
 
@@ -117,5 +123,5 @@ def _mapping_reader(key: Any, item: Any) -> Reader:
 
 def _dataclass_reader(kind: type) -> Reader:
     hints = get_type_hints(kind)
-    readers = {one.name: _reader(hints[one.name]) for one in fields(kind)}
+    readers = {one.name: _reader(hints[one.name]) for one in _inside(kind)}
     return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})

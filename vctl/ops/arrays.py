@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import jobs as jb
-from vctl.engine.changes import JobsStopped, StopAsked
+from vctl.core.jobs import PendingJob
+from vctl.core.spans import spans_of
+from vctl.engine.changes import (
+    ArrayForgotten,
+    ArraysEmptied,
+    ArraySubmitted,
+    Details,
+    JobsStopped,
+    Launch,
+    StopAsked,
+)
 from vctl.errors import Conflict
-from vctl.ops import dependencies, forms
+from vctl.ops import forms
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
@@ -19,56 +29,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vctl.spec.documents import ArrayForm
-    from vctl.spec.options import ArrayRange, Dependency
+    from vctl.spec.options import ArrayRange
 
 LAST = "last"
+Pairs = tuple[tuple[str, str], ...]
+"""Condition and id of what is waited for."""
 
 
-def insert(
-    store: Store,
-    wanted: ArrayRange,
-    columns: Mapping[str, object],
-    launch: Mapping[str, object],
-    after: Sequence[Dependency],
-) -> None:
-    """Queue all members, in the caller's transaction. ``columns`` are those of a single job with the array's id."""
-    array_id, parent_id = str(columns["submission_id"]), str(columns["parent_cluster_id"])
-    names = [f"{array_id}_{index}" for index in wanted.indices]
-    if taken := table.taken(store, array_id).intersection(names):
+def submitted(
+    store: Store, wanted: ArrayRange, template: PendingJob, details: Details, after: Pairs, launch: Launch
+) -> ArraySubmitted:
+    """The change that queues all members. ``template``: the first one, under the id of the array."""
+    indices, array_id = wanted.indices, template.submission_id
+    if taken := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
         name = min(taken)
         raise Conflict(f"job {name} exists already", fix="choose another --submission-id, or leave it out")
-    first = table.next_job_id(store)
-    shared = {
-        name: value
-        for name, value in columns.items()
-        if name not in ("submission_id", "cluster_id", "closed")
-    }
-    own = ("job_id", "submission_id", "cluster_id", "array_id", "array_index", "closed")
-    common = tuple(shared.values())
-    apart = columns["cluster_id"] != parent_id
-    open_ones = len(names) if wanted.at_once is None else 0 if columns["held"] else wanted.at_once
-    rows_ = (
-        (
-            first + n,
-            name,
-            f"{parent_id}##{name}" if apart else parent_id,
-            array_id,
-            index,
-            n >= open_ones,
-            *common,
-        )
-        for n, (index, name) in enumerate(zip(wanted.indices, names, strict=True))
-    )
-    array = {
-        "array_id": array_id, "first_job_id": first, "last_job_id": first + len(names) - 1,
-        "range": _shown(wanted), "count": len(names), "at_once": wanted.at_once, **launch,
-    }  # fmt: skip
-    table.insert(store, array, rows_, ", ".join((*own, *shared)))
-    if after:
-        dependencies.attach(store, range(first, first + len(names)), after)
-    row = table.get(store, array_id)
-    assert row is not None
-    table.tell(store, row, "array.submitted", {"count": len(names)})
+    reach = (indices.start, indices.stop, indices.step)
+    return ArraySubmitted(template, details, reach, _shown(wanted), wanted.at_once, after, launch)
 
 
 def _shown(wanted: ArrayRange) -> str:
@@ -174,21 +151,23 @@ def delete(store: Store, array_id: str) -> list[str]:
     """Forget all members, which are over; their ids."""
     array = table.get(store, array_id)
     assert array is not None
-    names = [row["submission_id"] for row in table.members(store, array)]
-    table.delete_members(store, array)
-    return names
+    members = table.members(store, array)
+    spans = spans_of(row["job_id"] for row in members)
+    store.emit(ArrayForgotten(array_id, array["first_job_id"], array["last_job_id"], spans))
+    return [row["submission_id"] for row in members]
 
 
 def forget_empty(store: Store) -> None:
     """Forget arrays of which the last member was forgotten."""
-    table.forget_empty(store)
+    if array_ids := table.emptied(store):
+        store.emit(ArraysEmptied(tuple(array_ids)))
 
 
 def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
     """End all members, in the caller's transaction: those that wait at once, those that run are asked to end."""
     store.emit(JobsStopped(
         store.clock(), array["array_id"], array["first_job_id"], array["last_job_id"],
-        tuple(table.waiting_spans(store, array)), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
+        table.waiting_spans(store, array), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
         message or "stopped before it started",
     ))  # fmt: skip
     for row in table.running(store, array):

@@ -7,7 +7,7 @@ id exists when a job is submitted, so nothing ever waits for itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -35,16 +35,12 @@ def judge(store: Store, condition: str, awaited: str) -> str:
     return IMPOSSIBLE
 
 
-def attach(store: Store, job_ids: Sequence[int], after: Iterable[Dependency]) -> None:
-    """Let new jobs wait for others, by ids that exist; inside the transaction of their submit."""
+def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Conditions of a new job that have not come true, and the ids of those that can no longer."""
     wanted = {(one.condition, one.job) for one in after}
     verdicts = {pair: judge(store, *pair) for pair in sorted(wanted)}
-    kept = [pair for pair, verdict in verdicts.items() if verdict != MET]
-    if not kept:
-        return
-    table.insert(store, job_ids, kept)
-    if lost := [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]:
-        settle(store, lost, store.emit)
+    kept = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
+    return kept, [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]
 
 
 def settle(store: Store, names: Iterable[str], emit: Callable[[Change], None]) -> None:

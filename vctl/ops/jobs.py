@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.engine.changes import JobEnded
+from vctl.core.spans import spans_of
+from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import Filter, parse_filters
@@ -204,7 +205,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
             if "array" in form:
                 gone += arrays.delete(store, form["submission_id"])
             else:
-                table.delete(store, form["job_id"], form["submission_id"])
+                store.emit(JobForgotten(form["job_id"], form["submission_id"]))
                 gone.append(form["submission_id"])
         arrays.forget_empty(store)
     for name in gone:
@@ -256,7 +257,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
 
 def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
     with store.transaction():
-        table.delete_over(store, [job_id for job_id, _ in old])
+        store.emit(JobsPruned(spans_of(job_id for job_id, _ in old)))
     for _, submission_id in old:
         logs.forget_log(store.home, submission_id)
 

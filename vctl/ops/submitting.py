@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.jobs import PendingJob
+from vctl.engine.changes import Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, dependencies, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
@@ -78,39 +79,21 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
 
     parent_id, shares_parent, spec = wanted.parent_id, wanted.shares_parent, wanted.spec
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
-    columns: dict[str, object] = {
-        "submission_id": submission_id,
-        "name": request.name or None,
-        "parent_cluster_id": parent_id,
-        "cluster_id": parent_id if shares_parent else f"{parent_id}##{submission_id}",
-        "shares_parent": shares_parent,
-        "status": jb.PENDING,
-        "held": request.hold,
-        "priority": request.priority,
-        "shape": wanted.shape,
-        "spec": rows.spec_text(spec),
-        "entry": rows.dumps(wanted.entry),
-        "entrypoint": _shown(request.argv),
-        "user": _user(),
-        "metadata": rows.dumps({**request.labels, **request.metadata}),
-        "time_limit_s": request.time_limit_s,
-        "grace_s": DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
-        "resources": rows.dumps(asked(spec, wanted.entry)),
-        "rules": rows.dumps(_rules(store, request)),
-        "submitted_by": None if (caller := rights.calling_job(store)) is None else caller["job_id"],
-        "per_node": request.per_node,
-    }
+    details = Details(
+        request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
+        DEFAULT_GRACE_S if request.grace_s is None else request.grace_s, rows.dumps(asked(spec, wanted.entry)),
+        rows.dumps(_rules(store, request)),
+        None if (caller := rights.calling_job(store)) is None else caller["job_id"],
+    )  # fmt: skip
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
         options["relay"] = list(request.attach)
-    launch = {
-        "argv": rows.dumps(list(request.argv)),
-        "env": rows.dumps(_environment(request, around)),
-        "cwd": stored_path(request.cwd or _directory()),
-        "options": rows.dumps(options),
-    }
+    launch = Launch(
+        _shown(request.argv), rows.dumps(list(request.argv)), rows.dumps(_environment(request, around)),
+        stored_path(request.cwd or _directory()), rows.dumps(options),
+    )  # fmt: skip
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
     with store.transaction():
@@ -122,16 +105,20 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             )
         if parent_id != PRIMARY and clusters.get(store, parent_id) is None:
             raise _no_cluster(store, parent_id)
-        columns["submitted_at"] = now = store.clock()  # stamped inside the transaction
+        now = store.clock()  # inside the transaction
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
-        columns["begin_at"] = begin_at if begin_at > now else None
-        after = resolved(store, request.after)  # first, so that nothing waits for itself
-        if request.array is not None:
-            arrays.insert(store, request.array, columns, launch, after)
+        after, lost = dependencies.unmet(store, resolved(store, request.after))
+        job = PendingJob(
+            table.next_number(store), submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority,
+            request.hold, begin_at if begin_at > now else None, shares_parent, request.per_node, _user(), now,
+            rows.in_ns(request.time_limit_s), len(after),
+        )  # fmt: skip
+        if request.array is None:
+            store.emit(JobSubmitted(job, details, after, launch))
         else:
-            job_id = table.insert(store, columns, launch)
-            if after:
-                dependencies.attach(store, [job_id], after)
+            store.emit(arrays.submitted(store, request.array, job, details, after, launch))
+        if lost:
+            dependencies.settle(store, lost, store.emit)
         if not wanted.known:
             shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
     return submission_id

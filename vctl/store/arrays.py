@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from vctl.core.spans import Spans, spans_of
 from vctl.store.store import Row, Store
-
-
-def insert(
-    store: Store, array: Mapping[str, object], members: Iterable[tuple[object, ...]], names: str
-) -> None:
-    """An array and its jobs, with one event; ``names`` are the columns of the members."""
-    marks = ", ".join("?" * (names.count(",") + 1))
-    store.db.execute(
-        "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once, argv, env, cwd, options)"
-        " VALUES (:array_id, :first_job_id, :last_job_id, :range, :count, :at_once, :argv, :env, :cwd, :options)",
-        dict(array),
-    )
-    store.db.executemany(f"INSERT INTO jobs ({names}) VALUES ({marks})", members)
-
-
-def next_job_id(store: Store) -> int:
-    """The number that the next job gets."""
-    last: int = store.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'")
-    return last + 1
 
 
 def get(store: Store, array_id: str) -> Row | None:
@@ -129,12 +111,6 @@ def example(store: Store, array: Row, statuses: str) -> int | None:
     return found
 
 
-def tell(store: Store, array: Row, kind: str, data: Mapping[str, object] | None = None) -> None:
-    """One event for all members."""
-    reach = {"first": array["first_job_id"], "last": array["last_job_id"]}
-    store.event(kind, "array", array["array_id"], data={**reach, **(data or {})})
-
-
 def running(store: Store, array: Row) -> list[Row]:
     """The members that run."""
     return store.rows(
@@ -143,30 +119,22 @@ def running(store: Store, array: Row) -> list[Row]:
     )  # fmt: skip
 
 
-def waiting_spans(store: Store, array: Row) -> list[tuple[int, int]]:
-    """First and last numbers of the members that wait, in order."""
+def waiting_spans(store: Store, array: Row) -> Spans:
+    """The members that wait."""
     found = store.rows(
-        "SELECT min(job_id), max(job_id) FROM (SELECT job_id, job_id - row_number() OVER (ORDER BY job_id) AS span"
-        " FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING') GROUP BY span ORDER BY 1",
+        "SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING' ORDER BY 1",
         array["first_job_id"], array["last_job_id"],
     )  # fmt: skip
-    return [(row[0], row[1]) for row in found]
+    return spans_of(row[0] for row in found)
 
 
-def delete_members(store: Store, array: Row) -> None:
-    """Forget all members of an array, and with them the array."""
-    reach = (array["first_job_id"], array["last_job_id"])
-    for table in ("runs", "tasks", "jobs"):
-        store.db.execute(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", reach)
-    store.db.execute("DELETE FROM arrays WHERE array_id = ?", (array["array_id"],))
-    tell(store, array, "array.deleted")
-
-
-def forget_empty(store: Store) -> None:
-    """Forget arrays of which no member is left."""
-    store.db.execute(
-        "DELETE FROM arrays WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id)"
+def emptied(store: Store) -> list[str]:
+    """Arrays of which no member is left."""
+    found = store.rows(
+        "SELECT array_id FROM arrays WHERE NOT EXISTS"
+        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1"
     )
+    return [row[0] for row in found]
 
 
 def limited(store: Store) -> list[Row]:

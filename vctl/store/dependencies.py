@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from vctl.store.store import Row, Store
-
-
-def insert(store: Store, job_ids: Sequence[int], pairs: Sequence[tuple[str, str]]) -> None:
-    """Let jobs wait for (condition, id) pairs."""
-    store.db.executemany(
-        "INSERT INTO dependencies (job_id, condition, awaited) VALUES (?, ?, ?)",
-        ((job_id, condition, awaited) for job_id in job_ids for condition, awaited in pairs),
-    )
-    store.db.executemany(
-        "UPDATE jobs SET waits_for = ? WHERE job_id = ?", ((len(pairs), job_id) for job_id in job_ids)
-    )
 
 
 def awaited(store: Store, job_id: int, limit: int) -> list[Row]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from sqlite3 import Row
 
-from vctl.engine.lifecycle import JOB
-from vctl.store import moves, rows
+from vctl.store import rows
 from vctl.store.store import Store
 
 SUBMITTED_BY = (
@@ -21,25 +20,10 @@ def is_own(store: Store, job_id: int, owner_id: int) -> bool:
     return store.row(f"SELECT 1 WHERE ? IN {SUBMITTED_BY}", job_id, owner_id) is not None
 
 
-def insert(store: Store, columns: Mapping[str, object], launch: Mapping[str, object]) -> int:
-    """Queue a job; returns its number."""
-    names = ", ".join(columns)
-    marks = ", ".join("?" * len(columns))
-    cursor = store.db.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", tuple(columns.values()))
-    job_id = cursor.lastrowid
-    assert job_id is not None
-    store.db.execute(
-        "INSERT INTO job_launches (job_id, argv, env, cwd, options) VALUES (?, ?, ?, ?, ?)",
-        (job_id, launch["argv"], launch["env"], launch["cwd"], launch["options"]),
-    )
-    store.event(
-        "job.submitted",
-        "job",
-        str(columns["submission_id"]),
-        cluster_id=str(columns["parent_cluster_id"]),
-        job_id=job_id,
-    )
-    return job_id
+def next_number(store: Store) -> int:
+    """The number that the next job gets; inside a transaction."""
+    last: int = store.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'")
+    return last + 1
 
 
 def launch(store: Store, job_id: int) -> Row | None:
@@ -105,39 +89,10 @@ def running_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
 
 
-def tell(store: Store, row: Row, kind: str, data: Mapping[str, object] | None = None) -> None:
-    """An event about a job."""
-    store.event(
-        kind,
-        "job",
-        row["submission_id"],
-        cluster_id=row["parent_cluster_id"],
-        job_id=row["job_id"],
-        data=data,
-    )
-
-
 def master_ports(store: Store) -> set[int]:
     """The meeting points of gangs that run."""
     found = store.rows("SELECT master_port FROM jobs WHERE status = 'RUNNING' AND master_port IS NOT NULL")
     return {row[0] for row in found}
-
-
-def delete(store: Store, job_id: int, submission_id: str) -> None:
-    """Forget a job that is over."""
-    store.db.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
-    store.db.execute("DELETE FROM tasks WHERE job_id = ?", (job_id,))
-    moves.delete(store.db, JOB, "forget", job_id)
-    store.event("job.deleted", "job", submission_id, job_id=job_id)
-
-
-def delete_over(store: Store, job_ids: Sequence[int]) -> None:
-    """Forget jobs that are over, with one event for all: nobody follows them any more."""
-    wanted = rows.dumps(list(job_ids))
-    among = "job_id IN (SELECT value FROM json_each(?))"
-    for table in ("runs", "tasks", "jobs"):
-        store.db.execute(f"DELETE FROM {table} WHERE {among}", (wanted,))
-    store.event("jobs.pruned", "jobs", "", data={"count": len(job_ids)})
 
 
 def ended_before(store: Store, before_ns: int) -> list[Row]:

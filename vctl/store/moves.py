@@ -52,6 +52,15 @@ def update_spans(
             raise refused(db, lifecycle, move, first)
 
 
+def delete_spans(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, spans: Spans) -> None:
+    """Move all objects whose numbers are in spans out of the tables."""
+    table, key = TABLES[lifecycle.name]
+    sql = f"DELETE FROM {table} WHERE {key} BETWEEN ? AND ? AND {condition(lifecycle, move)}"
+    for first, last in spans:
+        if db.execute(sql, (first, last)).rowcount != last - first + 1:
+            raise refused(db, lifecycle, move, first)
+
+
 def delete(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> None:
     """Move an object out of the tables."""
     if db.execute(_delete(lifecycle.name, move), (key,)).rowcount != 1:

@@ -40,6 +40,16 @@ from vctl.engine.changes.preemptions import (
     PreemptionOver,
 )
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping
+from vctl.engine.changes.submits import (
+    ArrayForgotten,
+    ArraysEmptied,
+    ArraySubmitted,
+    Details,
+    JobForgotten,
+    JobsPruned,
+    JobSubmitted,
+    Launch,
+)
 from vctl.engine.changes.tasks import (
     Copy,
     TaskAwaits,
@@ -56,6 +66,7 @@ from vctl.engine.changes.told import Told
 Change = (
     # jobs
     JobStarted | JobEnding | JobEnded | JobRequeued | StopAsked | JobsStopped
+    | JobSubmitted | ArraySubmitted | JobForgotten | ArrayForgotten | JobsPruned | ArraysEmptied
     # gates and edits
     | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs

@@ -1,0 +1,145 @@
+"""Changes with which jobs come and go: submitted, one or an array of them; forgotten when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vctl.core.jobs import PendingJob
+from vctl.core.spans import Spans
+from vctl.engine.changes.told import Told
+
+OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is started, as columns. It holds secrets, so it stays outside of the journal."""
+
+    entrypoint: str = ""
+    argv: str = "[]"
+    env: str = "{}"
+    cwd: str | bytes = ""
+    options: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a job has beside what deciding about it needs, as columns."""
+
+    name: str | None
+    metadata: str
+    time_limit_s: float | None
+    grace_s: float
+    resources: str
+    rules: str
+    submitted_by: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """There is another job that waits. ``after``: condition and id of each job or array that it waits for."""
+
+    job: PendingJob
+    details: Details
+    after: tuple[tuple[str, str], ...] = ()
+    launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
+
+    def told(self) -> Told:
+        """The public event."""
+        job = self.job
+        return Told("job.submitted", "job", job.submission_id, job.parent_id, job.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySubmitted:
+    """There is another array. ``template``: its first member under the id of the array; all others are alike."""
+
+    template: PendingJob
+    details: Details
+    indices: tuple[int, int, int]
+    """Start, stop and step."""
+    shown: str
+    """The same in the words of the submit."""
+    at_once: int | None
+    after: tuple[tuple[str, str], ...] = ()
+    launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
+
+    @property
+    def count(self) -> int:
+        """How many members it has."""
+        return len(range(*self.indices))
+
+    @property
+    def open(self) -> int:
+        """How many of them have a place at first."""
+        if self.at_once is None:
+            return self.count
+        return 0 if self.template.held else self.at_once
+
+    def members(self) -> Iterator[PendingJob]:
+        """All its jobs."""
+        one, open_ = self.template, self.open
+        for n, index in enumerate(range(*self.indices)):
+            yield PendingJob(
+                one.job_id + n, f"{one.submission_id}_{index}", one.parent_id, one.shape, one.spec, one.entry,
+                one.priority, one.held, one.begin_at_ns, one.shares_parent, one.per_node, one.user, one.submitted_at_ns,
+                one.time_limit_ns, one.waits_for, n >= open_, one.submission_id,
+            )  # fmt: skip
+
+    def told(self) -> Told:
+        """The public event."""
+        one = self.template
+        data = {"first": one.job_id, "last": one.job_id + self.count - 1, "count": self.count}
+        return Told("array.submitted", "array", one.submission_id, None, None, data)
+
+
+@dataclass(frozen=True, slots=True)
+class JobForgotten:
+    """A job that was over is deleted."""
+
+    job_id: int
+    submission_id: str
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told("job.deleted", "job", self.submission_id, None, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForgotten:
+    """An array of which all members were over is deleted, with those that were left."""
+
+    array_id: str
+    first: int
+    last: int
+    spans: Spans
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told(
+            "array.deleted", "array", self.array_id, None, None, {"first": self.first, "last": self.last}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPruned:
+    """Jobs that ended long ago are deleted."""
+
+    spans: Spans
+
+    def told(self) -> Told:
+        """The public event."""
+        count = sum(last - first + 1 for first, last in self.spans)
+        return Told("jobs.pruned", "jobs", "", None, None, {"count": count})
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysEmptied:
+    """The last members of arrays are deleted, and so these are."""
+
+    array_ids: tuple[str, ...]
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "array", self.array_ids[0])

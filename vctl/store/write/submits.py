@@ -1,0 +1,112 @@
+"""How submits and deletes of jobs change the tables. What is launched comes from outside of the journal."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import PendingJob
+from vctl.core.spans import Spans
+from vctl.engine import changes as ch
+from vctl.engine.lifecycle import JOB
+from vctl.store import moves, rows
+from vctl.store.write.table import Table
+
+_OWN = ("job_id", "submission_id", "cluster_id", "closed", "array_id", "array_index")
+_COMMON = (
+    "parent_cluster_id", "shares_parent", "status", "priority", "shape", "spec", "entry", "entrypoint", "user",
+    "held", "begin_at", "waits_for", "per_node", "submitted_at", "name", "metadata", "time_limit_s", "grace_s",
+    "resources", "rules", "submitted_by",
+)  # fmt: skip
+_JOB = f"INSERT INTO jobs ({', '.join((*_OWN, *_COMMON))}) VALUES ({', '.join('?' * (len(_OWN) + len(_COMMON)))})"
+
+
+def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[object, ...]:
+    """The columns that the members of an array have alike."""
+    return (
+        job.parent_id, job.shares_parent, jb.PENDING, job.priority, job.shape, rows.spec_text(job.spec),
+        rows.dumps(job.entry), launch.entrypoint, job.user, job.held, job.begin_at_ns, job.waits_for, job.per_node,
+        job.submitted_at_ns, details.name, details.metadata, details.time_limit_s, details.grace_s, details.resources,
+        details.rules, details.submitted_by,
+    )  # fmt: skip
+
+
+def _wait(db: sqlite3.Connection, job_ids: Iterable[int], after: Sequence[tuple[str, str]]) -> None:
+    if after:
+        db.executemany(
+            "INSERT INTO dependencies (job_id, condition, awaited) VALUES (?, ?, ?)",
+            ((job_id, condition, awaited) for job_id in job_ids for condition, awaited in after),
+        )
+
+
+def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]) -> None:
+    for one in submitted:
+        job, launch = one.job, one.launch or ch.Launch()
+        own = (job.job_id, job.submission_id, job.cluster_id, False, None, None)
+        db.execute(_JOB, (*own, *_common(job, one.details, launch)))
+        db.execute(
+            "INSERT INTO job_launches (job_id, argv, env, cwd, options) VALUES (?, ?, ?, ?, ?)",
+            (job.job_id, launch.argv, launch.env, launch.cwd, launch.options),
+        )
+        _wait(db, (job.job_id,), one.after)
+
+
+def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmitted]) -> None:
+    for one in submitted:
+        job, launch, open_ = one.template, one.launch or ch.Launch(), one.open
+        first, array_id, prefix = job.job_id, job.submission_id, f"{job.cluster_id}_"
+        db.execute(
+            "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once, argv, env, cwd, options)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                array_id, first, first + one.count - 1, one.shown, one.count, one.at_once, launch.argv, launch.env,
+                launch.cwd, launch.options,
+            ),
+        )  # fmt: skip
+        common = _common(job, one.details, launch)
+        members = (
+            (
+                first + n, f"{array_id}_{index}", job.cluster_id if job.shares_parent else f"{prefix}{index}",
+                n >= open_, array_id, index, *common,
+            )
+            for n, index in enumerate(range(*one.indices))
+        )  # fmt: skip
+        db.executemany(_JOB, members)
+        _wait(db, range(first, first + one.count), one.after)
+
+
+def _delete(db: sqlite3.Connection, spans: Spans) -> None:
+    db.executemany("DELETE FROM runs WHERE job_id BETWEEN ? AND ?", spans)
+    db.executemany("DELETE FROM tasks WHERE job_id BETWEEN ? AND ?", spans)
+    moves.delete_spans(db, JOB, "forget", spans)
+
+
+def _jobs_forgotten(db: sqlite3.Connection, forgotten: Sequence[ch.JobForgotten]) -> None:
+    _delete(db, tuple((one.job_id, one.job_id) for one in forgotten))
+
+
+def _arrays_forgotten(db: sqlite3.Connection, forgotten: Sequence[ch.ArrayForgotten]) -> None:
+    for one in forgotten:
+        _delete(db, one.spans)
+    db.executemany("DELETE FROM arrays WHERE array_id = ?", [(one.array_id,) for one in forgotten])
+
+
+def _jobs_pruned(db: sqlite3.Connection, pruned: Sequence[ch.JobsPruned]) -> None:
+    for one in pruned:
+        _delete(db, one.spans)
+
+
+def _arrays_emptied(db: sqlite3.Connection, emptied: Sequence[ch.ArraysEmptied]) -> None:
+    names = [(array_id,) for one in emptied for array_id in one.array_ids]
+    db.executemany("DELETE FROM arrays WHERE array_id = ?", names)
+
+
+WRITERS: Table = {
+    ch.JobSubmitted: _jobs_submitted,
+    ch.ArraySubmitted: _arrays_submitted,
+    ch.JobForgotten: _jobs_forgotten,
+    ch.ArrayForgotten: _arrays_forgotten,
+    ch.JobsPruned: _jobs_pruned,
+    ch.ArraysEmptied: _arrays_emptied,
+}
