@@ -23,7 +23,8 @@ from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
-from vctl.ops import objects
+from vctl.engine.rules.objects import judge
+from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
 from vctl.ops.replay import Replayed
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
@@ -311,7 +312,7 @@ class World:
         )
         assert state.tasks.awaiting() == {row[0]: row[1] for row in awaiting}
         for row in self.store.rows("SELECT * FROM tasks WHERE ended_at IS NULL AND state <> 'RUNNING'"):
-            verdict = objects.judge(self.store, row["job_id"], rows.loads(row["inputs"]))
+            verdict = judge(StoredObjects(self.store, row["job_id"]), rows.loads(row["inputs"]))
             assert not verdict.broken, (tuple(row), verdict)
             assert bool(verdict.awaits) == (row["state"] == "PENDING_ARGS_AVAIL"), (tuple(row), verdict)
         places = {one[0]: one[1] for one in self.store.rows("SELECT task_id, vnode_id FROM tasks")}
@@ -459,6 +460,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     )
     found.update((("waiting of", job_id), count) for job_id, count in tasks.waiting_of.items())
     found.update((("object", job_id), objects) for job_id, objects in tasks.objects.items())
+    found.update((("makers", job_id), makers) for job_id, makers in tasks.makers.items())
     found.update((("with objects", job_id), True) for job_id in tasks.with_objects)
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)

@@ -68,7 +68,10 @@ class Task:
     state: str = PENDING_NODE
     attempt: int = 0
     vnode_id: str | None = None
+    node_id: str | None = None
     stop_requested_at: int | None = None
+    awaits: str = ""
+    """The inputs that are not there, in words."""
 
     def pending(self, inputs_at: Mapping[str, int] | None = None) -> PendingTask:
         """What the search for a place knows of it."""
@@ -84,3 +87,13 @@ class StoredObject:
 
     maker: str | None
     at: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who has promised an object: a task, or (None) the entrypoint that put it. ``state`` of a task that is over."""
+
+    task_id: str | None
+    state: str | None = None
+    reason: str | None = None
+    node_id: str | None = None

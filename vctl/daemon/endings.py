@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Collection, Mapping
-from functools import partial
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -29,7 +28,6 @@ from vctl.engine.changes import (
     TaskRetried,
 )
 from vctl.engine.rules.gates import admit_members
-from vctl.ops import objects as ops
 from vctl.ops.nodes import settle_drained
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.store import jobs
@@ -200,7 +198,7 @@ def _job_over(store: Store, state: FollowedState, job: RunningJob, outcome: Outc
         outcome.message, outcome.exit_code, removed,
     ))  # fmt: skip
     if waits:
-        ops.give_up(store, partial(state.emit, store), job_id)
+        objects.give_up(store, state, job_id)
     preempting.ended(store, state, job, outcome)
     if is_empty:
         objects.drop(store, state, job_id)

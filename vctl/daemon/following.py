@@ -102,6 +102,8 @@ class FollowedState(SchedulerState):
     def _read_tasks(self, store: Store) -> None:
         for row in objects.copies(store):
             self.tasks.put_copy(row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"])
+        for job_id, name, maker in objects.all_makers(store):
+            self.tasks.promise(job_id, (name,), maker)
         self.tasks.with_objects.update(objects.with_objects(store))
         outliving = tasks.outliving(store)
         for row in tasks.unfinished(store):

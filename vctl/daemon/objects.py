@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,11 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
+from vctl.core.tasks import Maker, Task
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left, Measuring
 from vctl.engine.changes import ObjectCreated, ObjectLost, ObjectsDropped
+from vctl.engine.rules import objects as rule
 from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
 from vctl.runtime import objects as files
@@ -108,10 +109,42 @@ def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: L
     return outcome
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownObjects:
+    """The objects of a job in the state of a scheduler."""
+
+    state: FollowedState
+    job_id: int
+
+    def users(self, names: Collection[str]) -> Collection[Task]:
+        """Tasks that have not started and use one of these objects, oldest first."""
+        return self.state.tasks.users(self.job_id, names)
+
+    def there(self, names: Collection[str]) -> Collection[str]:
+        """Which of these objects there are."""
+        return self.state.tasks.objects.get(self.job_id, {}).keys() & set(names)
+
+    def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
+        """Who makes, or was to make, these objects."""
+        known = self.state.tasks.makers.get(self.job_id, {})
+        return {name: known[name] for name in names if name in known}
+
+    def takes_tasks(self) -> bool:
+        """Whether the job runs."""
+        return self.job_id in self.state.running.jobs
+
+
 def settle(store: Store, state: FollowedState, job_id: int, names: Collection[str]) -> None:
     """Something happened to objects of a job: those that wait for them start, or never will."""
     if names:
-        ops.settle(store, partial(state.emit, store), job_id, names)
+        for change in rule.settle(KnownObjects(state, job_id), names, store.clock()):
+            state.emit(store, change)
+
+
+def give_up(store: Store, state: FollowedState, job_id: int) -> None:
+    """A job takes no more tasks: those that wait for what nobody makes fail."""
+    waiting = (task for task in state.tasks.of_job(job_id) if task.state == tk.PENDING_ARGS)
+    settle(store, state, job_id, sorted({name for task in waiting for name in task.inputs}))
 
 
 def drop(store: Store, state: FollowedState, job_id: int) -> None:
@@ -192,7 +225,7 @@ class Objects:
             with self.store.transaction():
                 state.follow(self.store)
                 for job_id in sorted(over):
-                    ops.give_up(self.store, partial(state.emit, self.store), job_id)
+                    give_up(self.store, state, job_id)
                 for job_id in sorted(ownerless):
                     if not state.tasks.of_job(job_id):
                         drop(self.store, state, job_id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, StoredObject, Task
+from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, Maker, StoredObject, Task
 from vctl.scheduler.plan_tasks import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 
@@ -26,6 +27,8 @@ class Tasks:
         """job -> how many of its tasks wait, for inputs or for a place."""
         self.objects: dict[int, dict[str, StoredObject]] = {}
         """job -> name -> object."""
+        self.makers: dict[int, dict[str, Maker]] = {}
+        """job -> name -> who has promised the object of that name last."""
         self.with_objects: set[int] = set()
         """Jobs that have objects, or tasks that use or leave some."""
 
@@ -129,9 +132,21 @@ class Tasks:
             del self.objects[job_id]
         self._moved(job_id, name)
 
+    def promise(self, job_id: int, names: Iterable[str], maker: Maker) -> None:
+        """Who makes these objects, or was to make them."""
+        for name in names:
+            self.makers.setdefault(job_id, {})[name] = maker
+
+    def users(self, job_id: int, names: Iterable[str]) -> list[Task]:
+        """Tasks that have not started and use one of these objects, oldest first."""
+        found = {task_id for name in names for task_id in self._users.get((job_id, name), ())}
+        tasks = (self.unfinished[task_id] for task_id in found)
+        return sorted((task for task in tasks if task.state != RUNNING), key=lambda task: task.number)
+
     def drop_objects(self, job_id: int) -> None:
         """The objects of a job are gone."""
         self.objects.pop(job_id, None)
+        self.makers.pop(job_id, None)
         self.with_objects.discard(job_id)
 
     def _inputs_at(self, task: Task) -> dict[str, int]:

@@ -7,124 +7,70 @@ tasks that wait for it: they go on waiting while it works, and fail with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core import tasks as tk
 from vctl.core.nodes import DEAD
-from vctl.core.tasks import Task
-from vctl.engine.changes import Change, ObjectCreated, TaskAwaits, TaskEnded, TaskReady
+from vctl.core.tasks import Maker, Task
+from vctl.engine.changes import ObjectCreated
+from vctl.engine.rules import objects as rule
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import jobs as job_ops
 from vctl.ops import object_views, rights
 from vctl.runtime import objects as files
 from vctl.store import clusters, jobs, nodes, rows
 from vctl.store import objects as table
-from vctl.store import tasks as task_table
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm
 
-Emit = Callable[[Change], None]
-"""Makes a change: in the tables, and by a scheduler in its state as well."""
-
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the inputs of a task say: all there, or what it waits for, or why it can never run."""
+class StoredObjects:
+    """The objects of a job in the tables."""
 
-    places: Mapping[str, Mapping[str, int]]
-    """name -> node id -> bytes."""
-    awaits: str = ""
-    broken: str = ""
+    store: Store
+    job_id: int
 
+    def users(self, names: Collection[str]) -> list[Task]:
+        """Tasks that have not started and use one of these objects, oldest first."""
+        return [rows.task(row) for row in table.expecting(self.store, self.job_id, names)]
 
-def judge(store: Store, job_id: int, names: Sequence[str]) -> Verdict:
-    """Whether the objects of these names are there, may still come, or cannot come any more."""
-    places = table.places(store, job_id, names)
-    missing = [name for name in names if name not in places]
-    if not missing:
-        return Verdict(places)
-    promised = table.promised(store, job_id, missing)
-    awaits: list[str] = []
-    takes_tasks: bool | None = None
-    for name in missing:
-        maker = promised.get(name)
-        if maker is not None and maker["state"] is not None and maker["state"] not in tk.FINAL:
-            awaits.append(f"{name} from {maker['task_id']}")
-            continue
-        if maker is not None:
-            return Verdict(places, broken=_why_broken(name, maker))
-        if takes_tasks is None:
-            job = jobs.get(store, job_id)
-            takes_tasks = job is not None and job["status"] == jb.RUNNING
-        if not takes_tasks:
-            return Verdict(places, broken=f"no task produces input {name}, and the job has ended")
-        awaits.append(f"{name}, which no task produces yet")
-    return Verdict(places, awaits=f"waits for {' and '.join(awaits)}")
+    def there(self, names: Collection[str]) -> Collection[str]:
+        """Which of these objects there are."""
+        return table.there(self.store, self.job_id, names)
+
+    def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
+        """Who makes, or was to make, these objects."""
+        return table.makers(self.store, self.job_id, names)
+
+    def takes_tasks(self) -> bool:
+        """Whether the job runs."""
+        return jobs.is_running(self.store, self.job_id)
 
 
-def _why_broken(name: str, maker: Row) -> str:
-    if maker["task_id"] is None:
-        return f"input {name} was put by the entrypoint and is lost: the node it lay on is gone"
-    if maker["state"] == tk.FINISHED:
-        return f"input {name} of {maker['task_id']} is lost: {maker['node_id']}, where it lay, is gone"
-    return f"input {name} cannot be produced: {maker['task_id']} FAILED ({maker['state_reason']})"
-
-
-def settle(store: Store, emit: Emit, job_id: int, names: Iterable[str]) -> None:
-    """Something happened to the objects of these names: move the tasks that wait for them.
-
-    One whose inputs are all there waits for a place; one whose input cannot come is FAILED ``InputFailed``, and with
-    it what waits for its outputs. Inside a transaction.
-    """
-    pending = list(names)
-    while pending:
-        moved = [row for row in table.expecting(store, job_id, pending) if _move(store, emit, row)]
-        ended = (row for row in moved if row["outputs"] != "[]")
-        pending = [name for row in ended for name in rows.loads(row["outputs"])]
-
-
-def _move(store: Store, emit: Emit, row: Row) -> bool:
-    """Let a task that has not started be what its inputs say; whether that is something else."""
-    key = row["task_id"], row["job_id"], row["cluster_id"]
-    verdict = judge(store, row["job_id"], rows.loads(row["inputs"]))
-    if verdict.broken:
-        emit(TaskEnded(store.clock(), *key, "cancel", tk.INPUT_FAILED, verdict.broken))
-    elif verdict.awaits:
-        if row["state"] == tk.PENDING_ARGS and row["message"] == verdict.awaits:
-            return False
-        emit(TaskAwaits(*key, verdict.awaits))
-    elif row["state"] == tk.PENDING_ARGS:
-        emit(TaskReady(*key))
-    else:
-        return False
-    return True
-
-
-def give_up(store: Store, emit: Emit, job_id: int) -> None:
-    """The job takes no more tasks: those that wait for what nobody makes fail."""
-    names = {name for row in table.awaiting(store, job_id) for name in rows.loads(row["inputs"])}
-    settle(store, emit, job_id, sorted(names))
+def settle(store: Store, job_id: int, names: Iterable[str]) -> None:
+    """Something happened to the objects of these names: move the tasks that wait for them. Inside a transaction."""
+    for change in rule.settle(StoredObjects(store, job_id), names, store.clock()):
+        store.emit(change)
 
 
 def accept(store: Store, task: Task) -> None:
     """A new task uses and leaves objects: it may wait, or be over at once. Inside a transaction."""
     if task.inputs:
-        row = task_table.get(store, task.task_id)
-        assert row is not None
-        _move(store, store.emit, row)
+        change = rule.what_follows(StoredObjects(store, task.job_id), task, store.clock())
+        if change is not None:
+            store.emit(change)
     if task.outputs:
-        settle(store, store.emit, task.job_id, task.outputs)  # others may wait for it already
+        settle(store, task.job_id, task.outputs)  # others may wait for it already
 
 
 def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
     """Raise Conflict when there is an object of such a name already, or a task makes it."""
-    there = table.places(store, job_id, names)
-    makers = table.promised(store, job_id, names)
+    there, makers = table.there(store, job_id, names), table.makers(store, job_id, names)
     for name in names:
         maker = makers.get(name)
         if name in there:
@@ -132,10 +78,10 @@ def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
                 f"the job has an object {name} already", fix="use it, or choose another name",
                 details={"object": name},
             )  # fmt: skip
-        if maker is not None and maker["state"] is not None and maker["state"] not in tk.FINAL:
+        if maker is not None and maker.task_id is not None and maker.state is None:
             raise Conflict(
-                f"{maker['task_id']} produces {name} already", fix="wait for it, cancel it, or choose another name",
-                details={"object": name, "task": maker["task_id"]},
+                f"{maker.task_id} produces {name} already", fix="wait for it, cancel it, or choose another name",
+                details={"object": name, "task": maker.task_id},
             )  # fmt: skip
 
 
@@ -174,7 +120,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
             cluster_id = job["cluster_id"]
         files.seal(place, name)
         store.emit(ObjectCreated(store.clock(), job["job_id"], name, node_id, cluster_id, size))
-        settle(store, store.emit, job["job_id"], [name])
+        settle(store, job["job_id"], [name])
     return object_views.get_object(store, f"{submission_id}/{name}")
 
 

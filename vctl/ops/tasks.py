@@ -186,7 +186,7 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
             if row["outputs"] != "[]":
                 from vctl.ops import objects
 
-                objects.settle(store, store.emit, row["job_id"], rows.loads(row["outputs"]))
+                objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
     return get_task(store, row["task_id"])
 
 

@@ -10,32 +10,49 @@ from collections.abc import Collection, Iterable
 from sqlite3 import Row
 
 from vctl.core import tasks as tk
+from vctl.core.tasks import Maker
 from vctl.store import rows
 from vctl.store.store import Store
 
+_MAKERS = (
+    "SELECT p.job_id, p.name, p.task_id, t.state, t.state_reason, t.node_id"
+    " FROM promises p LEFT JOIN tasks t USING (task_id)"
+)
 _WAITS = f"t.ended_at IS NULL AND t.state <> '{tk.RUNNING}'"
 
 
-def promised(store: Store, job_id: int, names: Collection[str]) -> dict[str, Row]:
-    """name -> who was to make it: ``task_id``, and of that task ``state``, ``state_reason``, ``node_id``."""
+def makers(store: Store, job_id: int, names: Collection[str]) -> dict[str, Maker]:
+    """name -> who makes, or was to make, the object."""
     found = store.rows(
-        "SELECT p.name, p.task_id, t.state, t.state_reason, t.node_id FROM promises p LEFT JOIN tasks t USING (task_id)"
-        " WHERE p.job_id = ? AND p.name IN (SELECT value FROM json_each(?))",
+        f"{_MAKERS} WHERE p.job_id = ? AND p.name IN (SELECT value FROM json_each(?))",
         job_id, rows.dumps(list(names)),
     )  # fmt: skip
-    return {row["name"]: row for row in found}
+    return {row["name"]: _maker(row) for row in found}
 
 
-def places(store: Store, job_id: int, names: Collection[str]) -> dict[str, dict[str, int]]:
-    """name -> node id -> bytes, of the objects that are there; the node where it was made comes first."""
-    found: dict[str, dict[str, int]] = {}
-    for row in store.rows(
-        "SELECT name, node_id, size FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))"
-        " ORDER BY created_at, node_id",
-        job_id, rows.dumps(list(names)),
-    ):  # fmt: skip
-        found.setdefault(row["name"], {})[row["node_id"]] = row["size"]
-    return found
+def all_makers(store: Store) -> list[tuple[int, str, Maker]]:
+    """(job, name, who makes the object) of all jobs."""
+    return [(row["job_id"], row["name"], _maker(row)) for row in store.rows(_MAKERS)]
+
+
+def _maker(row: Row) -> Maker:
+    if row["task_id"] is None:
+        return Maker(None)
+    state = row["state"] or tk.FAILED  # without a row, it was set aside
+    if state not in tk.FINAL:
+        return Maker(row["task_id"])
+    return Maker(row["task_id"], state, row["state_reason"], row["node_id"])
+
+
+def there(store: Store, job_id: int, names: Collection[str]) -> set[str]:
+    """Which of these objects there are."""
+    return {
+        row[0]
+        for row in store.rows(
+            "SELECT DISTINCT name FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))",
+            job_id, rows.dumps(list(names)),
+        )
+    }  # fmt: skip
 
 
 def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
@@ -44,14 +61,6 @@ def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
         "SELECT DISTINCT t.* FROM task_inputs i JOIN tasks t USING (task_id)"
         f" WHERE i.job_id = ? AND i.name IN (SELECT value FROM json_each(?)) AND {_WAITS} ORDER BY t.task_number",
         job_id, rows.dumps(list(names)),
-    )  # fmt: skip
-
-
-def awaiting(store: Store, job_id: int) -> list[Row]:
-    """Tasks of a job whose inputs are not all there, oldest first."""
-    return store.rows(
-        "SELECT * FROM tasks WHERE job_id = ? AND ended_at IS NULL AND state = ? ORDER BY task_number",
-        job_id, tk.PENDING_ARGS,
     )  # fmt: skip
 
 

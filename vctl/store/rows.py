@@ -14,7 +14,7 @@ from vctl.core.leases import Lease
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
-from vctl.core.tasks import Task
+from vctl.core.tasks import PENDING_ARGS, Task
 
 
 def dumps(value: object) -> str:
@@ -197,7 +197,8 @@ def task(row: Row, *, outlives: bool = False) -> Task:
         row["task_id"], row["task_number"], row["job_id"], row["cluster_id"], row["owner_id"], loads(row["request"]),
         row["grace_s"], selector, row["strategy"], row["origin_vnode_id"], tuple(loads(row["inputs"])),
         tuple(loads(row["outputs"])), row["max_retries"], bool(row["detached"]), outlives, row["name"], row["state"],
-        row["attempt"], row["vnode_id"], row["stop_requested_at"],
+        row["attempt"], row["vnode_id"], row["node_id"], row["stop_requested_at"],
+        (row["message"] or "") if row["state"] == PENDING_ARGS else "",
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vctl.core.tasks import Maker
 from vctl.engine import changes as ch
 from vctl.engine.apply.table import Table
 from vctl.engine.state import SchedulerState
@@ -9,6 +10,8 @@ from vctl.engine.state import SchedulerState
 
 def _created(state: SchedulerState, change: ch.ObjectCreated) -> None:
     state.tasks.put_copy(change.job_id, change.name, change.node_id, change.size, change.task_id)
+    if change.task_id is None:
+        state.tasks.promise(change.job_id, (change.name,), Maker(None))
 
 
 def _lost(state: SchedulerState, change: ch.ObjectLost) -> None:

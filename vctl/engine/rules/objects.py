@@ -1,0 +1,94 @@
+"""What becomes of tasks that use objects: they start, wait while somebody makes the objects, or fail with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from vctl.core import tasks as tk
+from vctl.core.tasks import Maker, Task
+from vctl.engine.changes import Change, TaskAwaits, TaskEnded, TaskReady
+
+
+class JobObjects(Protocol):
+    """The objects of a job, as the tables or a scheduler know them. What was emitted before is seen."""
+
+    @property
+    def job_id(self) -> int:
+        """The number of the job."""
+
+    def users(self, names: Collection[str]) -> Iterable[Task]:
+        """Tasks that have not started and use one of these objects, oldest first."""
+
+    def there(self, names: Collection[str]) -> Collection[str]:
+        """Which of these objects there are."""
+
+    def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
+        """Who makes, or was to make, these objects, as far as that is known."""
+
+    def takes_tasks(self) -> bool:
+        """Whether the job runs: some task may still make an object that nobody has promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the inputs of a task say: all there, or what it waits for, or why it can never run."""
+
+    awaits: str = ""
+    broken: str = ""
+
+
+def judge(objects: JobObjects, names: Collection[str]) -> Verdict:
+    """Whether the objects of these names are there, may still come, or cannot come any more."""
+    there = objects.there(names)
+    missing = [name for name in names if name not in there]
+    makers = objects.makers(missing) if missing else {}
+    awaits: list[str] = []
+    for name in missing:
+        maker = makers.get(name)
+        if maker is None:
+            if not objects.takes_tasks():
+                return Verdict(broken=f"no task produces input {name}, and the job has ended")
+            awaits.append(f"{name}, which no task produces yet")
+        elif maker.task_id is None or maker.state is not None:
+            return Verdict(broken=_why_broken(name, maker))
+        else:
+            awaits.append(f"{name} from {maker.task_id}")
+    return Verdict(awaits=f"waits for {' and '.join(awaits)}" if awaits else "")
+
+
+def _why_broken(name: str, maker: Maker) -> str:
+    if maker.task_id is None:
+        return f"input {name} was put by the entrypoint and is lost: the node it lay on is gone"
+    if maker.state == tk.FINISHED:
+        return f"input {name} of {maker.task_id} is lost: {maker.node_id}, where it lay, is gone"
+    return f"input {name} cannot be produced: {maker.task_id} FAILED ({maker.reason})"
+
+
+def settle(objects: JobObjects, names: Iterable[str], now: int) -> Iterator[Change]:
+    """Something happened to the objects of these names: move the tasks that wait for them.
+
+    One whose inputs are all there waits for a place; one whose input cannot come is FAILED ``InputFailed``, and with
+    it what waits for its outputs.
+    """
+    pending = list(names)
+    while pending:
+        moved: list[str] = []
+        for task in objects.users(pending):
+            if (change := what_follows(objects, task, now)) is not None:
+                yield change
+                moved += task.outputs
+        pending = moved
+
+
+def what_follows(objects: JobObjects, task: Task, now: int) -> Change | None:
+    """The change that lets a task that has not started be what its inputs say; None where it is that already."""
+    key = task.task_id, task.job_id, task.cluster_id
+    verdict = judge(objects, task.inputs)
+    if verdict.broken:
+        return TaskEnded(now, *key, "cancel", tk.INPUT_FAILED, verdict.broken)
+    waits = task.state == tk.PENDING_ARGS
+    if verdict.awaits:
+        return None if waits and task.awaits == verdict.awaits else TaskAwaits(*key, verdict.awaits)
+    return TaskReady(*key) if waits else None
