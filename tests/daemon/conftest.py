@@ -124,10 +124,11 @@ class Life:
         spec: object = None,
         argv: tuple[str, ...] = SLEEP,
         entry: Mapping[str, int] | None = None,
+        **options: Any,
     ) -> str:
         parsed = None if spec is None else parse_cluster_spec(spec)
         request = JobRequest(
-            argv=argv, submission_id=job, cluster=cluster, spec=parsed, grace_s=0.1, entry=entry
+            argv=argv, submission_id=job, cluster=cluster, spec=parsed, grace_s=0.1, entry=entry, **options
         )
         submitting.submit(self.store, request, environment={"PATH": "/usr/bin:/bin"})
         return job

@@ -15,6 +15,7 @@ from vctl.daemon.lease_expiry import LeaseTerms, called_in
 from vctl.engine.changes import LeaseReturned
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.options import parse_warning_signal
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
 from vctl.store import leases as table
@@ -115,6 +116,24 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     )  # the job listens and ends its task by itself: nothing waits for the grace
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert total(shared, "a") == 6.0
+
+
+def test_the_borrowers_job_gets_the_signal_that_it_asked_for(shared: Life) -> None:
+    log = shared.home / "told"
+    script = f"trap 'echo told >> {log}' USR1; : > {log}; while :; do sleep 0.02; done"
+    shared.submit(
+        "train",
+        cluster="b",
+        argv=("bash", "-c", script),
+        spec={"flexible_resource_min": {"CPU": 5}},
+        signal=parse_warning_signal("USR1@1"),
+    )
+    shared.until(log.exists)
+    assert shared.scheduler is not None
+    shared.scheduler.lease_revocation.grace_s = 60.0
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    shared.until(lambda: log.read_text() == "told\n")
+    assert shared.job("train")["status"] == "RUNNING"
 
 
 def test_the_next_scheduler_knows_that_a_lease_is_called_in_and_tells_the_job_again(shared: Life) -> None:

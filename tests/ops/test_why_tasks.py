@@ -61,6 +61,11 @@ def test_a_node_that_does_not_exist_is_refused(world: World) -> None:
         assert tasks.get_task(world.store, task(world, strategy=f"NODE:{named}"))["node_id"] == "t-01"
 
 
+def test_who_holds_nothing_is_no_holder(world: World) -> None:
+    answer = why.why(world.store, task(world, 3))
+    assert [node["holders"] for node in answer["nodes"]] == [[], []]
+
+
 def test_a_node_that_left_is_named(world: World) -> None:
     full = task(world, 2, strategy="NODE:t-01")
     waits = task(world, 2, strategy="NODE:t-01")

@@ -1,7 +1,7 @@
 """Calling back what a cluster lent of its minimum, when its own work waits for it: newest lease first.
 
-The borrower's job is told (an event, a file, a signal that no program dies of) and has a grace; what still uses the
-lease then is ended, newest first, never more than the lease and never half a gang.
+The borrower's job is told (an event, a file, its signal or one that no program dies of) and has a grace; what still
+uses the lease then is ended, newest first, never more than the lease and never half a gang.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vctl.daemon.lease_expiry import slots_inside
 from vctl.engine.changes import LeaseCalled
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
-from vctl.store import jobs
+from vctl.store import jobs, rows
 from vctl.store.store import Store
 
 NOTICE_SIGNAL = signal.SIGURG
@@ -80,7 +80,7 @@ class LeaseRevocation:
             self._tell(state, job_id, lease, ends, tell)
 
     def _tell(self, state: FollowedState, job_id: int, lease: Lease, ends: int, tell: Signal) -> None:
-        """The file named by VCTL_LEASE_FILE, then the signal to every process of the job. Its grace begins."""
+        """The file named by VCTL_LEASE_FILE, then a signal to every process of the job. Its grace begins."""
         self._told[lease.lease_id][job_id] = time.monotonic() + self.grace_s
         job = jobs.get(self.store, job_id)
         if job is None:
@@ -92,8 +92,10 @@ class LeaseRevocation:
             "ends_at_ns": ends,
         }
         notices.write(self.store.home, job["submission_id"], notice)
+        asked = rows.loads(job["rules"]).get("signal")
+        members = state.members_of(job_id)
         for run_id in sorted(state.runs_of_job.get(job_id, ())):
-            tell(run_id, NOTICE_SIGNAL)
+            tell(run_id, asked["number"] if asked and run_id in members else NOTICE_SIGNAL)
 
     def _end_use(self, state: FollowedState, lease: Lease, stop: Stop, tell: Signal) -> None:
         """End the newest processes on the lease until it is free; a job ends whole, and never without its grace."""

@@ -104,7 +104,8 @@ class _Holders:
         for vnode_id in self._slots_on(cluster_id).get(node_id, ()):
             for who, amounts in self._in(vnode_id):
                 held[who] = rs.add(held.get(who, {}), amounts)
-        order = sorted(held.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        holding = [(who, amounts) for who, amounts in held.items() if any(amounts.values())]
+        order = sorted(holding, key=lambda item: (-sum(item[1].values()), item[0]))
         return [_holder(kind, name, amounts) for (kind, name), amounts in order]
 
     def _in(self, vnode_id: str) -> Iterator[tuple[tuple[str, str], Amounts]]:
