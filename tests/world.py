@@ -496,6 +496,14 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
     }
     for kind, rows_ in tables.items():
         found.update(((kind, key), value) for key, value in rows_.items())
+    inside: Mapping[str, Mapping[str, Mapping[str, None]]] = {
+        "members": ledger.members,
+        "children": ledger.children,
+        "subclusters": ledger.subclusters,
+    }
+    for kind, ids_of in inside.items():
+        found.update(((kind, key), set(ids)) for key, ids in ids_of.items() if ids)
+    found["removing", ""] = set(ledger.removing)
     return found
 
 

@@ -201,16 +201,8 @@ class SchedulerState:
 
     def removal_of(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
-        if not self.leases:
-            return ClusterRemoved(cluster_id, silent=silent)
-        leases = self.leases.values()
-        return ClusterRemoved(
-            cluster_id,
-            tuple(one.lease_id for one in leases if one.borrower_id == cluster_id),
-            tuple(one.lease_id for one in leases if one.lender_id == cluster_id),
-            self.ledger.clusters[cluster_id].parent_id,
-            silent,
-        )
+        parent_id = self.ledger.clusters[cluster_id].parent_id
+        return ClusterRemoved.of(cluster_id, parent_id, self.leases.values(), silent=silent)
 
     def judge_anew(self, cluster_id: str) -> None:
         """Judge all anew that waits in a cluster or below it."""

@@ -13,16 +13,9 @@ from vctl.store.store import Store
 
 def removal(store: Store, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
     """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
-    found = store.rows(
-        "SELECT lease_id, borrower_id = ?1 FROM leases WHERE borrower_id = ?1 OR lender_id = ?1 ORDER BY lease_id",
-        cluster_id,
-    )
-    parent_id = (
-        store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id) if found else None
-    )
-    returned = tuple(lease_id for lease_id, is_own in found if is_own)
-    lent = tuple(lease_id for lease_id, is_own in found if not is_own)
-    return ClusterRemoved(cluster_id, returned, lent, parent_id, silent)
+    found = store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
+    parent_id = store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id)
+    return ClusterRemoved.of(cluster_id, parent_id, map(rows.lease, found), silent=silent)
 
 
 def get(store: Store, cluster_id: str) -> Row | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vctl.core.clusters import ACTIVE, REMOVING, STOPPED, Cluster, VNode
+from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.engine.changes.told import Told
 
@@ -94,6 +95,16 @@ class ClusterRemoved:
     """The lender of these now."""
     silent: bool = False
     """Whether the event of a job says it already."""
+
+    @classmethod
+    def of(
+        cls, cluster_id: str, parent_id: str | None, leases: Iterable[Lease], *, silent: bool = False
+    ) -> ClusterRemoved:
+        """The removal of a cluster in which nothing lies; ``leases`` are all that may be its own or lent by it."""
+        found = list(leases)
+        returned = tuple(one.lease_id for one in found if one.borrower_id == cluster_id)
+        lent = tuple(one.lease_id for one in found if one.lender_id == cluster_id)
+        return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
 
     def told(self) -> Told:
         """The public event, unless it is silent."""
