@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 
-from tests.benchmarks import crowd, latency, management, pauses, scale, startup, throughput
+from tests.benchmarks import cost, crowd, latency, management, pauses, scale, startup, throughput
 from tests.benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "scale": scale.run,
     "management": management.run,
     "throughput": throughput.run,
+    "cost": cost.run,
     "crowd": crowd.run,
     "pauses": pauses.run,
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
@@ -17,10 +17,11 @@ from vctl.ops.forms import timestamp
 from vctl.ops.growth import granted_for
 from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
+from vctl.scheduler.cycle import MOST_STARTS
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
-from vctl.store import jobs, observed, rows, shapes
+from vctl.store import jobs, observed, shapes
 from vctl.store.store import Row, Store
 
 
@@ -63,6 +64,13 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
     return started
 
 
+def leaves_more(plan: Plan, started: list[Run]) -> bool:
+    """Whether there may be more to start at once than what was started of a plan."""
+    proposed = len(plan.starts) + len(plan.task_starts)
+    done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
+    return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred or plan.unsearched
+
+
 def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequence[Run]:
     """Write one gang; its processes, the main one first."""
     job, cluster = start.job, start.cluster
@@ -84,9 +92,11 @@ def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequen
         vnodes = start.vnodes or gangs.vnodes_of(state.ledger, start.cluster_id)
         runs, port = gangs.members(vnodes, run, state.assign), gangs.free_port(jobs.master_ports(store))
     now = store.clock()
-    begun = dataclasses.replace(
-        rows.running(row), cluster_id=start.cluster_id, run_id=run.run_id, started_at_ns=now, attempt=attempt,
-        ends_at_ns=None if job.time_limit_ns is None else now + job.time_limit_ns, message=None, master_port=port,
+    ends_at = None if job.time_limit_ns is None else now + job.time_limit_ns
+    begun = RunningJob(
+        job.job_id, job.parent_id, start.cluster_id, run.run_id, job.user, ends_at, job.submission_id, job.priority,
+        now, attempt, row["preemptions"], row["array_id"], row["array_index"], job.per_node, port, row["rules"],
+        row["grace_s"],
     )  # fmt: skip
     state.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
     for change in preemption.give_up(state, job.job_id, "it has started"):

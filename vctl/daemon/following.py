@@ -35,6 +35,8 @@ class FollowedState(SchedulerState):
         super().__init__(ledger, runs, seen)
         self.assign: Callable[[], int] = int
         """Gives the number of who carries out one more run."""
+        self.looks = 0
+        """How often the journal was looked at."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
 
@@ -121,6 +123,7 @@ class FollowedState(SchedulerState):
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
+        self.looks += 1
         if store.head is not None and store.head.seq == self.seen:
             return False
         events = feed.journal(store, self.seen)

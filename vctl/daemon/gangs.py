@@ -109,5 +109,7 @@ def write_host_files(home: Path, name: str, addresses: list[str]) -> Path:
 
 def forget(home: Path, run: Run) -> None:
     """Remove the host files of an attempt that is over."""
-    for suffix in (".hosts", ".nodes"):
-        (home / FOLDER / f"{run.job_id}.{run.attempt}{suffix}").unlink(missing_ok=True)
+    name = f"{home}/{FOLDER}/{run.job_id}.{run.attempt}"
+    if os.path.exists(f"{name}.hosts"):  # nearly no job is a gang
+        for suffix in (".nodes", ".hosts"):
+            Path(name + suffix).unlink(missing_ok=True)

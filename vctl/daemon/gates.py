@@ -34,13 +34,12 @@ class Dependencies:
 
     def turn(self, state: FollowedState) -> None:
         """Settle what follows from the jobs that ended: one look at the tables."""
+        names = []
         if self._fresh:
             names = table.awaited_names(self.store)
             self._fresh = False
-        elif state.ended:
+        elif state.ended and state.gated:  # a job that waits for others is one of these
             names = table.any_waits(self.store, sorted(state.ended))
-        else:
-            return
         state.ended.clear()
         if names:
             with self.store.transaction():

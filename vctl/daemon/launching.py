@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
@@ -16,7 +17,7 @@ from vctl.core.resources import CPU, GPU, SCALE, Allocation
 from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
 from vctl.ops.forms import amounts
-from vctl.ops.logs import log_of
+from vctl.ops.logs import log_path
 from vctl.runtime import relay
 from vctl.runtime.environment import job_environment
 from vctl.runtime.protocol import LaunchRequest
@@ -24,24 +25,50 @@ from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
+NO_OPTIONS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a job or a task is started with; ``count`` is that of its array."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    sees_all: bool = False
+    count: int = 1
+
 
 class Commands:
-    """What jobs and tasks are started with. The members of an array share theirs, and it is read once for them."""
+    """The commands of jobs and tasks. The members of an array share theirs, and it is read once for them."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._array: Row | None = None
+        self._array: tuple[int, int, Command] | None = None
 
-    def of(self, run: Run, array_id: str | None) -> Row | None:
-        """argv, environment, directory of a run; for a job also its options."""
+    def of(self, run: Run, array_id: str | None) -> Command | None:
+        """The command of a run."""
         if run.task_id is not None:
-            return tasks.launch(self.store, run.task_id)
+            task = tasks.launch(self.store, run.task_id)
+            return None if task is None else _command(task)
         if array_id is None:
-            return jobs.launch(self.store, run.job_id)
-        known = self._array
-        if known is None or not known["first_job_id"] <= run.job_id <= known["last_job_id"]:
-            self._array = known = arrays.get(self.store, array_id)
-        return known
+            job = jobs.launch(self.store, run.job_id)
+            return None if job is None else _command(job, loads(job["options"]))
+        if self._array is not None and self._array[0] <= run.job_id <= self._array[1]:
+            return self._array[2]
+        array = arrays.get(self.store, array_id)
+        if array is None:
+            return None
+        command = _command(array, loads(array["options"]), count=array["count"])
+        self._array = array["first_job_id"], array["last_job_id"], command
+        return command
+
+
+def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> Command:
+    argv = (*relayed(options.get("relay")), *loads(row["argv"]))
+    return Command(
+        argv, loads(row["env"]), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), **more
+    )
 
 
 def request_of(
@@ -50,13 +77,12 @@ def request_of(
     """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
     ledger = state.ledger
     job = state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
-    launch = None if job is None else commands.of(run, job.array_id)
-    if job is None or launch is None:
+    command = None if job is None else commands.of(run, job.array_id)
+    if job is None or command is None:
         return None
-    options = loads(launch["options"]) if run.task_id is None else {}
-    sees_all = options.get("sees_all")
+    home = str(store.home)
     in_gang = run.task_id is None and job.per_node
-    sees = visible(ledger, run) if sees_all else run.allocation
+    sees = visible(ledger, run) if command.sees_all else run.allocation
     if in_gang:
         sees = ledger.vnodes[run.vnode_id].allocation
     local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
@@ -75,26 +101,26 @@ def request_of(
         "VCTL_INSTANCES": dumps(
             {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
         ),
-        "VCTL_HOME": str(store.home),
-        "VCTL_LEASE_FILE": notices.path_of(store.home, job.submission_id),
+        "VCTL_HOME": home,
+        "VCTL_LEASE_FILE": notices.path_of(home, job.submission_id),
+        "VCTL_OBJECT_DIR": objects.prepare(store, state, run, job.attempt),
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
-    own["VCTL_OBJECT_DIR"] = str(objects.prepare(store, state, run, job.attempt))
-    if job.array_id is not None and run.task_id is None:
+    elif job.array_id is not None:
         own["VCTL_ARRAY_ID"] = job.array_id
         own["VCTL_ARRAY_INDEX"] = str(job.array_index)
-        own["VCTL_ARRAY_COUNT"] = str(launch["count"])
+        own["VCTL_ARRAY_COUNT"] = str(command.count)
     if in_gang:
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
-        argv=(*relayed(options.get("relay")), *loads(launch["argv"])),
-        env=job_environment(loads(launch["env"]), own, gpus=gpus, cpus=cpus),
-        cwd=os.fsdecode(launch["cwd"]),
+        argv=command.argv,
+        env=job_environment(command.env, own, gpus=gpus, cpus=cpus),
+        cwd=command.cwd,
         supervisor=run.supervisor or 0,
-        log_path=str(log_of(Path(store.home), run.task_id or job.submission_id)),
+        log_path=log_path(home, run.task_id or job.submission_id),
         cpu_ids=sees.cores if pinned else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,

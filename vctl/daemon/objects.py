@@ -45,24 +45,24 @@ class Unprepared(VctlError):
 # ---- before a process starts ----
 
 
-def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> Path:
+def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> str:
     """Make the directory of a run's objects: inputs are there, of outputs no earlier try has left anything.
 
     ``attempt`` is the job's. Raises Unprepared. Doing it again changes nothing.
     """
-    place = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    folder = files.folder_of(str(store.home), run.job_id, attempt, run.node_id)
     try:
-        files.make(place)
+        files.make(folder)
     except OSError as error:
         if (trouble := disk_trouble(error)) is not None:
             raise trouble from None
-        raise Unprepared(f"{place} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
+        raise Unprepared(f"{folder} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
     if (task := state.tasks.unfinished.get(run.task_id or "")) is not None:
         for name in task.outputs:
-            files.clear(place, name)
+            files.clear(Path(folder), name)
         for name in task.inputs:
             _bring(store, state, run, attempt, name)
-    return place
+    return folder
 
 
 def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str) -> None:

@@ -34,10 +34,9 @@ from vctl.engine.rules.gates import begins_after
 from vctl.errors import DiskTrouble, VctlError
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
-from vctl.runtime.local import LocalRuntime
-from vctl.runtime.protocol import RunState, Runtime, StartRecord
+from vctl.runtime.protocol import RunState, Runtime, StartRecord, runtime_of
 from vctl.runtime.watch import MODIFY, Watch
-from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import repair, upkeep
@@ -50,8 +49,6 @@ FORGET_S = 0.01
 LEISURE_S = 0.05
 ROUNDS_S = 0.5
 """How long rounds follow each other before stops, time limits and all else have their turn again."""
-
-
 MOST_REPEATS = 10
 """How often a turn is begun again because of rows that nobody can go on with."""
 
@@ -85,7 +82,7 @@ class Scheduler:
         self.log_max_bytes = log_max_bytes
         self.kind = kind
         self.local_node = local_node
-        self.runtime: Runtime = LocalRuntime(store.home)
+        self.runtime: Runtime = runtime_of(store.home)
         self.watch = Watch()
         self.rounds = 0
         self.last_round_ms = 0.0
@@ -97,6 +94,8 @@ class Scheduler:
         self._last_sweep = 0.0
         self._more = False
         """Whether the last round left something to the next one."""
+        self._settled: tuple[int, int, bool] | None = None
+        """When all was started that could be, of this turn."""
 
     # ---- life ----
 
@@ -151,9 +150,8 @@ class Scheduler:
         self.starts.seen.clear()  # they are seen again
         self.limits.clear()
         self.dependencies.clear()
-        self.maintenance.end_lost_work(
-            self.state, self._stop_run
-        )  # first, so that it is known why they ended
+        # first, so that it is known why they ended
+        self.maintenance.end_lost_work(self.state, self._stop_run)
         self._sweep(self.state, relaunch=True)
 
     # ---- one turn ----
@@ -192,13 +190,15 @@ class Scheduler:
             self._reload()
         state = self.state
         assert state is not None
-        self.watch.read()  # that somebody wrote is what the feed tells, below
+        looks, news = state.looks, bool(self.watch.read())
         names = self.runtime.changes() | self.objects.measuring.ready()
         self._launch_postponed(state)
         self._observe(state, names)
         if time.monotonic() - self._last_sweep > SAFETY_S:
             self._sweep(state)
-        state.follow(self.store)
+            news = True
+        if news and state.looks == looks:  # else a transaction has followed what somebody wrote
+            state.follow(self.store)
         self.maintenance.turn(state, self._stop_run)
         self.objects.turn(state)
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
@@ -209,7 +209,8 @@ class Scheduler:
         self.preempting.review(state)
         self.returns.turn(state)
         until = time.monotonic() + ROUNDS_S
-        self._more = self._round(state)
+        self._more = self._settled != self._now(state) and self._round(state)
+        self._settled = None
         while self._more and time.monotonic() < until:
             self._observe(state, self.runtime.changes())
             self._more = self._round(state)
@@ -220,14 +221,16 @@ class Scheduler:
         self.remains.remove(self.runtime, FORGET_S)
         self.heartbeat()
 
+    def _now(self, state: FollowedState) -> tuple[int, int, bool]:
+        """What differs after every change that a decision could depend on."""
+        return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
+
     def _round(self, state: FollowedState) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
         plan, started = self._decide(state)
         for run in started:
             self._launch(state, run)
-        proposed = len(plan.starts) + len(plan.task_starts)
-        done = len({run.task_id or run.job_id for run in started})  # a gang has several processes
-        return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred or plan.unsearched
+        return commit.leaves_more(plan, started)
 
     def _decide(self, state: FollowedState) -> tuple[Plan, list[Run]]:
         """What to start, and what of it was committed."""
@@ -311,7 +314,8 @@ class Scheduler:
         with self.store.together():
             self._record(state, ended)
             self.dependencies.turn(state)
-            _, started = self._decide(state)
+            plan, started = self._decide(state)
+        self._settled = None if commit.leaves_more(plan, started) else self._now(state)
         for end in ended:
             self._let_go(state, end.run)
         for run in started:

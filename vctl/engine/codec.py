@@ -5,19 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from vctl.engine.changes import CHANGES, Change
 from vctl.engine.changes.submits import OUTSIDE
 
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+def _encoder() -> Callable[[Any], str]:
+    """Compact JSON. The standard encoder makes its inner one, written in C, anew for each text; here there is one."""
+    plain = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+    if (made := getattr(json.encoder, "c_make_encoder", None)) is None:
+        return plain.encode
+    ascii_of = json.encoder.encode_basestring_ascii
+    parts = made(
+        None, plain.default, ascii_of, None, ":", ",", plain.sort_keys, plain.skipkeys, plain.allow_nan
+    )
+    return lambda value: "".join(parts(value, 0))
+
+
+dumps = _encoder()
 
 
 def encode(change: Change) -> str:
     """A change as text."""
     kind = type(change)
-    return _encode({"type": kind.__name__, **_writer(kind)(change)})
+    return dumps({"type": kind.__name__, **_writer(kind)(change)})
 
 
 def decode(text: str) -> Change:
@@ -71,16 +85,17 @@ def _dataclass_writer(kind: type) -> Writer:
     hints = get_type_hints(kind)
     known = []
     for one in _inside(kind):
-        factory = one.default_factory
-        known.append((one.name, one.default if factory is MISSING else factory(), _writer(hints[one.name])))
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        known.append((one.name, default, _writer(hints[one.name])))
+    names = [name for name, *_ in known]
+    parts_of = attrgetter(*names, names[0])  # of a single name it would give no tuple
 
     def write(value: Any) -> dict[str, Any]:
-        found = {}
-        for name, default, inner in known:
-            part = getattr(value, name)
-            if part is not default and part != default:
-                found[name] = part if inner is None else inner(part)
-        return found
+        return {
+            name: part if inner is None else inner(part)
+            for (name, default, inner), part in zip(known, parts_of(value), strict=False)
+            if part is not default and part != default
+        }
 
     return write
 

@@ -76,10 +76,9 @@ def _database(store: Store) -> list[str]:
 
 def _orphans(store: Store) -> list[str]:
     """Files of runs that no row knows and whose supervisor still lives."""
-    from vctl.runtime.local import LocalRuntime
-    from vctl.runtime.protocol import RunState
+    from vctl.runtime.protocol import RunState, runtime_of
 
-    runtime = LocalRuntime(store.home)
+    runtime = runtime_of(store.home)
     known = {row["run_id"] for row in runs.live_rows(store)}
     found = [
         f"run {run_id} has processes but belongs to no job"

@@ -11,9 +11,14 @@ from pathlib import Path
 LOG_BLOCK = 1 << 16
 
 
+def log_path(home: str, submission_id: str) -> str:
+    """Where the log file of a job is."""
+    return f"{home}/logs/{submission_id}.log"
+
+
 def log_of(home: Path, submission_id: str) -> Path:
     """The log file of a job; stdout and stderr in order."""
-    return home / "logs" / f"{submission_id}.log"
+    return Path(log_path(str(home), submission_id))
 
 
 def open_log(path: Path) -> int | None:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from vctl.runtime import processes
@@ -80,7 +81,7 @@ class LocalRuntime:
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; how it went shows in its records."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._records.home))
+        packed = marshal.dumps(_packed(request, str(self._records.home)))
         with self._lock:
             if not self._supervisors.give(request.supervisor, request.run_id, packed):
                 self._refused.add(request.run_id)  # it may have been started, and that is no longer known
@@ -302,12 +303,16 @@ class LocalRuntime:
         return found
 
 
-def _packed(request: LaunchRequest, home: Path) -> Request:
+_known = lru_cache(4096)(os.fsencode)
+"""What is encoded again and again: names and values of variables that jobs share."""
+
+
+def _packed(request: LaunchRequest, home: str) -> Request:
     """The request as bytes: the launcher's locale, and so its encoding, may not be ours."""
     encode = os.fsencode
-    env = {encode(name): encode(value) for name, value in request.env.items()}
+    env = {_known(name): _known(value) for name, value in request.env.items()}
     argv = tuple(encode(word) for word in request.argv)
-    env[encode(RUN_MARK)], env[encode(HOME_MARK)] = encode(request.run_id), encode(home)
+    env[_known(RUN_MARK)], env[_known(HOME_MARK)] = encode(request.run_id), _known(home)
     return (
         encode(request.run_id),
         round(request.grace_s * 1000),

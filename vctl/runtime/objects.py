@@ -23,6 +23,8 @@ ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
 _SPARES = tuple(f".spare-{number}" for number in range(8))
 """Empty directories to be used again; as many as may be free at a time."""
+_free: dict[str, list[str]] = {}
+"""The spare directories that there may be, those used last at the end, by the directory above them."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -33,23 +35,31 @@ MAX_SIZE = 1 << 60
 
 def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
     """Where the objects of one attempt of a job lie on a node: ``VCTL_OBJECT_DIR``."""
-    return home / ROOT / f"{job_id}.{attempt}.{node_id}"
+    return Path(folder_of(str(home), job_id, attempt, node_id))
 
 
-def make(place: Path) -> None:
+def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
+    """The same as text."""
+    return f"{home}/{ROOT}/{job_id}.{attempt}.{node_id}"
+
+
+def make(folder: str | Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
-    for name in () if os.path.lexists(place) else _SPARES:
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(place.parent / name, place)
-            return
+    above = os.path.dirname(folder)
+    spares = _free.setdefault(above, list(_SPARES))
+    if spares and not os.path.lexists(folder):
+        while spares:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{above}/{spares.pop()}", folder)
+                return
     try:
-        _make_one(place)
+        _make_one(folder)
     except FileNotFoundError:
-        _make_one(place.parent)
-        _make_one(place)
+        _make_one(above)
+        _make_one(folder)
 
 
-def _make_one(folder: Path) -> None:
+def _make_one(folder: str | Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -135,11 +145,15 @@ def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
 
 def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
     """Keep a directory for another job if it is as one just made: nearly always a job has left nothing."""
-    place = place_of(home, job_id, attempt, node_id)
+    above, folder = f"{home}/{ROOT}", folder_of(str(home), job_id, attempt, node_id)
+    spares = _free.setdefault(above, list(_SPARES))
     with contextlib.suppress(OSError):
-        mode = os.lstat(place).st_mode
-        if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(place):
-            os.rename(place, place.parent / _SPARES[job_id % len(_SPARES)])
+        mode = os.lstat(folder).st_mode
+        if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(folder):
+            spare = next((name for name in _SPARES if name not in spares), _SPARES[0])
+            os.rename(folder, f"{above}/{spare}")
+            if spare not in spares:
+                spares.append(spare)
             return True
     return False
 

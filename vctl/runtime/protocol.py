@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from vctl.errors import Unreachable
@@ -157,6 +158,13 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Let go of the runtime; runs go on."""
+
+
+def runtime_of(home: Path) -> Runtime:
+    """The runtime of a state directory: the one place that chooses it."""
+    from vctl.runtime.local import LocalRuntime
+
+    return LocalRuntime(home)
 
 
 def check_run_id(run_id: str) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from vctl.core.spans import Spans
 from vctl.engine import lifecycle as lc
+from vctl.engine.codec import dumps
 from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
 STORY = 8
 """So many events are told of an object that cannot move."""
+_FEW = 4
+"""So many objects are moved one by one."""
 TABLES = {
     "job": ("jobs", "job_id"),
     "run": ("runs", "run_id"),
@@ -37,8 +40,44 @@ def update(
     db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object, columns: str, values: Sequence[object]
 ) -> None:  # fmt: skip
     """Move an object; ``columns`` reads ``a = ?, b = NULL``. Raises IllegalTransition where it cannot move so."""
-    if db.execute(_update(lifecycle.name, move, columns), (*values, key)).rowcount != 1:
-        raise refused(db, lifecycle, move, key)
+    update_all(db, lifecycle, move, columns, [(*values, key)])
+
+
+def update_all(
+    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, columns: str, values: Sequence[Sequence[object]]
+) -> None:  # fmt: skip
+    """Move several objects in the same way; the last value of each is its key."""
+    sql = _update(lifecycle.name, move, columns)
+    _all(db, lifecycle, move, lambda: db.executemany(sql, values).rowcount, sql, values)
+
+
+def delete_all(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, keys: Sequence[object]) -> None:
+    """Move several objects out of the tables."""
+    table, key = TABLES[lifecycle.name]
+    among = f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?)) AND {condition(lifecycle, move)}"
+
+    def delete_together() -> int:
+        return db.execute(among, (dumps(keys),)).rowcount
+
+    _all(db, lifecycle, move, delete_together, _delete(lifecycle.name, move), [(one,) for one in keys])
+
+
+def _all(
+    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, together: Callable[[], int], sql: str,
+    values: Sequence[Sequence[object]],
+) -> None:  # fmt: skip
+    """All together; where one of them does not move so, one after the other, to find it."""
+    if len(values) > _FEW:
+        db.execute("SAVEPOINT move")
+        moved = together()
+        if moved != len(values):
+            db.execute("ROLLBACK TO move")
+        db.execute("RELEASE move")
+        if moved == len(values):
+            return
+    for one in values:
+        if db.execute(sql, one).rowcount != 1:
+            raise refused(db, lifecycle, move, one[-1])
 
 
 def update_spans(
@@ -63,8 +102,7 @@ def delete_spans(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, spans:
 
 def delete(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> None:
     """Move an object out of the tables."""
-    if db.execute(_delete(lifecycle.name, move), (key,)).rowcount != 1:
-        raise refused(db, lifecycle, move, key)
+    delete_all(db, lifecycle, move, [key])
 
 
 def condition(lifecycle: Lifecycle, move: str) -> str:

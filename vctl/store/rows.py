@@ -15,14 +15,9 @@ from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
+from vctl.engine import codec
 
-
-def dumps(value: object) -> str:
-    """Compact JSON."""
-    return json.dumps(value, separators=(",", ":"))
-
-
-loads = json.loads
+dumps, loads = codec.dumps, json.loads
 
 
 def allocation(row: Row) -> Allocation:
@@ -36,12 +31,18 @@ def allocation(row: Row) -> Allocation:
 
 def allocation_columns(value: Allocation) -> tuple[str, str, str]:
     """Amounts, instances, cores as column values."""
-    instances = dumps({n: {str(i): s for i, s in shares.items()} for n, shares in value.instances.items()})
-    return dumps(dict(value.amounts)), instances, dumps(list(value.cores))
+    instances = {n: {str(i): s for i, s in shares.items()} for n, shares in value.instances.items()}
+    return dumps(dict(value.amounts)), dumps(instances), dumps(value.cores) if value.cores else "[]"
+
+
+_texts: dict[int, tuple[ClusterSpec, str]] = {}
+"""By the identity of a spec that ``spec`` has made: itself, and its text."""
 
 
 def spec_text(spec: ClusterSpec) -> str:
     """A cluster spec as a column value."""
+    if (known := _texts.get(id(spec))) is not None:
+        return known[1]
     return dumps(
         {
             "flexible": spec.flexible,
@@ -75,7 +76,9 @@ def spec(text: str) -> ClusterSpec:
     if value is None:
         if len(_specs) > 10_000:
             _specs.clear()
+            _texts.clear()
         value = _specs[text] = _spec_of(loads(text))
+        _texts[id(value)] = value, text
     return value
 
 

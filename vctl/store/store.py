@@ -76,6 +76,8 @@ class Store:
         self._joins = False
         self.head: Head | None = None
         """The head of the journal, inside a transaction."""
+        self.last_entry = 0
+        """Number of the newest entry of the journal when this connection wrote last."""
         self._unwritten: list[Entry] = []
         """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
@@ -154,6 +156,7 @@ class Store:
                 self.before_commit(self)
             self._write_head()
             self.db.execute("COMMIT")
+            self.last_entry = self._head().seq
         except BaseException as error:
             self._unwritten.clear()
             if self.db.in_transaction:  # a full disk has taken everything back already

@@ -27,7 +27,8 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
 
 def _job_ending(state: SchedulerState, change: ch.JobEnding) -> None:
     if (job := state.running.jobs.get(change.job_id)) is not None:
-        state.running.put(replace(job, outcome=change.outcome))
+        own = min(state.members_of(change.job_id), default="")
+        state.running.put(replace(job, outcome=change.outcome, run_id=own))
         state.running.leave(change.job_id)
 
 

@@ -51,8 +51,8 @@ def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
     state.drop_run(run)
     state.run_stops.pop(run.run_id, None)
     job = state.running.jobs.get(run.job_id)
-    if job is not None and job.run_id == run.run_id:
-        state.running.put(replace(job, run_id=min(state.members_of(run.job_id), default="")))
+    if job is not None and job.run_id == run.run_id and (others := state.members_of(run.job_id)):
+        state.running.put(replace(job, run_id=min(others)))
 
 
 APPLY: Table = {

@@ -4,25 +4,23 @@ Entries are written when the tables are looked at, and before the commit: until 
 """
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from vctl.engine.changes import Change
+from vctl.engine.changes import Change, JobEnded, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
 from vctl.store.write import clusters, gates, jobs, leases, nodes, objects, preemptions, runs, submits, tasks
-from vctl.store.write.table import Table
+from vctl.store.write.table import Table, insert
 
 _TABLES = (
     jobs.WRITERS, submits.WRITERS, gates.WRITERS, runs.WRITERS, clusters.WRITERS, leases.WRITERS, nodes.WRITERS,
     tasks.WRITERS, objects.WRITERS, preemptions.WRITERS,
 )  # fmt: skip
 _WRITERS: Table = {kind: function for table in _TABLES for kind, function in table.items()}
-_EVENT = (
-    "INSERT INTO events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+_APART = {RunEnded, JobEnded}
+"""Changes that write no table in common."""
+_EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
 
 
 class Event(NamedTuple):
@@ -50,11 +48,24 @@ Entry = Event | Emitted
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     """Put entries into the tables; the last one has this number."""
-    emitted = [one.change for one in entries if isinstance(one, Emitted)]
-    for kind, equal in groupby(emitted, type):
-        _WRITERS[kind](db, list(equal))
+    for kind, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
+        _WRITERS[kind](db, equal)
     first = last - len(entries) + 1
-    db.executemany(_EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
+    insert(db, _EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
+
+
+def _gathered(emitted: Iterable[Change]) -> list[tuple[type[Change], list[Change]]]:
+    """Changes of one type that follow each other. Ends of runs and of jobs alternate, and write other tables."""
+    found: list[tuple[type[Change], list[Change]]] = []
+    for change in emitted:
+        kind = type(change)
+        if found and found[-1][0] is kind:
+            found[-1][1].append(change)
+        elif len(found) > 1 and found[-2][0] is kind and {kind, found[-1][0]} == _APART:
+            found[-2][1].append(change)
+        else:
+            found.append((kind, [change]))
+    return found
 
 
 def _event(entry: Entry) -> Event:

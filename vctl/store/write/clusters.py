@@ -11,19 +11,19 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table
+from vctl.store.write.table import Table, insert
 
 CLUSTER_COLUMNS = (
-    "INSERT INTO clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at,"
-    " updated_at, owner, settings) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at, updated_at,"
+    " owner, settings)"
 )
 _VNODE = (
     "vnode_id", "cluster_id", "node_id", "parent_vnode_id", "kind", "whole", "rank", "amounts", "instances", "cores",
     "labels",
 )  # fmt: skip
-VNODE_COLUMNS = f"INSERT INTO vnodes ({', '.join(_VNODE)}) VALUES ({', '.join('?' * len(_VNODE))})"
+VNODE_COLUMNS = f"vnodes ({', '.join(_VNODE)})"
 _PUT_VNODE = (
-    f"{VNODE_COLUMNS} ON CONFLICT (vnode_id) DO UPDATE SET"
+    f"INSERT INTO {VNODE_COLUMNS} VALUES ({', '.join('?' * len(_VNODE))}) ON CONFLICT (vnode_id) DO UPDATE SET"
     f" {', '.join(f'{name} = excluded.{name}' for name in _VNODE[1:])}"
 )
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
@@ -67,7 +67,7 @@ def vnode_row(vnode: VNode) -> tuple[object, ...]:
 
 
 def _added(db: sqlite3.Connection, added: Sequence[ch.ClusterAdded]) -> None:
-    db.executemany(CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at, one.owner) for one in added])
+    insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at, one.owner) for one in added])
 
 
 def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> None:
@@ -117,14 +117,17 @@ def _only_told(db: sqlite3.Connection, changes: Sequence[object]) -> None:
 def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None:
     """Delete clusters with their virtual nodes and leases."""
     for one in removed:
-        db.executemany("DELETE FROM leases WHERE lease_id = ?", [(lease_id,) for lease_id in one.returned])
-        db.executemany(
-            "UPDATE leases SET lender_id = ? WHERE lease_id = ?",
-            [(one.lender_id, lease_id) for lease_id in one.lent],
-        )
-    db.executemany("DELETE FROM vnodes WHERE cluster_id = ?", [(one.cluster_id,) for one in removed])
-    for one in removed:
-        moves.delete(db, CLUSTER, "forget", one.cluster_id)
+        if one.returned or one.lent:
+            db.executemany(
+                "DELETE FROM leases WHERE lease_id = ?", [(lease_id,) for lease_id in one.returned]
+            )
+            db.executemany(
+                "UPDATE leases SET lender_id = ? WHERE lease_id = ?",
+                [(one.lender_id, lease_id) for lease_id in one.lent],
+            )
+    ids = [one.cluster_id for one in removed]
+    db.execute("DELETE FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?))", (dumps(ids),))
+    moves.delete_all(db, CLUSTER, "forget", ids)
 
 
 WRITERS: Table = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import groupby
 
 from vctl.core import jobs as jb
 from vctl.engine import changes as ch
@@ -13,25 +14,26 @@ from vctl.store.rows import dumps
 from vctl.store.write import clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 from vctl.store.write.runs import RUN_COLUMNS, run_row
-from vctl.store.write.table import Table
+from vctl.store.write.table import Table, insert
 
 
 def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> None:
-    db.executemany(
-        CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in started if one.cluster is not None]
-    )
-    db.executemany(VNODE_COLUMNS, [vnode_row(vnode) for one in started for vnode in one.vnodes])
-    db.executemany(RUN_COLUMNS, [run_row(run, one.at) for one in started for run in one.runs])
-    for one in started:
-        job = one.job
-        moves.update(
-            db, JOB, "start", job.job_id,
-            "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?,"
-            " node_ids = ?, resources = ?, master_port = ?",
+    own = [one for one in started if one.cluster is not None]
+    insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in own if one.cluster is not None])
+    insert(db, VNODE_COLUMNS, [vnode_row(vnode) for one in own for vnode in one.vnodes])
+    insert(db, RUN_COLUMNS, [run_row(run, one.at) for one in started for run in one.runs])
+    moves.update_all(
+        db, JOB, "start",
+        "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?,"
+        " node_ids = ?, resources = ?, master_port = ?",
+        [
             (
-                jb.RUNNING, job.cluster_id, job.attempt, one.at, dumps(one.nodes), dumps(one.held), job.master_port,
-            ),
-        )  # fmt: skip
+                jb.RUNNING, one.job.cluster_id, one.job.attempt, one.at, dumps(one.nodes), dumps(one.held),
+                one.job.master_port, one.job.job_id,
+            )
+            for one in started
+        ],
+    )  # fmt: skip
 
 
 def _jobs_ending(db: sqlite3.Connection, ending: Sequence[ch.JobEnding]) -> None:
@@ -40,16 +42,16 @@ def _jobs_ending(db: sqlite3.Connection, ending: Sequence[ch.JobEnding]) -> None
 
 
 def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
-    for one in ended:
-        moves.update(
-            db, JOB, one.move, one.job_id,
+    for move, alike in groupby(ended, lambda one: one.move):
+        moves.update_all(
+            db, JOB, move,
             "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0",
-            (one.status, one.reason, one.message, one.exit_code, one.at),
+            [(one.status, one.reason, one.message, one.exit_code, one.at, one.job_id) for one in alike],
         )  # fmt: skip
-    db.executemany(
-        "DELETE FROM dependencies WHERE job_id = ?", [(one.job_id,) for one in ended if one.move != "end"]
-    )
-    clusters.remove(db, [one.removed for one in ended if one.removed is not None])
+    if waited := [(one.job_id,) for one in ended if one.move != "end"]:
+        db.executemany("DELETE FROM dependencies WHERE job_id = ?", waited)
+    if removed := [one.removed for one in ended if one.removed is not None]:
+        clusters.remove(db, removed)
 
 
 def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import groupby
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -13,9 +14,18 @@ from vctl.store import moves, rows
 from vctl.store.write.table import Table
 
 RUN_COLUMNS = (
-    "INSERT INTO runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts,"
-    " instances, cores, assigned_at, supervisor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances, cores,"
+    " assigned_at, supervisor)"
 )
+
+
+_PROCESS = "pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
+
+
+def _process(process: ch.Process | None) -> tuple[object, ...]:
+    if process is None:
+        return ()
+    return process.pid, process.pid_start, process.boot_id, process.started_at
 
 
 def run_row(run: Run, at: int) -> tuple[object, ...]:
@@ -33,12 +43,10 @@ def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -
 
 
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
-    for one in seen:
-        process = one.process
-        moves.update(
-            db, RUN, "seen", one.run_id, "state = ?, pid = ?, pid_start = ?, boot_id = ?, started_at = ?",
-            (jb.RUNNING, process.pid, process.pid_start, process.boot_id, process.started_at),
-        )  # fmt: skip
+    moves.update_all(
+        db, RUN, "seen", f"state = ?, {_PROCESS}",
+        [(jb.RUNNING, *_process(one.process), one.run_id) for one in seen],
+    )  # fmt: skip
 
 
 def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:
@@ -50,14 +58,15 @@ def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -
 
 
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
-    for one in ended:
-        columns, values = "state = ?, exit_code = ?, message = ?, ended_at = ?", [
-            jb.ENDED, one.exit_code, one.message, one.at,
-        ]  # fmt: skip
-        if (process := one.process) is not None:
-            columns += ", pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
-            values += [process.pid, process.pid_start, process.boot_id, process.started_at]
-        moves.update(db, RUN, "end", one.run_id, columns, values)
+    columns = "state = ?, exit_code = ?, message = ?, ended_at = ?"
+    for is_news, alike in groupby(ended, lambda one: one.process is not None):
+        moves.update_all(
+            db, RUN, "end", f"{columns}, {_PROCESS}" if is_news else columns,
+            [
+                (jb.ENDED, one.exit_code, one.message, one.at, *_process(one.process), one.run_id)
+                for one in alike
+            ],
+        )  # fmt: skip
 
 
 WRITERS: Table = {

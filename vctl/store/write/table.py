@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from vctl.engine.changes import Change
 
+MOST_ROWS = 64
+"""Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
+
 Table = Mapping[type[Change], Callable[[sqlite3.Connection, Any], None]]
 """It gets a connection and a list of changes of its type."""
+
+
+def insert(db: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]]) -> None:
+    """Add rows; ``into`` reads ``table (column, column)``."""
+    at = 0
+    while left := len(rows) - at:
+        count = min(MOST_ROWS, 1 << left.bit_length() - 1)
+        db.execute(_insert(into, count), tuple(chain.from_iterable(rows[at : at + count])))
+        at += count
+
+
+@cache
+def _insert(into: str, count: int) -> str:
+    marks = ", ".join("?" * (into.count(",") + 1))
+    return f"INSERT INTO {into} VALUES {', '.join([f'({marks})'] * count)}"

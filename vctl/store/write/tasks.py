@@ -12,7 +12,7 @@ from vctl.engine.lifecycle import TASK
 from vctl.store import moves
 from vctl.store.rows import dumps
 from vctl.store.write.runs import RUN_COLUMNS, run_row
-from vctl.store.write.table import Table
+from vctl.store.write.table import Table, insert
 
 _TASK = (
     "INSERT INTO tasks (task_number, task_id, job_id, cluster_id, owner_id, name, state, request, selector, strategy,"
@@ -69,7 +69,7 @@ def _bound(db: sqlite3.Connection, bound: Sequence[ch.TaskBound]) -> None:
 
 
 def _started(db: sqlite3.Connection, started: Sequence[ch.TaskStarted]) -> None:
-    db.executemany(RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
+    insert(db, RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
     for one in started:
         run = one.run
         moves.update(
