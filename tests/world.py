@@ -267,6 +267,12 @@ class World:
         assert set(state.parent_of) == pending
         waiting = self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")
         assert {*state.parent_of, *state.gated} == {row[0] for row in waiting}
+        running = dict(
+            self.store.rows("SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING' GROUP BY 1")
+        )
+        for array_id, window in state.array_limits.array_limits.items():
+            assert running.get(array_id, 0) <= len(window.open) <= window.at_once, array_id
+            assert not window.next, f"{array_id} has a place that no member got"
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
         )
@@ -423,8 +429,10 @@ class Folding:
                 sql = f"SELECT {columns} FROM {table} ORDER BY 1"
                 folded, real = (set(found) for found in (db.execute(sql), map(tuple, self.store.rows(sql))))
                 assert folded == real, (table, folded ^ real, [row["change"] for row in entries])
-            sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events ORDER BY seq"
-            assert db.execute(sql).fetchall() == [tuple(row) for row in self.store.rows(sql)]
+            sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
+            assert db.execute(sql, (self.seq,)).fetchall() == [
+                tuple(row) for row in self.store.rows(sql, self.seq)
+            ]
 
 
 def loaded(store: Store) -> FollowedState:

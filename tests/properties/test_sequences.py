@@ -17,7 +17,7 @@ from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import VctlError
-from vctl.ops import admission, submitting
+from vctl.ops import admission, job_edits, submitting
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
@@ -30,7 +30,7 @@ from vctl.runtime.protocol import RunState
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
-from vctl.spec.options import parse_warning_signal
+from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters
@@ -61,7 +61,8 @@ class Users:
             (2, self.change_node),
             (3, self.serve),
             (4, self.create), (4, self.divide), (4, self.update), (3, self.delete), (1, self.stop_or_resume),
-            (14, self.submit), (6, self.exit_process), (3, self.stop_job), (1, self.lose_process),
+            (11, self.submit), (6, self.submit_array), (7, self.exit_process), (3, self.stop_job),
+            (2, self.hold), (2, self.release), (2, self.edit), (2, self.forget_job), (1, self.lose_process),
             (16, self.run_task), (6, self.end_task), (2, self.cancel_task), (8, self.wait),
             (2, self.restart), (3, self.crash),
         ]  # fmt: skip
@@ -243,12 +244,67 @@ class Users:
         entry = self.dice.choice([None, None, amounts(1), amounts(0.5, 0.5), {}])
         request = JobRequest(
             argv=("x",), submission_id=f"j{self.number():03}", cluster=target, spec=spec, entry=entry, cwd="/",
+            **self.gates(),
             priority=self.dice.choice([0, 0, 1, 2]), time_limit_s=(limit_s := self.dice.choice([None, None, 20])),
             grace_s=0, signal=None if limit_s is None else parse_warning_signal("USR1@5"),
             max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
             per_node=spec is not None and entry is None and self.dice.random() < 0.2,
         )  # fmt: skip
         submitting.submit(self.store, request, environment={})
+
+    def gates(self) -> dict[str, Any]:
+        """What keeps a job out of its queue at first, for some jobs."""
+        draw = self.dice
+        found: dict[str, Any] = {"hold": draw.random() < 0.1}
+        if draw.random() < 0.15:
+            found["begin_at"] = self.world.now() / 1e9 + draw.choice([-1, 2, 10])
+        others = [str(row[0]) for row in self.store.rows("SELECT submission_id FROM jobs ORDER BY job_id")]
+        others += [str(row[0]) for row in self.store.rows("SELECT array_id FROM arrays")]
+        if others and draw.random() < 0.25:
+            names = draw.sample(others, min(len(others), draw.choice([1, 1, 2])))
+            found["after"] = tuple(
+                parse_dependency(f"{draw.choice(['ok', 'any', 'notok'])}:{name}") for name in names
+            )
+        return found
+
+    def submit_array(self) -> None:
+        """Members of arrays are jobs like others; some arrays have a limit of those that run at once."""
+        if self.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')") >= MOST_JOBS:
+            return
+        request = JobRequest(
+            argv=("x",), submission_id=f"a{self.number():03}", cwd="/", entry=amounts(self.dice.choice([0.5, 1])),
+            array=parse_array(self.dice.choice(["0-2", "0-4%1", "1-7:2%2", "3"])), grace_s=0,
+            max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
+            backoff_s=self.dice.choice([0, 5]), **self.gates(),
+        )  # fmt: skip
+        submitting.submit(self.store, request, environment={})
+
+    def job_or_array(self, which: str) -> str | None:
+        """A job, or now and then the array that it is in."""
+        job = self.one(f"SELECT submission_id FROM jobs WHERE {which}")
+        array_id = self.store.value("SELECT array_id FROM jobs WHERE submission_id = ?", job)
+        return job if array_id is None or self.dice.random() < 0.5 else array_id
+
+    def hold(self) -> None:
+        if job := self.job_or_array("status = 'PENDING' AND NOT held"):
+            job_edits.hold(self.store, job)
+
+    def release(self) -> None:
+        if job := self.job_or_array("status = 'PENDING' AND held"):
+            job_edits.release(self.store, job)
+
+    def edit(self) -> None:
+        draw = self.dice
+        values = {"priority": draw.choice([0, 1, 2]), "name": draw.choice([None, "x"])}
+        limits = {"time_limit_s": draw.choice([None, 20.0, 0.5])}
+        if job := self.job_or_array("status IN ('PENDING', 'RUNNING')"):
+            job_edits.edit(self.store, job, draw.choice([values, limits, {**values, **limits}]))
+
+    def forget_job(self) -> None:
+        if self.dice.random() < 0.3:
+            job_ops.prune(self.store, 30)
+        elif job := self.job_or_array("status NOT IN ('PENDING', 'RUNNING')"):
+            job_ops.delete(self.store, job)
 
     def serve(self) -> None:
         """Let jobs of a queue preempt, or no more."""
@@ -296,7 +352,7 @@ class Users:
             self.world.processes.lose(self.dice.choice(found))
 
     def stop_job(self) -> None:
-        if job := self.one("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
+        if job := self.job_or_array("status IN ('PENDING', 'RUNNING')"):
             job_ops.stop(self.store, job, grace_s=0)
 
     def run_task(self) -> None:
@@ -395,6 +451,7 @@ class Users:
             "task_inputs",
             "preemptions",
             "nominations",
+            "dependencies",
         ):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
         assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
