@@ -267,3 +267,27 @@ TestTree.settings = hypothesis.settings(
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
+
+
+def test_virtual_nodes_change_places_with_each_other() -> None:
+    """Spec 5: virtual nodes of one change get what others of it leave, in whatever order they are named."""
+    ledger = Ledger()
+    for name in ("m", "n"):
+        ledger.put_node(Node(name, "t", whole_node({CPU: 2 * SCALE})))
+    ledger.put_cluster(Cluster("c", PRIMARY, LOGICAL, ClusterSpec()))
+
+    def part(name: str, node: str, *cores: int) -> VNode:
+        return VNode(name, "c", node, node, FLEXIBLE, Allocation({CPU: len(cores) * SCALE}, {}, cores))
+
+    before = [part("c/0", "m", 0), part("c/1", "m", 1), part("c/2", "n", 0)]
+    after = [part("c/0", "m", 0, 1), part("c/1", "n", 0, 1)]
+    ledger.rearrange((), before)
+    ledger.rearrange(("c/2",), after)
+    assert [ledger.vnodes[one.vnode_id] for one in after] == after
+    assert not any(ledger.capacities[node].free.get(CPU) for node in ("m", "n"))
+    ledger.rearrange(("c/0", "c/1"), before)
+    ledger.rearrange((), [part("c/1", "m"), part("c/0", "m", 0, 1)])
+    ledger.rearrange((), [part("c/1", "m", 1), part("c/0", "m", 0)])
+    ledger.rearrange((), [part("c/1", "m", 0), part("c/0", "m", 1)])
+    assert not ledger.capacities["m"].free.get(CPU)
+    assert ledger.capacities["m"].cores == frozenset()

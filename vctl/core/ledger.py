@@ -204,16 +204,19 @@ class Ledger:
         for vnode_id in removed:
             if vnode_id in self.vnodes:
                 self.release(vnode_id)
-        for vnode in placed:
-            old = self.vnodes.get(vnode.vnode_id)
-            if old == vnode:
+        changed = [vnode for vnode in placed if self.vnodes.get(vnode.vnode_id) != vnode]
+        for vnode in reversed(changed):  # first all that comes free: one may get what another leaves
+            if (old := self.vnodes.get(vnode.vnode_id)) is None:
                 continue
-            if old is not None and old.parent_id == vnode.parent_id:
-                self.resize(vnode, for_start=for_start)
-                continue
-            if old is not None:
+            if old.parent_id != vnode.parent_id or vnode.parent_id is None:
                 self.release(old.vnode_id)
-            self.assign(vnode, for_start=for_start)
+            else:
+                self.capacities[vnode.parent_id].give_back(old.allocation)
+        for vnode in changed:
+            if vnode.vnode_id in self.vnodes:
+                self._resize(vnode, for_start=for_start)
+            else:
+                self.assign(vnode, for_start=for_start)
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
@@ -236,8 +239,13 @@ class Ledger:
         old = self.vnodes[vnode.vnode_id]
         assert vnode.parent_id is not None
         assert vnode.parent_id == old.parent_id, (vnode, old)
-        parent = self.capacities[vnode.parent_id]
-        parent.give_back(old.allocation)
+        self.capacities[vnode.parent_id].give_back(old.allocation)
+        self._resize(vnode, for_start=for_start)
+
+    def _resize(self, vnode: VNode, *, for_start: bool) -> None:
+        """The same for one of which the old allocation was given back to the parent."""
+        old = self.vnodes[vnode.vnode_id]
+        assert vnode.parent_id is not None
         self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
