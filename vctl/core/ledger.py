@@ -206,12 +206,11 @@ class Ledger:
                 self.release(vnode_id)
         changed = [vnode for vnode in placed if self.vnodes.get(vnode.vnode_id) != vnode]
         for vnode in reversed(changed):  # first all that comes free: one may get what another leaves
-            if (old := self.vnodes.get(vnode.vnode_id)) is None:
-                continue
-            if old.parent_id != vnode.parent_id or vnode.parent_id is None:
+            old = self.vnodes.get(vnode.vnode_id)
+            if old is not None and old.parent_id == vnode.parent_id:
+                self.capacities[old.parent_id or ""].give_back(old.allocation)
+            elif old is not None:
                 self.release(old.vnode_id)
-            else:
-                self.capacities[vnode.parent_id].give_back(old.allocation)
         for vnode in changed:
             if vnode.vnode_id in self.vnodes:
                 self._resize(vnode, for_start=for_start)
@@ -244,12 +243,11 @@ class Ledger:
 
     def _resize(self, vnode: VNode, *, for_start: bool) -> None:
         """The same for one of which the old allocation was given back to the parent."""
-        old = self.vnodes[vnode.vnode_id]
-        assert vnode.parent_id is not None
-        self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
+        old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
+        self._take(parent_id, vnode.node_id, vnode.allocation)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
-        for changed in (vnode.parent_id, vnode.vnode_id):
+        for changed in (parent_id, vnode.vnode_id):
             self._refile(changed)
             self._note_growth(changed)
         self._note_membership(vnode)
