@@ -78,6 +78,8 @@ def daemon(site: Site) -> Iterator[Site]:
     assert process.stderr is not None
     assert b"schedules" in process.stderr.readline()
     yield site
+    for job in site.client.list_jobs(filters=["status=RUNNING"]):
+        site.client.jobs.stop(job["submission_id"], grace_s=0)
     process.terminate()
     process.communicate(timeout=30)
 

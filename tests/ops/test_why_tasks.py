@@ -123,6 +123,7 @@ def test_why_answers_as_for_jobs(world: World, monkeypatch: pytest.MonkeyPatch, 
     assert kinds == ["request"], answer["changes"]  # what came free would go to the one ahead
     monkeypatch.setenv("VCTL_HOME", str(world.home))
     monkeypatch.setenv("VCTL_LOCAL_NODE", "0")
+    monkeypatch.setenv("VCTL_AUTOSTART", "0")  # the world schedules
     assert run(["why", waits, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["message"] == answer["message"]
     assert run(["why", waits]) == 0
