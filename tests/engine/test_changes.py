@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +119,30 @@ def life(tmp_path: Path) -> Iterator[Life]:
 
 def test_every_change_has_a_sample() -> None:
     assert {type(one) for one in SAMPLES} == set(ch.CHANGES.values())
+
+
+ONCE = """
+import sys, threading
+from dataclasses import fields
+from vctl.engine import changes as ch
+from vctl.engine.changes.told import FIELDS, _Unmade
+assert all(isinstance(vars(kind)[FIELDS], _Unmade) for kind in ch.CHANGES.values())
+sys.setswitchinterval(1e-6)
+made, start = [], threading.Barrier(8)
+def make():
+    start.wait()
+    made.append(ch.RunStopping("1.1.0.aa", "TimeLimit"))
+threads = [threading.Thread(target=make) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(made) == 8 and len(set(made)) == 1
+assert [one.name for one in fields(ch.NodeRemoved)] == ["node_id"]
+assert isinstance(vars(ch.NodeMoved)[FIELDS], _Unmade)
+"""
+
+
+def test_what_a_command_does_not_use_is_not_made_and_threads_make_it_once() -> None:
+    subprocess.run([sys.executable, "-c", ONCE], check=True)
 
 
 @pytest.mark.parametrize("change", SAMPLES, ids=lambda one: type(one).__name__)

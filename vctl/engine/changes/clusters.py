@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from vctl.core.clusters import ACTIVE, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 _MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "cluster.removing"}
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ClusterAdded:
     """There is another cluster; its virtual nodes follow."""
 
@@ -27,7 +27,7 @@ class ClusterAdded:
         return _of("cluster.created", self.cluster.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ClusterChanged:
     """A cluster has another spec, other limits or another revision."""
 
@@ -39,7 +39,7 @@ class ClusterChanged:
         return _of("cluster.updated", self.cluster.cluster_id, {"revision": str(self.cluster.revision)})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ClusterMoved:
     """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: by whom and why."""
 
@@ -54,7 +54,7 @@ class ClusterMoved:
         return _of(_MOVED[self.state], self.cluster_id, self.stopped or {})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class QueueChanged:
     """The queue of a cluster is served like this."""
 
@@ -71,7 +71,7 @@ class QueueChanged:
         return _of("cluster.queue_changed", self.cluster_id, self.given)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ClusterDetached:
     """The job of a cluster is over, and something detached still lives in it."""
 
@@ -82,7 +82,7 @@ class ClusterDetached:
         return _of("", self.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ClusterRemoved:
     """A cluster is gone with its virtual nodes and leases; what it lent is lent by its parent from now on."""
 
@@ -111,7 +111,7 @@ class ClusterRemoved:
         return _of("" if self.silent else "cluster.removed", self.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class VNodesChanged:
     """Virtual nodes are gone, and others are where and as they are now: each step in this order is possible."""
 
@@ -127,7 +127,7 @@ class VNodesChanged:
         return Told("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodeReplaced:
     """In a cluster a dead node gave way to another one, or (None) to nothing."""
 
@@ -140,7 +140,7 @@ class NodeReplaced:
         return _of("cluster.node_replaced", self.cluster_id, {"dead": self.dead, "node": self.node_id})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodesPublished:
     """The nodes of a cluster after a replacement, for the runtime that works there; ``job_id``: whose cluster it is."""
 

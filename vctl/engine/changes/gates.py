@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.spans import Spans
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class Members:
     """A job, or all jobs of an array: what an event names, and their numbers."""
 
@@ -29,7 +28,7 @@ class Members:
         return Told(f"job.{what}", "job", self.object_id, self.cluster_id, self.first, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobsHeld:
     """Waiting jobs are put on hold, or released."""
 
@@ -44,7 +43,7 @@ class JobsHeld:
         return self.members.told("held" if self.held else "released", {})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobsEdited:
     """Jobs have another priority, name or time limit. ``values``: column -> value."""
 
@@ -57,7 +56,7 @@ class JobsEdited:
         return self.members.told("edited", self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class MembersAdmitted:
     """Members of an array got a place among those that may run at once."""
 
@@ -69,7 +68,7 @@ class MembersAdmitted:
         return Told("", "array", self.array_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class BeginTimesPassed:
     """The begin time of waiting jobs is over, or the time before another attempt."""
 
@@ -80,7 +79,7 @@ class BeginTimesPassed:
         return Told("", "job", str(self.spans[0][0]))
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class DependencyMet:
     """A condition that a job waited for came true; ``left`` are open."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.clusters import Cluster, VNode
@@ -11,10 +10,10 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.resources import Amounts
 from vctl.core.spans import Spans
 from vctl.engine.changes.clusters import ClusterRemoved
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobStarted:
     """A job runs from now on: with its own cluster or in its parent's, and with all of its processes."""
 
@@ -34,7 +33,7 @@ class JobStarted:
         return Told("job.started", "job", job.submission_id, job.cluster_id, job.job_id, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobEnding:
     """The entrypoint of a job has ended like this, and what it started is still being ended."""
 
@@ -47,7 +46,7 @@ class JobEnding:
         return Told("", "job", str(self.job_id), None, self.job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobEnded:
     """A job is over. ``move``: ``end``, or ``stop`` or ``reject`` for one that waited."""
 
@@ -73,7 +72,7 @@ class JobEnded:
         return Told("job.ended", "job", self.submission_id, self.cluster_id, self.job_id, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobRequeued:
     """A job that ran waits again, for another attempt; its cluster is gone."""
 
@@ -90,7 +89,7 @@ class JobRequeued:
         return Told("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class StopAsked:
     """A running job is to end. The first request keeps its time and reason, the last one its grace and words."""
 
@@ -109,7 +108,7 @@ class StopAsked:
         return Told(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobsStopped:
     """The members of an array are told to end, and those that waited are over."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.leases import Lease
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class LeaseGranted:
     """A cluster has borrowed something."""
 
@@ -22,7 +21,7 @@ class LeaseGranted:
         return _of("lease.granted", self.lease, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class LeaseCalled:
     """The lender wants a lease back; it ends at ``lease.expires_at``, at the latest."""
 
@@ -33,7 +32,7 @@ class LeaseCalled:
         return _of("lease.called_in", self.lease, {"ends_at": self.lease.expires_at})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class LeaseReturned:
     """A lease was given back, down to its amounts now; without any it is over."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vctl.core.nodes import Node
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodeAdded:
     """There is another node."""
 
@@ -24,7 +22,7 @@ class NodeAdded:
         return Told("node.added", "node", self.node.node_id, None, None, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodeMoved:
     """A node is in another state: its author, the reason, and the time."""
 
@@ -41,7 +39,7 @@ class NodeMoved:
         return Told(f"node.{self.state.lower()}", "node", self.node_id, None, None, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodeChanged:
     """A node has other totals, labels or another template. ``settled``: what lies on it fits into them again."""
 
@@ -53,7 +51,7 @@ class NodeChanged:
         return Told("node.settled" if self.settled else "node.updated", "node", self.node.node_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NodeRemoved:
     """A node on which nothing lies is forgotten."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ObjectCreated:
     """An object is there, of so many bytes: made by a task, or (None) put there by the entrypoint."""
 
@@ -25,7 +23,7 @@ class ObjectCreated:
         return Told("object.created", "object", self.name, self.cluster_id, self.job_id, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ObjectLost:
     """The copy of an object on a node is gone, or (None) all copies. ``silent``: another copy is left."""
 
@@ -42,7 +40,7 @@ class ObjectLost:
         return Told(kind, "object", self.name, self.cluster_id, self.job_id, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ObjectsDropped:
     """The objects of a job, so many copies, go with it, and who was to make or use them is forgotten."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobPreempting:
     """A running job is to end for another, at ``ends_at`` at the latest."""
 
@@ -26,7 +25,7 @@ class JobPreempting:
         return Told("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class PreemptionMoved:
     """The job was told (``tell``), or its processes were told to end (``end``)."""
 
@@ -38,7 +37,7 @@ class PreemptionMoved:
         return Told("", "job", str(self.victim_id), None, self.victim_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobSpared:
     """A job that was to end for another goes on."""
 
@@ -54,7 +53,7 @@ class JobSpared:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class PreemptionOver:
     """A job that was to end for another has ended for another reason."""
 
@@ -65,7 +64,7 @@ class PreemptionOver:
         return Told("", "job", str(self.victim_id), None, self.victim_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobPreempted:
     """A job has ended for another, or because what it had borrowed was called back: what it lost."""
 
@@ -79,7 +78,7 @@ class JobPreempted:
         return Told("job.preempted", "job", self.submission_id, self.parent_id, self.job_id, self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobNominated:
     """This is reserved for a waiting job, until the awaited ones have ended. Its place among nominations stays."""
 
@@ -97,7 +96,7 @@ class JobNominated:
         return Told("", "job", self.submission_id, self.parent_id, self.job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class NominationDropped:
     """Nothing is reserved for a job any more."""
 

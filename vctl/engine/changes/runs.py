@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class Process:
     """How to find the process of a run again."""
 
@@ -17,7 +15,7 @@ class Process:
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class RunAssigned:
     """A run of a version that assigned none to a number is carried out by this one."""
 
@@ -29,7 +27,7 @@ class RunAssigned:
         return Told("", "run", self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class RunSeen:
     """A process was seen to run."""
 
@@ -41,7 +39,7 @@ class RunSeen:
         return Told("", "run", self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class RunStopping:
     """A process is to be ended, for this reason; what was said first stays."""
 
@@ -53,7 +51,7 @@ class RunStopping:
         return Told("", "run", self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class RunEnded:
     """A process is over, and everything that it started is gone. ``process`` where it was not seen before."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 OUTSIDE = "outside"
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class Launch:
     """What is started, as columns. It holds secrets, so it stays outside of the journal."""
 
@@ -23,7 +23,7 @@ class Launch:
     options: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class Details:
     """What a job has beside what deciding about it needs, as columns."""
 
@@ -36,7 +36,7 @@ class Details:
     submitted_by: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobSubmitted:
     """There is another job that waits. ``after``: condition and id of each job or array that it waits for."""
 
@@ -51,7 +51,7 @@ class JobSubmitted:
         return Told("job.submitted", "job", job.submission_id, job.parent_id, job.job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ArraySubmitted:
     """There is another array. ``template``: its first member under the id of the array; all others are alike."""
 
@@ -94,7 +94,7 @@ class ArraySubmitted:
         return Told("array.submitted", "array", one.submission_id, None, None, data)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobForgotten:
     """A job that was over is deleted."""
 
@@ -106,7 +106,7 @@ class JobForgotten:
         return Told("job.deleted", "job", self.submission_id, None, self.job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ArrayForgotten:
     """An array of which all members were over is deleted, with those that were left."""
 
@@ -122,7 +122,7 @@ class ArrayForgotten:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class JobsPruned:
     """Jobs that ended long ago are deleted."""
 
@@ -134,7 +134,7 @@ class JobsPruned:
         return Told("jobs.pruned", "jobs", "", None, None, {"count": count})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class ArraysEmptied:
     """The last members of arrays are deleted, and so these are."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.tasks import Task
-from vctl.engine.changes.told import Told
+from vctl.engine.changes.told import Told, change
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskSubmitted:
     """There is another task: what it uses, and what it is to leave, is known from now on."""
 
@@ -23,7 +22,7 @@ class TaskSubmitted:
         return _told("task.submitted", self.task.task_id, self.task.job_id, self.task.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskReady:
     """All inputs of a task are there: it waits for a place."""
 
@@ -36,7 +35,7 @@ class TaskReady:
         return _told("task.ready", self.task_id, self.job_id, self.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskAwaits:
     """Inputs of a task are not there, or not any more."""
 
@@ -50,7 +49,7 @@ class TaskAwaits:
         return _told("task.awaits_inputs", self.task_id, self.job_id, self.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskBound:
     """A task waits for this virtual node alone, as load of it; or (None) for none in particular."""
 
@@ -64,7 +63,7 @@ class TaskBound:
         return Told("", "task", self.task_id, None, self.job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class Copy:
     """A copy of an object on the node of a task that uses it."""
 
@@ -73,7 +72,7 @@ class Copy:
     maker: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskStarted:
     """A task runs from now on: its process is to be started, beside copies of its inputs."""
 
@@ -88,7 +87,7 @@ class TaskStarted:
         return _told("task.started", self.task_id, run.job_id, run.cluster_id, {"vnode": run.vnode_id})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskRetried:
     """A try of a task has failed, and it waits for a place again."""
 
@@ -102,7 +101,7 @@ class TaskRetried:
         return _told("task.retried", self.task_id, self.job_id, self.cluster_id, {"message": self.message})
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskStopAsked:
     """A running task is to end. The first request keeps its time."""
 
@@ -118,7 +117,7 @@ class TaskStopAsked:
         return _told("task.stop_requested", self.task_id, self.job_id, self.cluster_id)
 
 
-@dataclass(frozen=True, slots=True)
+@change
 class TaskEnded:
     """A task is over. ``move``: ``finish`` or ``fail``, or ``cancel`` for one that waited."""
 

@@ -1,9 +1,50 @@
-"""What the journal says of a change beside the change itself."""
+"""What all changes are: frozen values, and what the journal says of one beside the change itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
+
+C = TypeVar("C")
+FIELDS = "__dataclass_fields__"
+_making = Lock()
+
+
+@dataclass_transform(frozen_default=True)
+def change(kind: type[C]) -> type[C]:
+    """A frozen dataclass that is made when its first value is, or when its fields are asked for.
+
+    Making one costs half a millisecond. Every command imports all of them, and most commands need one or none.
+    """
+
+    def new(cls: type[C], *_: object, **__: object) -> C:
+        _make(kind)
+        return object.__new__(cls)
+
+    setattr(kind, FIELDS, _Unmade())
+    setattr(kind, "__new__", staticmethod(new))  # noqa: B010  # an assignment would be another type
+    return kind
+
+
+class _Unmade:
+    """Stands for the fields of a change until somebody asks for them."""
+
+    def __get__(self, instance: object, kind: type) -> Any:
+        _make(kind)
+        return getattr(kind, FIELDS)
+
+
+def _make(kind: type) -> None:
+    with _making:
+        if isinstance(vars(kind)[FIELDS], _Unmade):
+            dataclass(frozen=True)(kind)
+            setattr(kind, "__new__", staticmethod(_plain))  # noqa: B010  # as above
+
+
+def _plain(cls: type[C], *_: object, **__: object) -> C:
+    return object.__new__(cls)
 
 
 class Told(NamedTuple):
