@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 C = TypeVar("C")
 FIELDS = "__dataclass_fields__"
-_making = Lock()
 
 
 @dataclass_transform(frozen_default=True)
 def change(kind: type[C]) -> type[C]:
     """A frozen dataclass that is made when its first value is, or when its fields are asked for.
 
-    Making one costs half a millisecond. Every command imports all of them, and most commands need one or none.
+    Making one costs half a millisecond. Every command imports all of them, and most commands need one or none. The type
+    checker sees ``frozen``. At run time it is left out: so it does no harm when two threads make a class at once.
     """
 
     def new(cls: type[C], *_: object, **__: object) -> C:
@@ -37,10 +36,8 @@ class _Unmade:
 
 
 def _make(kind: type) -> None:
-    with _making:
-        if isinstance(vars(kind)[FIELDS], _Unmade):
-            dataclass(frozen=True)(kind)
-            setattr(kind, "__new__", staticmethod(_plain))  # noqa: B010  # as above
+    dataclass(kind)
+    setattr(kind, "__new__", staticmethod(_plain))  # noqa: B010  # as above
 
 
 def _plain(cls: type[C], *_: object, **__: object) -> C:
