@@ -368,7 +368,8 @@ class Folding:
         "arrays": "array_id, first_job_id, last_job_id, range, count, at_once",  # what is launched stays outside
         "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
-        " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at",
+        " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at,"
+        " warned_for",
         "clusters": "*",
         "meta WHERE key = 'primary_queue'": "*",
         "nodes": "node_id, hostname, template_id, source, state, reason, author, state_since, amounts, instances,"

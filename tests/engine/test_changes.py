@@ -68,6 +68,7 @@ SAMPLES: list[ch.Change] = [
     ch.RunAssigned("1.1.0.x", 7),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),
+    ch.RunWarned("1.1.0.aa", 99, 1, "j", "p##j", "USR1", 4.5),
     ch.RunEnded(9, "1.1.0.aa", None, "lost", ch.Process(7, 8, "boot", 9)),
     ch.JobEnding(1, ("SUCCEEDED", None, 0, None)),
     ch.ClusterRemoved("p##j##s", (1, 2), (3,), "p##j"),

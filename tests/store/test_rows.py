@@ -15,7 +15,7 @@ from vctl.core.labels import Condition
 from vctl.core.resources import Allocation
 from vctl.engine.changes import Details, JobForgotten, JobSubmitted, Launch
 from vctl.ops.arrays import stop_asked
-from vctl.store import job_views, jobs, queues, rows, shapes
+from vctl.store import job_views, jobs, observed, queues, rows
 from vctl.store.store import Store
 
 pytestmark = spec("17.migration")
@@ -123,11 +123,11 @@ def test_the_verdict_on_a_waiting_job(store: Store, clock: Clock) -> None:
 
     assert verdict() == (None, None)
     with store.transaction():
-        shapes.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
-        shapes.set_wait(store, "other", "s", "CapReached", "elsewhere")
+        observed.set_wait(store, PRIMARY, "s", "InsufficientResources", "needs 1 CPU")
+        observed.set_wait(store, "other", "s", "CapReached", "elsewhere")
     assert verdict() == ("InsufficientResources", "needs 1 CPU")
     with store.transaction():
-        shapes.clear_wait(store, PRIMARY, "s")
+        observed.clear_wait(store, PRIMARY, "s")
     assert verdict() == (None, None)
 
 

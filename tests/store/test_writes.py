@@ -39,25 +39,18 @@ database.apply_migrations head derived
 database.disown head change
 database.disown meta observed
 feed.delete_until events change
-nodes.heartbeat nodes observed
-nodes.remember_devices nodes observed
 provider.fail provider_requests change
 provider.finish provider_requests change
 provider.insert provider_requests change
 repair.set_aside set_aside change
 repair.set_aside {} change
-runs.mark_warned runs change
 runs.never_again runs change
 runs.strip runs change
-shapes.clear_wait waits observed
-shapes.set_feasible feasible observed
-shapes.set_wait waits observed
 store._write_head head derived
 store.begin_term terms observed
 store.end_term terms observed
 store.remember meta observed
 tasks.insert_launch task_launches cascade
-usage.save usage observed
 """
 
 

@@ -189,3 +189,5 @@ class Run:
     stop_reason: str | None = None
     supervisor: int | None = None
     """Number of who carries it out; None: assigned by a version that had no numbers."""
+    warned_for: int | None = None
+    """The end, by the clock of the boot, for which it got its warning signal."""

@@ -21,7 +21,7 @@ from vctl.scheduler.cycle import MOST_STARTS
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
-from vctl.store import jobs, observed, shapes
+from vctl.store import jobs, observed
 from vctl.store.store import Row, Store
 
 
@@ -55,12 +55,12 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
             plan = dataclasses.replace(plan, preempts=())
         _preempt(store, state, plan)
         for wait in plan.waits:
-            shapes.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
+            observed.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
         for parent_id, shape in plan.cleared:
             queue = state.queues[parent_id]
             queue.emptied.discard(shape)
             if shape not in queue.shapes:
-                shapes.clear_wait(store, parent_id, shape)
+                observed.clear_wait(store, parent_id, shape)
     return started
 
 

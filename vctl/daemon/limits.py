@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 
 from vctl.core import jobs as jb
-from vctl.core.jobs import Run
+from vctl.core.jobs import Run, RunningJob
 from vctl.daemon.following import FollowedState
+from vctl.engine.changes import RunWarned
 from vctl.runtime.protocol import StartRecord
-from vctl.store import jobs, rows, runs
-from vctl.store.store import Row, Store
+from vctl.store import rows
+from vctl.store.store import Store
 
 Stop = Callable[[Run, str, float], None]
 Warn = Callable[[str, int], object]
@@ -45,11 +46,11 @@ class TimeLimits:
         self._due.clear()
         self._began.clear()
 
-    def note(self, run: Run, start: StartRecord) -> None:
+    def note(self, state: FollowedState, run: Run, start: StartRecord) -> None:
         """A process of a job was seen to run."""
         if run.task_id is None and run.run_id not in self._began:
             self._began[run.run_id] = start.pid_started * _TICK_NS
-            self._plan(run.run_id, jobs.get(self.store, run.job_id))
+            self._plan(run.run_id, state.running.jobs.get(run.job_id))
 
     def forget(self, run_id: str) -> None:
         """A process is over."""
@@ -63,41 +64,41 @@ class TimeLimits:
         """Warn and end whatever is due; take over limits that were changed."""
         for job_id in sorted(state.edited):
             for run_id in state.runs_of_job.get(job_id, ()):
-                self._plan(run_id, jobs.get(self.store, job_id))
+                self._plan(run_id, state.running.jobs.get(job_id))
         state.edited.clear()
         now = self.uptime_ns()
         while self._due and self._due[0][0] <= now:
             _, run_id = heapq.heappop(self._due)
             known = state.runs.get(run_id)
             if known is not None and run_id in self._began and known.stop_reason is None:
-                self._enforce(known, self._began[run_id], stop, warn, now)
+                self._enforce(state, known, stop, warn, now)
 
-    def _plan(self, run_id: str, job: Row | None) -> None:
-        if job is None or job["time_limit_s"] is None or run_id not in self._began:
+    def _plan(self, run_id: str, job: RunningJob | None) -> None:
+        if job is None or job.ends_at_ns is None or run_id not in self._began:
             return
-        began = self._began[run_id]
-        end = began + int(job["time_limit_s"] * 1e9)
+        end = self._end(run_id, job.started_at_ns, job.ends_at_ns)
         heapq.heappush(self._due, (end, run_id))
-        if (signal := rows.loads(job["rules"]).get("signal")) is not None:
-            heapq.heappush(self._due, (max(began, end - int(signal["before_s"] * 1e9)), run_id))
+        if (signal := rows.loads(job.rules).get("signal")) is not None:
+            warned_at = end - int(signal["before_s"] * 1e9)
+            heapq.heappush(self._due, (max(self._began[run_id], warned_at), run_id))
 
-    def _enforce(self, run: Run, began: int, stop: Stop, warn: Warn, now: int) -> None:
-        job = jobs.get(self.store, run.job_id)
-        if job is None or job["time_limit_s"] is None:
+    def _end(self, run_id: str, started_at_ns: int, ends_at_ns: int) -> int:
+        """When the time of a process is over, on the clock of this boot."""
+        return self._began[run_id] + ends_at_ns - started_at_ns
+
+    def _enforce(self, state: FollowedState, run: Run, stop: Stop, warn: Warn, now: int) -> None:
+        job = state.running.jobs.get(run.job_id)
+        if job is None or job.ends_at_ns is None:
             return  # the limit was taken away
-        end = began + int(job["time_limit_s"] * 1e9)
-        signal = rows.loads(job["rules"]).get("signal")
+        end = self._end(run.run_id, job.started_at_ns, job.ends_at_ns)
+        signal = rows.loads(job.rules).get("signal")
         if end <= now:
-            stop(run, jb.TIME_LIMIT, job["grace_s"])
-        elif signal is not None and end - int(signal["before_s"] * 1e9) <= now:
-            if runs.warned_for(self.store, run.run_id) == end:
-                return
-            warn(
-                run.run_id, signal["number"]
-            )  # first the signal: killed in between, it is sent again, never not
+            stop(run, jb.TIME_LIMIT, job.grace_s)
+        elif signal is not None and end - int(signal["before_s"] * 1e9) <= now and run.warned_for != end:
+            # first the signal: killed in between, it is sent again, never not
+            warn(run.run_id, signal["number"])
             with self.store.transaction():
-                runs.mark_warned(self.store, run.run_id, end)
-                self.store.event(
-                    "job.warned", "job", job["submission_id"], cluster_id=job["cluster_id"], job_id=job["job_id"],
-                    data={"signal": signal["name"], "left_s": round((end - now) / 1e9, 3)},
-                )  # fmt: skip
+                state.emit(self.store, RunWarned(
+                    run.run_id, end, job.job_id, job.submission_id, job.cluster_id, signal["name"],
+                    round((end - now) / 1e9, 3),
+                ))  # fmt: skip

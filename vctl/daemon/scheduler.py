@@ -301,7 +301,7 @@ class Scheduler:
                     ended.append(end)
             elif isinstance(found, StartRecord):
                 self.starts.note(run, found)
-                self.limits.note(run, found)
+                self.limits.note(state, run, found)
             elif found is RunState.NEVER_STARTED and relaunch:
                 self._launch(state, run)
         if ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from vctl.daemon.following import FollowedState
-from vctl.store import usage
+from vctl.store import observed
 from vctl.store.store import Store
 
 EVERY_S = 5.0
@@ -31,6 +31,6 @@ class UsageCheckpoint:
         is_used = any(any(held.values()) for held in state.usage.rates.values())
         if state.usage.past and (is_used or self._was_used):
             with self.store.transaction():
-                usage.save(self.store, state.usage)
+                observed.save_usage(self.store, state.usage)
         self._was_used = is_used
         self._written_at = time.monotonic()

@@ -23,7 +23,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
 from vctl.ops.filters import parse_filters
 from vctl.store import nodes as table
-from vctl.store import objects, provider, rows, upkeep
+from vctl.store import objects, observed, provider, rows, upkeep
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def update(
                     *total.instances.get(name, ()),
                 ]
                 known[name] = list(dict.fromkeys(had))
-            table.remember_devices(store, node.node_id, {**devices, "numbers": known})
+            observed.remember_devices(store, node.node_id, {**devices, "numbers": known})
         merged = dict(node.labels if labels is None else labels)
         shrunk = node.shrunk or (
             is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
@@ -388,5 +388,5 @@ def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> 
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:
             raise Conflict(f"node {row['node_id']} is DEAD", fix="add the machine as a new node")
-        table.heartbeat(store, row["node_id"], timeout_s)
+        observed.heartbeat(store, row["node_id"], timeout_s)
     return get_node(store, row["node_id"])

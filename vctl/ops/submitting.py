@@ -15,7 +15,7 @@ from vctl.ops import arrays, dependencies, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
-from vctl.store import clusters, rows, shapes
+from vctl.store import clusters, observed, rows, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -120,7 +120,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         if lost:
             dependencies.settle(store, lost, store.emit)
         if not wanted.known:
-            shapes.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
+            observed.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
     return submission_id
 
 

@@ -26,18 +26,6 @@ def move(
     store.emit(NodeMoved(store.clock(), node_id, move, state, reason, author))
 
 
-def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
-    """Record a heartbeat; a timeout given with it opts the node into the lease. An event only when that is news."""
-    if timeout_s is not None and timeout_s != store.value(
-        "SELECT heartbeat_timeout_s FROM nodes WHERE node_id = ?", node_id
-    ):
-        store.event("node.heartbeat", "node", node_id, data={"timeout_s": timeout_s})
-    store.db.execute(
-        "UPDATE nodes SET last_heartbeat = ?, heartbeat_timeout_s = coalesce(?, heartbeat_timeout_s) WHERE node_id = ?",
-        (store.clock(), timeout_s, node_id),
-    )
-
-
 def all_rows(store: Store) -> list[Row]:
     """Every node, by id."""
     return store.rows("SELECT * FROM nodes ORDER BY node_id")
@@ -122,8 +110,3 @@ def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
         for name, shares in rows.loads(row["instances"]).items():
             used.setdefault(name, set()).update(map(int, shares))
     return used
-
-
-def remember_devices(store: Store, node_id: str, devices: object) -> None:
-    """Write what is known of the devices of a node."""
-    store.db.execute("UPDATE nodes SET devices = ? WHERE node_id = ?", (rows.dumps(devices), node_id))

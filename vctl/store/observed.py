@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vctl.core import tasks as tk
+from vctl.store.rows import dumps
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.scheduler.fairness import Usage
 
 
 def tell_tasks(store: Store, told: Iterable[tuple[str, str, str]]) -> None:
@@ -14,3 +19,52 @@ def tell_tasks(store: Store, told: Iterable[tuple[str, str, str]]) -> None:
         f"UPDATE tasks SET state_reason = ?, message = ? WHERE task_id = ? AND state = '{tk.PENDING_NODE}'",
         told,
     )
+
+
+def set_wait(store: Store, parent_id: str, shape: str, reason: str, message: str) -> None:
+    """Record why jobs of a shape wait below a parent."""
+    store.db.execute(
+        "INSERT INTO waits VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET reason = excluded.reason,"
+        " message = excluded.message",
+        (parent_id, shape, reason, message, store.clock()),
+    )
+
+
+def clear_wait(store: Store, parent_id: str, shape: str) -> None:
+    """Jobs of this shape no longer wait."""
+    store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
+
+
+def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None:
+    """Keep that judgement, made at a ``capacity``, for the next job of the shape."""
+    store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))
+
+
+def save_usage(store: Store, usage: Usage) -> None:
+    """Write what was used in the past as of its last look, in a transaction; what is not in it any more goes."""
+    store.db.execute("DELETE FROM usage")
+    store.db.executemany(
+        "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (*member, resource, amount, usage.at_ns)
+            for member, used in usage.past.items()
+            for resource, amount in used.items()
+        ],
+    )
+
+
+def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
+    """Record a heartbeat; a timeout given with it opts the node into the lease. An event only when that is news."""
+    if timeout_s is not None and timeout_s != store.value(
+        "SELECT heartbeat_timeout_s FROM nodes WHERE node_id = ?", node_id
+    ):
+        store.event("node.heartbeat", "node", node_id, data={"timeout_s": timeout_s})
+    store.db.execute(
+        "UPDATE nodes SET last_heartbeat = ?, heartbeat_timeout_s = coalesce(?, heartbeat_timeout_s) WHERE node_id = ?",
+        (store.clock(), timeout_s, node_id),
+    )
+
+
+def remember_devices(store: Store, node_id: str, devices: object) -> None:
+    """Write what is known of the devices of a node."""
+    store.db.execute("UPDATE nodes SET devices = ? WHERE node_id = ?", (dumps(devices), node_id))

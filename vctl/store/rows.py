@@ -218,5 +218,5 @@ def run(row: Row) -> Run:
     return Run(
         row["run_id"], row["job_id"], row["attempt"], row["rank"], row["cluster_id"], row["vnode_id"], row["node_id"],
         allocation(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],
-        row["stop_reason"], row["supervisor"],
+        row["stop_reason"], row["supervisor"], row["warned_for"],
     )  # fmt: skip

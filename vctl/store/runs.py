@@ -6,17 +6,6 @@ from vctl.core import jobs as jb
 from vctl.store.store import Row, Store
 
 
-def warned_for(store: Store, run_id: str) -> int | None:
-    """The end for which a process got its warning signal."""
-    found: int | None = store.value("SELECT warned_for FROM runs WHERE run_id = ?", run_id)
-    return found
-
-
-def mark_warned(store: Store, run_id: str, end_ns: int) -> None:
-    """The warning of this end was sent; another end is warned of anew."""
-    store.db.execute("UPDATE runs SET warned_for = ? WHERE run_id = ?", (end_ns, run_id))
-
-
 def strip(store: Store, run_id: str) -> None:
     """A run goes on without what was booked for it, which is not there any more."""
     store.db.execute(

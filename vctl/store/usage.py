@@ -8,19 +8,6 @@ from vctl.scheduler.fairness import Usage
 from vctl.store.store import Row, Store
 
 
-def save(store: Store, usage: Usage) -> None:
-    """Write the whole memory as of its last look, in a transaction; what is not in it any more goes."""
-    store.db.execute("DELETE FROM usage")
-    store.db.executemany(
-        "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (*member, resource, amount, usage.at_ns)
-            for member, used in usage.past.items()
-            for resource, amount in used.items()
-        ],
-    )
-
-
 def rows(store: Store) -> list[Row]:
     """Every row of the memory."""
     return store.rows("SELECT * FROM usage ORDER BY cluster_id, child_id, user, resource")

@@ -44,6 +44,11 @@ def _run_stopping(state: SchedulerState, change: ch.RunStopping) -> None:
         state.running.leave(run.job_id)
 
 
+def _run_warned(state: SchedulerState, change: ch.RunWarned) -> None:
+    if (run := state.runs.get(change.run_id)) is not None:
+        state.runs[change.run_id] = replace(run, warned_for=change.ends_ns)
+
+
 def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
     run = state.runs.get(change.run_id)
     if run is None:
@@ -59,5 +64,6 @@ APPLY: Table = {
     ch.RunAssigned: _run_assigned,
     ch.RunSeen: _run_seen,
     ch.RunStopping: _run_stopping,
+    ch.RunWarned: _run_warned,
     ch.RunEnded: _run_ended,
 }

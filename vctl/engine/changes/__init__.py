@@ -39,7 +39,7 @@ from vctl.engine.changes.preemptions import (
     PreemptionMoved,
     PreemptionOver,
 )
-from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping
+from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping, RunWarned
 from vctl.engine.changes.submits import (
     ArrayForgotten,
     ArraysEmptied,
@@ -70,7 +70,7 @@ Change = (
     # gates and edits
     | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs
-    | RunAssigned | RunSeen | RunStopping | RunEnded
+    | RunAssigned | RunSeen | RunStopping | RunWarned | RunEnded
     # tasks and objects
     | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
     | ObjectCreated | ObjectLost | ObjectsDropped

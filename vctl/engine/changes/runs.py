@@ -52,6 +52,24 @@ class RunStopping:
 
 
 @change
+class RunWarned:
+    """The process of a job got the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
+
+    run_id: str
+    ends_ns: int
+    job_id: int
+    submission_id: str
+    cluster_id: str
+    signal: str
+    left_s: float
+
+    def told(self) -> Told:
+        """The public event."""
+        data = {"signal": self.signal, "left_s": self.left_s}
+        return Told("job.warned", "job", self.submission_id, self.cluster_id, self.job_id, data)
+
+
+@change
 class RunEnded:
     """A process is over, and everything that it started is gone. ``process`` where it was not seen before."""
 

@@ -57,6 +57,12 @@ def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -
         )
 
 
+def _runs_warned(db: sqlite3.Connection, warned: Sequence[ch.RunWarned]) -> None:
+    db.executemany(
+        "UPDATE runs SET warned_for = ? WHERE run_id = ?", [(one.ends_ns, one.run_id) for one in warned]
+    )
+
+
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
     columns = "state = ?, exit_code = ?, message = ?, ended_at = ?"
     for is_news, alike in groupby(ended, lambda one: one.process is not None):
@@ -73,5 +79,6 @@ WRITERS: Table = {
     ch.RunAssigned: _runs_assigned,
     ch.RunSeen: _runs_seen,
     ch.RunStopping: _runs_stopping,
+    ch.RunWarned: _runs_warned,
     ch.RunEnded: _runs_ended,
 }
