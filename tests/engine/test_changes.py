@@ -136,7 +136,7 @@ def make():
 threads = [threading.Thread(target=make) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-assert len(made) == 8 and all(one == made[0] for one in made)
+assert len(made) == 8 and len(set(made)) == 1
 assert [one.name for one in fields(ch.NodeRemoved)] == ["node_id"]
 assert isinstance(vars(ch.NodeMoved)[FIELDS], _Unmade)
 """
