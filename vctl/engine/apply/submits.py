@@ -1,7 +1,8 @@
-"""Which jobs wait after a submit. Jobs that are over are not in the state, so nothing follows from their end here."""
+"""What waits after a submit, and what is known of jobs that are over when they are deleted."""
 
 from __future__ import annotations
 
+from vctl.core.spans import numbers_of
 from vctl.engine import changes as ch
 from vctl.engine.apply.table import Table
 from vctl.engine.state import SchedulerState
@@ -20,15 +21,24 @@ def _array_submitted(state: SchedulerState, change: ch.ArraySubmitted) -> None:
     state.put_all_pending(change.members())
 
 
-def _forgotten(_: SchedulerState, __: ch.Change) -> None:
-    return
+def _job_forgotten(state: SchedulerState, change: ch.JobForgotten) -> None:
+    state.tasks.drop_objects(change.job_id)
+
+
+def _jobs_forgotten(state: SchedulerState, change: ch.ArrayForgotten | ch.JobsPruned) -> None:
+    for job_id in numbers_of(change.spans):
+        state.tasks.drop_objects(job_id)
+
+
+def _arrays_emptied(_: SchedulerState, __: ch.ArraysEmptied) -> None:
+    """The state has arrays only while a member is not over."""
 
 
 APPLY: Table = {
     ch.JobSubmitted: _job_submitted,
     ch.ArraySubmitted: _array_submitted,
-    ch.JobForgotten: _forgotten,
-    ch.ArrayForgotten: _forgotten,
-    ch.JobsPruned: _forgotten,
-    ch.ArraysEmptied: _forgotten,
+    ch.JobForgotten: _job_forgotten,
+    ch.ArrayForgotten: _jobs_forgotten,
+    ch.JobsPruned: _jobs_forgotten,
+    ch.ArraysEmptied: _arrays_emptied,
 }

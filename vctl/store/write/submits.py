@@ -77,8 +77,8 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
-    db.executemany("DELETE FROM runs WHERE job_id BETWEEN ? AND ?", spans)
-    db.executemany("DELETE FROM tasks WHERE job_id BETWEEN ? AND ?", spans)
+    for table in ("runs", "tasks", "objects", "promises", "task_inputs"):
+        db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
     moves.delete_spans(db, JOB, "forget", spans)
 
 
