@@ -137,3 +137,38 @@ def test_who_meets_a_reservation_only_after_growth_does_not_keep_back_who_ends_b
     assert trace.waits["1x2"] == ("HeadOfLine", text)
     assert trace.started["short"] == 12
     assert "long" not in trace.started
+
+
+def test_a_turn_lasts_until_the_job_starts_and_the_next_sibling_is_kept_from_those_behind_it() -> None:
+    """Spec 8: who has a reserved start keeps it when another's job ends; who comes behind both leaves both alone."""
+    trace = Trace(10, 1, QueuePolicy(FAIR))
+    for name in "abc":
+        elastic(trace, name, QueuePolicy())
+    trace.submit(Given("b-0", 1, 100, nodes=3, cluster="b", limit=100))
+    trace.submit(Given("c-0", 1, 300, nodes=4, cluster="c", limit=300))
+    assert trace.round() == ["b-0", "c-0"]
+    trace.submit(Given("wide", 1, 50, nodes=5, cluster="a", limit=50))
+    trace.submit(Given("after", 1, 100, nodes=6, cluster="b", limit=100))
+    trace.submit(Given("long", 1, 1000, nodes=1, cluster="c", limit=1000))
+    assert trace.round() == []  # three nodes are free: "wide" has them in 100 s, "after" 50 s later
+    trace.end(1)
+    assert trace.round() == ["wide"]
+    assert [one.one.submission_id for one in trace.queues["b"].shared.values()] == ["after"]
+    trace.submit(Given("short", 1, 40, nodes=1, cluster="c", limit=40))
+    assert trace.round() == ["short"]  # it is over when "after" starts
+
+
+def test_whose_turn_it_was_keeps_it_when_another_sibling_falls_behind_it() -> None:
+    """Spec 8: two with large jobs take turns; none of them takes the other's nodes again and again."""
+    trace = Trace(10, 1, QueuePolicy(FAIR))
+    for name in "abcd":
+        elastic(trace, name, QueuePolicy())
+    jobs = [
+        Given(f"{name}-{n}", 1, 90 + n % 7, nodes=nodes, cluster=name, limit=120 + n % 7)
+        for name, nodes in (("a", 6), ("b", 6), ("c", 1), ("d", 1))
+        for n in range(60)
+    ]
+    trace.play(jobs, until=3600)
+    count = {name: sum(one.startswith(name) for one in trace.started) for name in "ab"}
+    assert abs(count["a"] - count["b"]) <= 2
+    assert min(count.values()) >= 10

@@ -124,6 +124,7 @@ EVEN = {"w1": (1, 2, 3, 4, 8), "w2": (1, 1, 2), "w3": (1, 2, 4, 6), "w4": (1, 2)
 UNEVEN = {"w1": (1,), "w2": (1, 2), "w3": (6, 8), "w4": (4, 10)}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sizes", "clusters", "hours"),
     [

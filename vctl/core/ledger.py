@@ -7,7 +7,7 @@ and committing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from vctl.core.clusters import (
     ClusterSpec,
     VNode,
 )
+from vctl.core.labels import Labels
 from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
@@ -372,11 +373,29 @@ class Ledger:
 
     def file(self, index: SlotIndex, vnode_id: str, capacity: FreeCapacity) -> None:
         """Put a virtual node into an index as if this were free on it."""
+        if (filed := self._filed(vnode_id, capacity)) is None:
+            index.drop(vnode_id)
+        else:
+            index.put(*filed)
+
+    def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
+        """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
+        index = self.index(cluster_id).copy()
+        filed = {vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()}
+        for vnode_id, one in filed.items():
+            if one is None:
+                index.drop(vnode_id)
+        index.move(one for one in filed.values() if one is not None)
+        return index
+
+    def _filed(
+        self, vnode_id: str, capacity: FreeCapacity
+    ) -> tuple[str, str, Labels, int, str, FreeCapacity] | None:
+        """What an index asks about a virtual node; None: it takes no work."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
         if not node.schedulable or (not any(capacity.free.values()) and self._has_left_the_view(vnode_id)):
-            index.drop(vnode_id)
-            return
+            return None
         template_id = template_of(vnode, node)
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] != template_id:
@@ -384,7 +403,7 @@ class Ledger:
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
             number = kinds.setdefault((own, template_id), len(kinds))
             known = self._static[vnode_id] = (vnode, template_id, number)
-        index.put(vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity)
+        return vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity
 
 
 def template_of(vnode: VNode, node: Node) -> str:

@@ -257,7 +257,8 @@ class FreeCapacity:
 
     def is_untouched(self) -> bool:
         """Whether nobody holds any of it."""
-        return all(self.free.get(name, 0) == amount for name, amount in self.total.amounts.items())
+        amounts = self.total.amounts
+        return self.free == amounts or all(self.free.get(name, 0) == n for name, n in amounts.items())
 
 
 def whole_node(

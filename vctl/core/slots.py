@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from vctl.core.labels import Labels
@@ -70,14 +71,7 @@ class SlotIndex:
         capacity: FreeCapacity,
     ) -> None:
         """File a virtual node under the class of its present state; ``static`` stands for what does not change."""
-        untouched = capacity.is_untouched()
-        free = tuple(sorted([item for item in capacity.free.items() if item[1]]))
-        shares = (
-            tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in capacity.instances.items()]))
-            if capacity.instances
-            else ()
-        )
-        key = (static, free, shares, untouched)
+        key = _key(static, capacity)
         old = self._key_of.get(vnode_id)
         if old == key:
             return
@@ -85,7 +79,7 @@ class SlotIndex:
             self.drop(vnode_id)
         group = self.classes.get(key)
         if group is None:
-            group = self.classes[key] = SlotClass(labels, template_id, capacity.copy(), untouched)
+            group = self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
         self._order[vnode_id] = (node_id, vnode_id)
         insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key
@@ -93,6 +87,30 @@ class SlotIndex:
         here.add(vnode_id)
         if len(here) > 1:
             self.crowded[node_id] = here
+
+    def move(self, filed: Iterable[tuple[str, str, Labels, int, str, FreeCapacity]]) -> None:
+        """File many at once; the arguments of each are those of ``put``. Each class is put in order once."""
+        leaving: dict[ClassKey, set[str]] = {}
+        joining: dict[ClassKey, list[str]] = {}
+        for vnode_id, node_id, labels, static, template_id, capacity in filed:
+            old = self._key_of.get(vnode_id)
+            if old is None:
+                self.put(vnode_id, node_id, labels, static, template_id, capacity)
+            elif (key := _key(static, capacity)) != old:
+                if key not in self.classes:
+                    self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
+                leaving.setdefault(old, set()).add(vnode_id)
+                joining.setdefault(key, []).append(vnode_id)
+                self._key_of[vnode_id] = key
+        for key, gone in leaving.items():
+            group = self.classes[key]
+            group.ids = [vnode_id for vnode_id in group.ids if vnode_id not in gone]
+        for key, new in joining.items():
+            group = self.classes[key]
+            group.ids = sorted([*group.ids, *new], key=self._order.__getitem__)
+        for key in leaving:
+            if not self.classes[key].ids:
+                del self.classes[key]
 
     def drop(self, vnode_id: str) -> None:
         """Take a virtual node out (gone, or its node takes no work)."""
@@ -111,3 +129,14 @@ class SlotIndex:
             self.crowded.pop(order[0], None)
         if not here:
             del self._on_node[order[0]]
+
+
+def _key(static: int, capacity: FreeCapacity) -> ClassKey:
+    """What makes virtual nodes alike: what never changes of them, and what is free; last, whether nothing is used."""
+    free = tuple(sorted([item for item in capacity.free.items() if item[1]]))
+    shares = (
+        tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in capacity.instances.items()]))
+        if capacity.instances
+        else ()
+    )
+    return static, free, shares, capacity.is_untouched()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from vctl.core.clusters import FLEXIBLE, JOB, PRIMARY, VNode
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import Allocation, Amounts, total
 from vctl.scheduler.availability_profile import AvailabilityProfile, Part, parts_of
 from vctl.scheduler.running import Running, allocations_of
 
@@ -79,6 +79,10 @@ class Availability(AvailabilityProfile):
             ]
             held = self._held[job.job_id] = tuple(parts)
         return held
+
+    def amounts_of(self, job: RunningJob) -> Amounts:
+        """What a job returns at its end, all together."""
+        return total(allocation.amounts for _, allocation in self.held_by(job))
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
         """What comes free on one virtual node of the level, soonest first."""

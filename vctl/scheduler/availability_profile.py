@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import Allocation, Amounts
 from vctl.scheduler.running import Running, allocations_of
 
 Part = str | tuple[str, int]
@@ -30,6 +30,7 @@ class AvailabilityProfile:
     def __init__(self, ledger: Ledger, parent_id: str, running: Running, now_ns: int) -> None:
         self.ledger = ledger
         self.now_ns = now_ns
+        self._running = running
         self._jobs = running.of_parent.get(parent_id, {})
         if running.leaving:  # what these return may be kept for somebody already
             self._jobs = {n: job for n, job in self._jobs.items() if n not in running.leaving}
@@ -47,6 +48,10 @@ class AvailabilityProfile:
         if held is None:
             held = self._held[job.job_id] = tuple(allocations_of(self.ledger, job))
         return held
+
+    def amounts_of(self, job: RunningJob) -> Amounts:
+        """What a job returns at its end, all together."""
+        return self._running.amounts_of(self.ledger, job)
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
         """What comes free on one virtual node by time limits: (when, how much), soonest first."""

@@ -60,6 +60,7 @@ class _Ahead:
         self.profile = profile
         self.others = others
         self.claims = Claims(ledger, others, profile)
+        self.level = level
         self.index = ledger.index(level)
         self.count = UpperBound(job.spec)
 
@@ -93,6 +94,8 @@ class _Ahead:
     def _promising(self, before_ns: int | None) -> Iterator[int]:
         """Moments at which enough room for the pieces is free, one beside the other; soonest first."""
         profile = self.profile
+        if (first := self._enough_from()) is None or (before_ns is not None and first >= before_ns):
+            return
         others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > profile.now_ns}
         count = self.count
         totals = count.within(self.index.classes.values())
@@ -103,6 +106,8 @@ class _Ahead:
         for moment in sorted({at_ns for at_ns, _ in profile.ends} | others):
             if before_ns is not None and moment >= before_ns:
                 return
+            if moment < first:
+                continue
             while end is not None and end[0] <= moment:
                 for vnode_id, allocation in profile.held_by(end[1]):
                     capacity = free.get(vnode_id)
@@ -120,6 +125,25 @@ class _Ahead:
                 end = next(ends, None)
             if count.is_met(totals) and self._is_left(totals, free, moment):
                 yield moment
+
+    def _enough_from(self) -> int | None:
+        """The moment from which on there may be enough, by the sum of each resource alone; None: never."""
+        missing = dict(self.count.total)
+        for group in self.index.classes.values():
+            for name in missing:
+                missing[name] -= max(group.capacity.free.get(name, 0), 0) * len(group.ids)
+        missing = {name: amount for name, amount in missing.items() if amount > 0}
+        if not missing:
+            return self.profile.now_ns
+        for at_ns, job in self.profile.ends:
+            for name, amount in self.profile.amounts_of(job).items():
+                if name in missing:
+                    missing[name] -= amount
+                    if missing[name] <= 0:
+                        del missing[name]
+            if not missing:
+                return at_ns
+        return None
 
     def _is_left(self, totals: list[int], free: Mapping[str, dict[str, int]], moment: int) -> bool:
         """Whether there is room enough also without what reservations claim."""
@@ -180,9 +204,7 @@ class _Ahead:
             capacity = capacities.get(vnode_id) or self.ledger.capacities[vnode_id].copy()
             if self.claims.hide(capacity, vnode_id, since_ns, until_ns).amounts:
                 capacities[vnode_id] = capacity
-        index = self.index.copy()
-        for vnode_id, capacity in capacities.items():
-            self.ledger.file(index, vnode_id, capacity)
+        index = self.ledger.index_with(self.level, capacities)
         if not self.count.is_met(self.count.within(index.classes.values())):
             return None
         found = place_on(

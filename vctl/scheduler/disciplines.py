@@ -165,7 +165,10 @@ class ReservationTable:
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited so long that room must be kept for it; a plan lets jobs wait on purpose."""
-        return self.policy.order != MAKESPAN and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
+        return (
+            self.policy.order not in (MAKESPAN, FAIR)
+            and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
+        )
 
 
 def strict(line: ReservationTable, job: PendingJob) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY
-from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.running import Running, allocations_of
+from vctl.scheduler.running import Running
 
 LAG_S = 60.0
 """The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""
@@ -29,33 +28,20 @@ Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): somebody who competes in a cluster."""
 
 
-class Counted:
-    """What jobs hold and clusters have, counted again only where it has changed since the last round."""
+class Totals:
+    """What clusters have, counted again only where it has changed since the last round."""
 
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
-        self._held: dict[int, tuple[object, dict[str, int]]] = {}
         self._totals: dict[str, tuple[object, dict[str, int]]] = {}
 
-    def look_at(self, ledger: Ledger, running: Running) -> None:
+    def look_at(self, ledger: Ledger) -> None:
         """Take up a ledger: another one has other versions."""
         if self._ledger is not ledger:
             self._ledger = ledger
-            self._held.clear()
             self._totals.clear()
-        if len(self._held) > 2 * len(running.jobs) + 100:
-            self._held = {n: known for n, known in self._held.items() if n in running.jobs}
 
-    def held(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
-        """What a job holds of its parent."""
-        state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
-        known = self._held.get(job.job_id)
-        if job.cluster_id == job.parent_id or known is None or known[0] != state:
-            known = (state, rs.total(allocation.amounts for _, allocation in allocations_of(ledger, job)))
-            self._held[job.job_id] = known
-        return known[1]
-
-    def total(self, ledger: Ledger, cluster_id: str) -> dict[str, int]:
+    def of(self, ledger: Ledger, cluster_id: str) -> dict[str, int]:
         """What a cluster has."""
         state = (ledger.versions.get(cluster_id), ledger.versions.get(PRIMARY))  # the latter: nodes that died
         known = self._totals.get(cluster_id)
@@ -71,7 +57,7 @@ class Usage:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
-        self.counted = Counted()
+        self.totals = Totals()
         self.lag: dict[Member, float] = {}
         """How much more than its due somebody got while it competed: parts of its cluster times ``LAG_S``."""
         self.waiting: set[Member] = set()
@@ -109,7 +95,7 @@ class Usage:
             if self.lag[member] < LEAST_LAG:
                 del self.lag[member]
         for cluster_id, members in competing.items():
-            total = self.counted.total(ledger, cluster_id)
+            total = self.totals.of(ledger, cluster_id)
             got = [_part(self.rates.get(member, {}), total) for member in members]
             weights = [ledger.clusters[m[1]].queue.weight if m[1] else 1 for m in members]
             due = sum(got) / sum(weights)
@@ -149,10 +135,10 @@ class Shares:
         self._totals: dict[str, dict[str, int]] = {}
         self._known: dict[Member, float] = {}
         """Shares that were asked for, without the weight."""
-        self._counted = Counted() if usage is None else usage.counted
-        self._counted.look_at(ledger, running)
+        self._counted = Totals() if usage is None else usage.totals
+        self._counted.look_at(ledger)
         for job in running.jobs.values():
-            self.add(job.parent_id, job.user, self._counted.held(ledger, job))
+            self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
         if usage is not None:
             usage.rates = self.held  # with what the round starts
 
@@ -187,7 +173,7 @@ class Shares:
         if share is None:
             total = self._totals.get(member[0])
             if total is None:  # as it was at first, so that shares only grow within a round
-                total = self._totals[member[0]] = self._counted.total(self.ledger, member[0])
+                total = self._totals[member[0]] = self._counted.of(self.ledger, member[0])
             held, past = self.held.get(member, {}), self.past.get(member, {})
             parts = [
                 (held.get(name, 0) + past.get(name, 0.0)) / total[name]

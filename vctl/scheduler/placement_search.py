@@ -42,7 +42,6 @@ class _Frame:
     """One placed-or-being-placed item: the moves still to try and how to go back to before it."""
 
     moves: Iterator[tuple[int, Move]]
-    key: object
     world: dict[int, int] | None
     used: int
     applied: tuple[int, Move] | None = None
@@ -65,6 +64,10 @@ class _Search:
     frames: list[_Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.used = self.steps = 0
         self.world = dict(self.problem.node_classes.counts)
         self.needs = list(self.problem.needs)
         self.sums = list(self.problem.sums)
@@ -72,8 +75,12 @@ class _Search:
 
     def run(self) -> Tried:
         """Search until an assignment is found, there is none, or the budget is spent."""
-        if not self._hopeful():
+        if not self._hopeful(0):
             return Tried(None, 0)
+        trail = self._dive()
+        if trail is not None and (parts := self._finish()) is not None:
+            return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=len(trail))
+        self._begin()
         deeper = True
         while True:
             if deeper:
@@ -92,6 +99,50 @@ class _Search:
     def _failed(self) -> Tried:
         return Tried(None, self.steps, exhausted=self.steps > self.budget, depth=self.depth)
 
+    # ---- the first dive ----
+
+    def _dive(self) -> tuple[tuple[int, Move], ...] | None:
+        """The first choice for every item, as often at once as it stays the first.
+
+        None where a choice leaves no hope or there is none: then the search looks at each item by itself.
+        """
+        problem, i = self.problem, 0
+        trail: list[tuple[int, Move]] = []
+        while i < len(problem.items):
+            if i and problem.phase_of[i] != problem.phase_of[i - 1]:
+                self.world, self.used = self._clean_world(), 0
+            ranked = self._ranked(i)
+            if not ranked:
+                return None
+            state_id, demand_id = ranked[0], problem.items[i][0]
+            move = problem.moves(state_id, demand_id)[0]
+            many = self._repeats(i, state_id, move, alone=len(ranked) == 1)
+            self.used += many * self._opens(i, state_id)
+            self._shift(state_id, move.target, many)
+            self.needs[demand_id] -= many
+            i += many
+            if not self._hopeful(i):
+                return None
+            trail += [(state_id, move)] * many
+        return tuple(trail)
+
+    def _repeats(self, i: int, state_id: int, move: Move, *, alone: bool) -> int:
+        """How often a choice comes first again: while such nodes are left, where those that were taken rank behind."""
+        problem = self.problem
+        demand_id, number = problem.items[i][0], problem.phase_of[i]
+        phase = problem.phases[number]
+        ranks_behind = not problem.bounds(move.target)[demand_id] or (
+            phase.policy == "SPREAD" and self._opens(i, state_id)
+        )
+        stays_first = phase.policy not in ("PACK", "STRICT_PACK") or alone
+        if phase.rule.limit or not (ranks_behind and stays_first):
+            return 1
+        most = min(self.world[state_id], len(problem.items) - i)
+        many = 1
+        while many < most and problem.items[i + many][0] == demand_id:
+            many += 1
+        return many
+
     # ---- one step ----
 
     def _enter(self) -> None:
@@ -100,11 +151,16 @@ class _Search:
         saved, used = None, self.used
         if i and problem.phase_of[i] != problem.phase_of[i - 1]:
             saved, self.used = self.world, 0
-            self.world = {}
-            for state_id, count in saved.items():
-                clean = problem.node_classes.clean(state_id)
-                self.world[clean] = self.world.get(clean, 0) + count
-        self.frames.append(_Frame(self._candidates(i), self._key(i), saved, used))
+            self.world = self._clean_world()
+        self.frames.append(_Frame(self._candidates(i), saved, used))
+
+    def _clean_world(self) -> dict[int, int]:
+        """The nodes as the next phase sees them: used by nobody."""
+        world: dict[int, int] = {}
+        for state_id, count in self.world.items():
+            clean = self.problem.node_classes.clean(state_id)
+            world[clean] = world.get(clean, 0) + count
+        return world
 
     def _advance(self) -> bool:
         """Try the moves of the last item until one leaves hope."""
@@ -113,7 +169,9 @@ class _Search:
             if self.steps > self.budget:
                 return False
             self._apply(frame, state_id, move)
-            if self._hopeful() and (not self.failed or self._key(len(self.frames)) not in self.failed):
+            if self._hopeful(len(self.frames)) and (
+                not self.failed or self._key(len(self.frames)) not in self.failed
+            ):
                 return True
             self._take_back(frame)
         return False
@@ -121,7 +179,7 @@ class _Search:
     def _leave(self) -> bool:
         """The last item has no moves left: remember that, close it and take back the one before."""
         frame = self.frames.pop()
-        self.failed.add(frame.key)
+        self.failed.add(self._key(len(self.frames)))
         if frame.world is not None:
             self.world, self.used = frame.world, frame.used
         return self._undo()
@@ -133,9 +191,8 @@ class _Search:
         return True
 
     def _apply(self, frame: _Frame, state_id: int, move: Move) -> None:
-        phase = self.problem.phase_of[len(self.frames) - 1]
         frame.applied = (state_id, move)
-        frame.opened = self.problem.node_classes.states[state_id].used != phase + 1
+        frame.opened = self._opens(len(self.frames) - 1, state_id)
         self.used += frame.opened
         self._shift(state_id, move.target)
         self.needs[self.problem.items[len(self.frames) - 1][0]] -= 1
@@ -149,30 +206,36 @@ class _Search:
         frame.applied = None
         self.steps += 1
 
-    def _shift(self, source: int, target: int) -> None:
+    def _opens(self, i: int, state_id: int) -> bool:
+        """Whether item i would be the first of its phase on a node in this state."""
+        return self.problem.node_classes.states[state_id].used != self.problem.phase_of[i] + 1
+
+    def _shift(self, source: int, target: int, many: int = 1) -> None:
         world, sums = self.world, self.sums
-        if world[source] == 1:
+        if world[source] == many:
             del world[source]
         else:
-            world[source] -= 1
-        world[target] = world.get(target, 0) + 1
+            world[source] -= many
+        world[target] = world.get(target, 0) + many
         before, after = self.problem.bounds(source), self.problem.bounds(target)
         for k, bound in enumerate(before):
-            sums[k] += after[k] - bound
+            sums[k] += many * (after[k] - bound)
         if self.grown:
             less, more = self.problem.costs(source), self.problem.costs(target)
-            self.grown = [g + b - a for g, a, b in zip(self.grown, less, more, strict=True)]
+            self.grown = [g + many * (b - a) for g, a, b in zip(self.grown, less, more, strict=True)]
 
     # ---- is there hope ----
 
-    def _hopeful(self) -> bool:
-        """Whether every bound still allows what is needed; used nodes suffice where no more may be opened."""
+    def _hopeful(self, i: int) -> bool:
+        """Whether every bound still allows what is needed behind the first i items.
+
+        Used nodes suffice where no more may be opened.
+        """
         for need, bound in zip(self.needs, self.sums, strict=True):
             if 0 < need > bound:
                 return False
         if any(g > limit for g, (_, _, limit) in zip(self.grown, self.problem.limits, strict=True)):
             return False
-        i = len(self.frames)
         problem = self.problem
         if not 0 < i < len(problem.items) or problem.phase_of[i] != problem.phase_of[i - 1]:
             return True
@@ -200,11 +263,7 @@ class _Search:
         fresh = i and problem.phase_of[i] != problem.phase_of[i - 1]
         if (rule.distinct or rule.limit) and not fresh:
             return i, self.used if rule.limit else 0, frozenset(self.world.items())
-        world: dict[int, int] = {}
-        for state_id, count in self.world.items():
-            clean = problem.node_classes.clean(state_id)
-            world[clean] = world.get(clean, 0) + count
-        return i, 0, frozenset(world.items())
+        return i, 0, frozenset(self._clean_world().items())
 
     def _finish(self) -> list[Part[SlotState]] | None:
         problem = self.problem
@@ -226,6 +285,15 @@ class _Search:
     # ---- the order of candidates: the heuristic ----
 
     def _candidates(self, i: int) -> Iterator[tuple[int, Move]]:
+        demand_id = self.problem.items[i][0]
+        return (
+            (state_id, move)
+            for state_id in self._ranked(i)
+            for move in self.problem.moves(state_id, demand_id)
+        )
+
+    def _ranked(self, i: int) -> list[int]:
+        """The states of nodes that item i fits on, the best first."""
         problem, node_classes = self.problem, self.problem.node_classes
         demand_id, number = problem.items[i][0], problem.phase_of[i]
         phase = problem.phases[number]
@@ -252,7 +320,7 @@ class _Search:
                 score = (depth, waste, bulk)
             scored.append((score, state_id))
         scored.sort()
-        return ((state_id, move) for _, state_id in scored for move in problem.moves(state_id, demand_id))
+        return [state_id for _, state_id in scored]
 
 
 def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:

@@ -193,6 +193,7 @@ class QueueScan:
         names = ", ".join(one.submission_id for one in binding)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=beyond)
+        self.shared.note_passed(self.queue, self._line, job)
 
     def _pass(
         self,

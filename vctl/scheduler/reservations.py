@@ -186,8 +186,16 @@ class View:
         self._index: SlotIndex | None = None
         self._alike: list[tuple[Amounts, Amounts, int]] | None = None
         """What is free of a virtual node, how it looks, and how many are alike."""
-        for vnode_id in self.claims.on:
+        for vnode_id in self._claimed_and_free():
             self._look(vnode_id)
+
+    def _claimed_and_free(self) -> Iterable[str]:
+        """Virtual nodes of which something is claimed, without most of those on which nothing is free."""
+        classes = self.ledger.index(self.parent_id).classes.values()
+        free = [group for group in classes if any(group.capacity.free.values())]
+        if sum(len(group.ids) for group in free) >= len(self.claims.on):
+            return self.claims.on
+        return [vnode_id for group in free for vnode_id in group.ids if vnode_id in self.claims.on]
 
     def _look(self, vnode_id: str) -> None:
         self.capacities.pop(vnode_id, None)
@@ -235,9 +243,7 @@ class View:
     def candidates(self) -> CandidateNodes:
         """What can be seen, to place something on."""
         if self._index is None:
-            self._index = self.ledger.index(self.parent_id).copy()
-            for vnode_id, capacity in self.capacities.items():
-                self.ledger.file(self._index, vnode_id, capacity)
+            self._index = self.ledger.index_with(self.parent_id, self.capacities)
         return candidates_with(self.ledger, self._index, self.capacities)
 
     def place(self, job: PendingJob) -> Placed | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import Allocation, total
 
 
 class Running:
@@ -25,6 +25,9 @@ class Running:
         self.leavings = 0
         """How often somebody began to leave, or had left."""
         self._ends: dict[tuple[str, int], int] = {}
+        self._ledger: Ledger | None = None
+        self._amounts: dict[int, tuple[object, dict[str, int]]] = {}
+        """What jobs hold in that ledger, all together, and the state in which it was counted."""
         for job in jobs:
             self.put(job)
 
@@ -60,6 +63,7 @@ class Running:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self._amounts.pop(job_id, None)
         del self.of_parent[job.parent_id][job_id]
         self._of_user[job.parent_id, job.user] -= 1
         levels = self._of_priority[job.parent_id]
@@ -104,6 +108,19 @@ class Running:
         return sum(
             count for (where, level), count in self._ends.items() if where == parent_id and level >= priority
         )
+
+    def amounts_of(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
+        """What a job holds of its parent, all together: counted again only when its cluster has changed."""
+        if self._ledger is not ledger:
+            self._ledger = ledger  # another one has other versions
+            self._amounts.clear()
+        state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
+        known = self._amounts.get(job.job_id)
+        if job.cluster_id == job.parent_id or known is None or known[0] != state:
+            known = (state, total(allocation.amounts for _, allocation in allocations_of(ledger, job)))
+            if job.job_id in self.jobs:
+                self._amounts[job.job_id] = known
+        return known[1]
 
     def version(self, parent_id: str) -> int:
         """How often they have changed."""

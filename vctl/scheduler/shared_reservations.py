@@ -25,6 +25,9 @@ from vctl.scheduler.reservations import FOR_EVER, Reservation, View
 from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import ancestors
 
+MOST_SIBLINGS = 2
+"""Siblings of one fair cluster for which something is kept at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -35,6 +38,8 @@ class Shared:
     scope: str
     own: frozenset[str]
     """The clusters through which the job's own grows."""
+    is_turn: bool = False
+    """Whether it is for the sibling whose turn it is."""
 
 
 class SharedReservations:
@@ -55,10 +60,9 @@ class SharedReservations:
         self.ledger = ledger
         self.running = running
         self.now_ns = now_ns
-        self._fair: dict[str, Shared] = {}
-        """Fair cluster -> what is kept for the one whose turn it is there."""
-        self._looked: set[str] = set()
-        self._before: dict[str, Shared] = {}
+        self._fair: dict[str, dict[str, Shared]] = {}
+        """Fair cluster -> sibling -> what is kept for it, in the order of their turns."""
+        self._before: dict[tuple[str, str], Shared] = {}
         """What was kept there at the end of the last round, as long as nothing that it was found by has changed."""
         self._kept: dict[int, Shared] = {}
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
@@ -70,18 +74,19 @@ class SharedReservations:
                     continue
                 if not self._is_fair(shared):
                     self._kept[job_id] = shared
-                elif not self._has_grown(shared.level, grown):
-                    self._before[shared.scope] = shared
+                else:
+                    self._take_over(queue.jobs[job_id], shared, grown)
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """What a job must leave alone when it starts now."""
-        if not self._fair and not self._kept:
+        fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
+        if not fair and not self._kept:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._chain(job.parent_id)
         return [
             shared
-            for shared in (*self._fair.values(), *self._kept.values())
+            for shared in (*fair, *self._kept.values())
             if shared.one.job_id != job.job_id and shared.scope in above and shared.one.binds(end_ns)
         ]
 
@@ -140,8 +145,7 @@ class SharedReservations:
         if fair is None and level == queue.parent_id:
             return
         if fair is not None:  # there whose turn it is decides, not who has waited long
-            if fair not in self._looked and not (policy.discipline == BACKFILL and line.kept):
-                self._keep_for_turn(job, level, fair)
+            self.note_passed(queue, line, job)
             return
         if line.kept.get(job.job_id) is not None:
             return
@@ -161,37 +165,73 @@ class SharedReservations:
         if found is not None:
             self._kept[job.job_id] = found
 
-    def _keep_for_turn(self, job: PendingJob, level: str, fair: str) -> None:
-        """Whose turn it is gets a reservation: that of the last round, if it still holds."""
-        self._looked.add(fair)
-        shared = self._before.pop(fair, None)
-        if shared is None or shared.one.job_id != job.job_id or shared.one.is_due(self.now_ns):
-            shared = self._reserve(job, level, fair, endless=True)
+    def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
+        """What was kept in the last round. A turn lasts until the job starts, unless nobody knows when that will be."""
+        fair, sibling = shared.scope, self._sibling(shared.scope, job)
+        is_found = not self._has_grown(shared.level, grown) and not shared.one.is_due(self.now_ns)
+        if not shared.is_turn or shared.one.start_ns is None:
+            if is_found:
+                self._before[fair, sibling] = shared
+        elif is_found and self._may_grow(job):
+            self._fair.setdefault(fair, {})[sibling] = shared
+        elif not is_found and (again := self._reserve(job, shared.level, fair, endless=True)) is not None:
+            self._fair.setdefault(fair, {})[sibling] = again
+
+    def note_passed(self, queue: Queue, line: ReservationTable, job: PendingJob) -> None:
+        """The first job of a sibling is passed: those behind it leave alone what it needs next."""
+        level, fair = self._about(queue.parent_id)
+        if fair is None or (queue.policy.discipline == BACKFILL and line.kept):
+            return
+        siblings, sibling = self._fair.setdefault(fair, {}), self._sibling(fair, job)
+        if sibling in siblings or len(siblings) >= MOST_SIBLINGS:
+            return
+        shared = self._before.pop((fair, sibling), None)
+        if shared is None or shared.one.job_id != job.job_id:
+            shared = self._reserve(job, level, fair, endless=not siblings)
         elif not self._may_grow(job):
             shared = None
         if shared is not None:
-            self._fair[fair] = shared
+            siblings[sibling] = shared
+
+    def _sibling(self, fair: str, job: PendingJob) -> str:
+        """Who competes in a fair cluster for a job: a child cluster, or a user of the cluster itself."""
+        chain = self._chain(job.parent_id)
+        at = chain.index(fair)
+        return chain[at - 1] if at else f"user {job.user}"
 
     def finish(self, queues: Iterable[Queue]) -> None:
         """Leave what is kept to the next round."""
-        kept = self._kept | {one.one.job_id: one for one in (*self._before.values(), *self._fair.values())}
+        kept = self._kept | {shared.one.job_id: shared for shared in self._before.values()}
+        for siblings in self._fair.values():
+            for number, shared in enumerate(siblings.values()):
+                is_turn = number == 0
+                kept[shared.one.job_id] = (
+                    shared if shared.is_turn == is_turn else replace(shared, is_turn=is_turn)
+                )
         for queue in queues:
             queue.shared = {job_id: one for job_id, one in kept.items() if job_id in queue.jobs}
 
     def note_start(self, job: PendingJob) -> None:
         """A job starts: what was kept for it is used."""
         self._kept.pop(job.job_id, None)
-        for fair in [fair for fair, shared in self._fair.items() if shared.one.job_id == job.job_id]:
-            del self._fair[fair]
-        for above in self._chain(job.parent_id):
-            self._before.pop(above, None)  # it went first, and needed not leave that alone
+        chain = self._chain(job.parent_id)
+        for fair, siblings in self._fair.items():
+            if (
+                fair in chain
+                and (one := siblings.get(self._sibling(fair, job)))
+                and one.one.job_id == job.job_id
+            ):
+                del siblings[self._sibling(fair, job)]
+        for key in [key for key in self._before if key[0] in chain]:
+            del self._before[key]  # it went first, and needed not leave that alone
         self._availability.clear()
 
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
         if not self._may_grow(job):
             return None
         own = frozenset(self._chain(job.parent_id))
-        others = [shared.one for shared in self._kept.values() if shared.level == level]
+        fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
+        others = [shared.one for shared in (*fair, *self._kept.values()) if shared.level == level]
         others = [one for one in others if one.job_id != job.job_id]
         found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
         return None if found is None else Shared(found, level, scope, own)

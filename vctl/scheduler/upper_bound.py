@@ -30,6 +30,11 @@ class UpperBound:
                 wanted[amounts] = wanted.get(amounts, 0) + 1
         self.kinds = [amounts for amounts in wanted if amounts]
         self.wanted = [wanted[amounts] for amounts in self.kinds]
+        self.total: dict[str, int] = {}
+        """What all of them ask for together."""
+        for kind, count in zip(self.kinds, self.wanted, strict=True):
+            for name, amount in kind:
+                self.total[name] = self.total.get(name, 0) + count * amount
         one_thing = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if one_thing else None
         self._is_plain = (
