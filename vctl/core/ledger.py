@@ -31,6 +31,9 @@ from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, SlotIndex
 
+FEW = 8
+"""From so many virtual nodes on they are filed together."""
+
 
 class Rearrange(Protocol):
     """What ``Ledger.rearrange`` does; a scheduler emits it as a change."""
@@ -176,8 +179,8 @@ class Ledger:
     def remove_cluster(self, cluster_id: str) -> None:
         """Destroy a cluster with its virtual nodes; children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
-        for vnode_id in list(self.members[cluster_id]):
-            self.release(vnode_id)
+        parents = [self._release(vnode_id) for vnode_id in list(self.members[cluster_id])]
+        self._refile_all(parents)
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
@@ -220,6 +223,14 @@ class Ledger:
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
+        self._refile(self._assign(vnode, for_start=for_start))
+
+    def assign_all(self, vnodes: Iterable[VNode]) -> None:
+        """Put many virtual nodes into their parents'."""
+        self._refile_all([self._assign(vnode) for vnode in vnodes])
+
+    def _assign(self, vnode: VNode, *, for_start: bool = False) -> str:
+        """The same, except for the place of the parent in its index; returns the parent."""
         assert vnode.parent_id is not None
         self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
@@ -227,12 +238,12 @@ class Ledger:
         self.members[vnode.cluster_id][vnode.vnode_id] = None
         self.children[vnode.vnode_id] = {}
         self.children[vnode.parent_id][vnode.vnode_id] = None
-        self._refile(vnode.parent_id)
         self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
         self._note_membership(vnode)
         if not for_start:
             self.note_joined(vnode.cluster_id, vnode.node_id)
+        return vnode.parent_id
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
@@ -257,6 +268,10 @@ class Ledger:
 
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
+        self._refile(self._release(vnode_id))
+
+    def _release(self, vnode_id: str) -> str:
+        """The same, except for the place of the parent in its index; returns the parent."""
         vnode = self.vnodes[vnode_id]
         assert vnode.parent_id is not None
         assert not self.children[vnode_id], vnode
@@ -267,9 +282,9 @@ class Ledger:
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self._static.pop(vnode_id, None)
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
-        self._refile(vnode.parent_id)
         self._note_growth(vnode.parent_id)
         self._note_membership(vnode)
+        return vnode.parent_id
 
     def note_joined(self, cluster_id: str, node_id: str) -> None:
         """A physical node joined a cluster, or the cluster has more of it now."""
@@ -366,6 +381,15 @@ class Ledger:
         if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
             self.file(index, vnode_id, self.capacities[vnode_id])
 
+    def _refile_all(self, vnode_ids: Iterable[str]) -> None:
+        of_cluster: dict[str, dict[str, FreeCapacity]] = {}
+        for vnode_id in vnode_ids:
+            cluster_id = self.vnodes[vnode_id].cluster_id
+            if cluster_id in self._indexes:
+                of_cluster.setdefault(cluster_id, {})[vnode_id] = self.capacities[vnode_id]
+        for cluster_id, capacities in of_cluster.items():
+            self._file_all(self._indexes[cluster_id], capacities)
+
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
         children = (self.vnodes[child] for child in self.children[vnode_id])
@@ -381,12 +405,19 @@ class Ledger:
     def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
         """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
         index = self.index(cluster_id).copy()
+        self._file_all(index, capacities)
+        return index
+
+    def _file_all(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
+        if len(capacities) < FEW:
+            for vnode_id, capacity in capacities.items():
+                self.file(index, vnode_id, capacity)
+            return
         filed = {vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()}
         for vnode_id, one in filed.items():
             if one is None:
                 index.drop(vnode_id)
         index.move(one for one in filed.values() if one is not None)
-        return index
 
     def _filed(
         self, vnode_id: str, capacity: FreeCapacity

@@ -17,6 +17,7 @@ from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.tasking import in_order, is_named, pinned_to
+from vctl.scheduler.upper_bound import UpperBound
 
 SPLIT = "in total, may be split over nodes"
 INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
@@ -31,10 +32,15 @@ def ever(
     A search that ends at its budget proves nothing, so it counts as possible. ``empty`` gives the empty nodes to those
     who ask about many gangs.
     """
-    if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
-        return None
+    candidates = None
     if not ledger.clusters[parent_id].spec.flexible:
         candidates = empty() if empty is not None else candidates_when_empty(ledger, parent_id)
+        count = UpperBound(spec)
+        if count.is_exact(entry) and count.is_met(count.within(candidates.classes)):
+            return None
+    if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
+        return None
+    if candidates is not None:
         answer = place_on(candidates, spec, entry, budget=budget)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
     bare = emptied(ledger, parent_id)

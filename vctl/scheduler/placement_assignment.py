@@ -160,11 +160,14 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
     """Pieces by rank. Equal bundles of a group are dealt out by node id, so ranks follow the nodes."""
     fixed: dict[tuple[int, str, int], Assignment] = {}
     alike: dict[tuple[object, ...], list[Assignment]] = {}
+    kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts
     for one in assigned:
         if one.bundle is not None:
             b = one.bundle
-            kind = (b.group, b.template, tuple(sorted(b.amounts.items())), b.selector)
-            alike.setdefault(kind, []).append(one)
+            amounts = kinds.get(id(b.amounts))
+            if amounts is None:
+                amounts = kinds[id(b.amounts)] = tuple(sorted(b.amounts.items()))
+            alike.setdefault((b.group, b.template, amounts, b.selector), []).append(one)
     for many in alike.values():
         places = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
         fixed.update(zip(places, sorted(many, key=lambda c: (c.node_id, c.slot_id, _first(c))), strict=True))

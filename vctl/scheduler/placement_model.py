@@ -146,12 +146,18 @@ class Problem:
         ids: dict[Demand, int] = {}
         lines = []
         for number, phase in enumerate(self.phases):
-            line = []
+            line, last, demand_id = [], None, 0
             for bundle in phase.bundles:
-                amounts = {} if bundle.template else bundle.amounts
-                selector = self._selector_ids[bundle.selector]
-                demand = Demand(number, self._vector(amounts), selector, bundle.template, bundle.with_entry)
-                line.append((ids.setdefault(demand, len(ids)), bundle))
+                # equal bundles are mostly one and the same
+                kind = (id(bundle.amounts), bundle.selector, bundle.template, bundle.with_entry)
+                if kind != last:
+                    amounts = {} if bundle.template else bundle.amounts
+                    selector = self._selector_ids[bundle.selector]
+                    demand = Demand(
+                        number, self._vector(amounts), selector, bundle.template, bundle.with_entry
+                    )
+                    demand_id, last = ids.setdefault(demand, len(ids)), kind
+                line.append((demand_id, bundle))
             lines.append(line)
         self.demands = list(ids)
         return lines

@@ -111,12 +111,12 @@ class _Search:
         while i < len(problem.items):
             if i and problem.phase_of[i] != problem.phase_of[i - 1]:
                 self.world, self.used = self._clean_world(), 0
-            ranked = self._ranked(i)
-            if not ranked:
+            scored = self._scored(i, first=True)
+            if not scored:
                 return None
-            state_id, demand_id = ranked[0], problem.items[i][0]
+            state_id, demand_id = min(scored)[1], problem.items[i][0]
             move = problem.moves(state_id, demand_id)[0]
-            many = self._repeats(i, state_id, move, alone=len(ranked) == 1)
+            many = self._repeats(i, state_id, move, alone=len(scored) == 1)
             self.used += many * self._opens(i, state_id)
             self._shift(state_id, move.target, many)
             self.needs[demand_id] -= many
@@ -288,22 +288,27 @@ class _Search:
         demand_id = self.problem.items[i][0]
         return (
             (state_id, move)
-            for state_id in self._ranked(i)
+            for _, state_id in sorted(self._scored(i))
             for move in self.problem.moves(state_id, demand_id)
         )
 
-    def _ranked(self, i: int) -> list[int]:
-        """The states of nodes that item i fits on, the best first."""
+    def _scored(self, i: int, *, first: bool = False) -> list[tuple[tuple[int, ...], int]]:
+        """The states of nodes that item i fits on, with their scores: the least is the best.
+
+        ``first``: only the best matters, so those that are certainly behind it may be missing.
+        """
         problem, node_classes = self.problem, self.problem.node_classes
         demand_id, number = problem.items[i][0], problem.phase_of[i]
         phase = problem.phases[number]
         mark, rest = number + 1, problem.rest[i]
         full = phase.rule.limit and self.used >= phase.rule.limit
         scored: list[tuple[tuple[int, ...], int]] = []
-        for state_id in self.world:
+        fitting = [state_id for state_id in self.world if problem.bounds(state_id)[demand_id]]
+        if full or (first and phase.policy in ("PACK", "STRICT_PACK")):
+            used_ones = [one for one in fitting if node_classes.states[one].used == mark]
+            fitting = used_ones if used_ones or full else fitting
+        for state_id in fitting:
             used = node_classes.states[state_id].used == mark
-            if (full and not used) or not problem.bounds(state_id)[demand_id]:
-                continue
             bulk, waste = node_classes.bulk(state_id), node_classes.waste(state_id)
             depth = problem.depth(state_id, demand_id) if problem.budgets else 0
             if phase.policy == "SPREAD":
@@ -319,8 +324,7 @@ class _Search:
             else:
                 score = (depth, waste, bulk)
             scored.append((score, state_id))
-        scored.sort()
-        return [state_id for _, state_id in scored]
+        return scored
 
 
 def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:

@@ -139,8 +139,7 @@ def take(ledger: Ledger, start: Start, run_id: str) -> None:
     """Take the gang where its parent has grown already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
-        for vnode in start.vnodes:
-            ledger.assign(vnode)
+        ledger.assign_all(start.vnodes)
     ledger.charge(run_id, start.vnode_id, start.allocation)
 
 

@@ -16,8 +16,7 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     job, ledger = change.job, state.ledger
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)
-        for vnode in change.vnodes:
-            ledger.assign(vnode)
+        ledger.assign_all(change.vnodes)
     for run in change.runs:
         add_run(state, run)
     state.dequeue(job.job_id)
