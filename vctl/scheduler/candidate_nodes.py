@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core.ledger import Ledger, template_of
@@ -45,6 +45,8 @@ class CandidateNodes:
     crowded: dict[str, set[str]]
     class_of: Callable[[str], SlotClass | None]
     capacity: Callable[[str], FreeCapacity]
+    known: dict[object, object] = field(default_factory=dict, kw_only=True)
+    """What was made of them for the last gang."""
 
     def node_of(self, slot_id: str) -> str:
         """The physical node of a slot."""

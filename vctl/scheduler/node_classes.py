@@ -5,8 +5,9 @@ Keeps only what the gang asks about, so most classes of nodes fall together. Kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from vctl.core import labels as lb
@@ -95,6 +96,18 @@ class Interest:
     entry: Amounts | None
     want: Vector
 
+    def __hash__(self) -> int:
+        return hash((self.names, self.selectors, self.templates, self.want))
+
+
+def node_classes_of(candidates: CandidateNodes, interest: Interest) -> NodeClasses:
+    """The classes of the candidate nodes for one gang: made once, however often its placement is tried on them."""
+    known = candidates.known.get(interest)
+    if not isinstance(known, NodeClasses):
+        candidates.known.clear()
+        known = candidates.known[interest] = NodeClasses(candidates, interest)
+    return known
+
 
 class NodeClasses:
     """Node states by number with how many nodes are in each, in the order of their lowest node id."""
@@ -104,8 +117,8 @@ class NodeClasses:
         self.states: list[NodeState] = []
         self.traits: list[SlotTraits] = []
         self.counts: dict[int, int] = {}
-        self.sources: dict[int, list[Iterator[CandidateNode]]] = {}
-        """Real nodes by state, each by node id; read once, when a plan is assigned."""
+        self.sources: dict[int, list[Callable[[], Iterator[CandidateNode]]]] = {}
+        """Real nodes by state, each by node id; read when real nodes are assigned."""
         self.most = [0] * len(self.names)
         """The largest free amount of each resource in one slot."""
         self._state_ids: dict[NodeState, int] = {}
@@ -115,6 +128,8 @@ class NodeClasses:
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
         """Ladders of slots and instances that can grow, with what each could have."""
         self._ladder_ids: dict[tuple[Ladder, int], int] = {}
+        self._grown: dict[object, SlotState] = {}
+        """States of slots that can grow, by all that they depend on."""
         self._survey()
 
     def _survey(self) -> None:
@@ -126,7 +141,7 @@ class NodeClasses:
         candidates = self.candidates
         apart = candidates.apart(named, on)
         missing = candidates.count_apart(apart)
-        found: list[tuple[str, NodeState, int, Iterator[CandidateNode]]] = []
+        found: list[tuple[str, NodeState, int, Callable[[], Iterator[CandidateNode]]]] = []
         for group in candidates.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector calls these by id, so any other id stands for theirs
@@ -137,12 +152,12 @@ class NodeClasses:
                     if apart
                     else candidates.node_of(group.ids[0])
                 )
-                found.append((first, state, count, candidates.candidate_nodes(group, apart)))
+                found.append((first, state, count, partial(candidates.candidate_nodes, group, apart)))
         for node_id, slots in apart.items():
             if not slots:
                 continue
             state = NodeState(tuple(sorted(self.slot_state(slot) for slot in slots)), 0)
-            found.append((node_id, state, 1, iter([(node_id, slots)])))
+            found.append((node_id, state, 1, partial(iter, [(node_id, slots)])))
         found.sort(key=lambda one: one[0])
         for _, state, count, candidate_nodes in found:
             state_id = self.intern(state)
@@ -173,7 +188,15 @@ class NodeClasses:
                 selectors |= 1 << i
         template = group.template_id if group.template_id in interest.templates else ""
         if way is not None:
-            return self._growing(selectors, template, group, way)
+            plain = not template and not any(capacity.instances for _, _, capacity in way.sources)
+            if not plain:
+                return self._growing(selectors, template, group, way)
+            rooms = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
+            key = (selectors, way.fresh, way.choice, *rooms)
+            state = self._grown.get(key)
+            if state is None:
+                state = self._grown[key] = self._growing(selectors, template, group, way)
+            return state
         holds_entry = bool(template and interest.entry and FreeCapacity(capacity.total).fits(interest.entry))
         waste = 0
         for name, shares in instances.items():

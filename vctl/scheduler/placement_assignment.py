@@ -83,7 +83,9 @@ class _Trial:
     def _peek(self, state_id: int) -> CandidateNode | None:
         if state_id not in self.head:
             if state_id not in self.fresh:
-                self.fresh[state_id] = merge(*self.problem.node_classes.sources.get(state_id, ()))
+                self.fresh[state_id] = merge(
+                    *(nodes() for nodes in self.problem.node_classes.sources.get(state_id, ()))
+                )
             candidate_node = next(self.fresh[state_id], None)
             if candidate_node is None:
                 return None

@@ -19,13 +19,13 @@ from vctl.scheduler.growth_supply import UNLIMITED, growth_of
 from vctl.scheduler.node_classes import (
     FULL,
     Interest,
-    NodeClasses,
     NodeState,
     SlotState,
     full_levels,
     inside,
     kind_of,
     level_of,
+    node_classes_of,
     share_of,
 )
 
@@ -115,7 +115,7 @@ class Problem:
             self.names = tuple(sorted({*self.names, *self.budgets.names()}))
             self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
         on_whole = entry if any(b.with_entry for b in bundles) else None
-        self.node_classes = NodeClasses(
+        self.node_classes = node_classes_of(
             candidates, Interest(self.names, selectors, templates, on_whole, self.want)
         )
         self.limits = self._limits()
