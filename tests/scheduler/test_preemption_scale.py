@@ -11,15 +11,15 @@ import pytest
 from tests.scheduler import candidates as g
 from tests.scheduler.contest import POLICY, Contest
 from tests.specification import spec
-from vctl.core.clusters import JOB, PRIMARY, Cluster
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import SECOND
 from vctl.scheduler import preemption
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.preemption import MOST_STEPS
 from vctl.scheduler.preemption_search import SEARCH_STEPS, Search
-from vctl.scheduler.preemption_trial import PER_PIECE, QUESTION, Emptied
-from vctl.scheduler.victims import Answer, Work
+from vctl.scheduler.preemption_trial import Emptied
+from vctl.scheduler.work import finished
 
 pytestmark = spec("8.preemption", "18.budgets")
 
@@ -64,16 +64,41 @@ def test_a_large_gang_among_two_thousand(
     (one,) = plan.preempts
     assert len(one.victims) == size * cpus, "no more than it takes"
     assert len({vnode_id for vnode_id, _ in one.nomination.pieces}) <= size
-    placement = QUESTION + PER_PIECE * size
-    assert max(steps) <= max(MOST_STEPS, placement), (
-        "a round does its share, or one placement and nothing else"
-    )
+    assert max(steps) <= MOST_STEPS, "no round does more than its share"
     assert sum(steps) <= SEARCH_STEPS + 6 * len(crowd.running.jobs)
     top = max(victim.job.priority for victim in one.victims)
     emptied = Emptied(crowd.ledger, crowd.running, PRIMARY, crowd.running.jobs.values())
-    done(emptied.collect())
+    finished(emptied.collect())
     lower = frozenset(n for n, job in crowd.running.jobs.items() if job.priority < top)
-    assert done(emptied.seat(one.job, lower)) is None, "no higher level than it takes"
+    assert finished(emptied.seat(one.job, lower)) is None, "no higher level than it takes"
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["free to grow", "up to a maximum"])
+def test_with_growth_among_a_thousand_nodes(monkeypatch: pytest.MonkeyPatch, *, limited: bool) -> None:
+    """The nodes on which a cluster could grow are looked at bit by bit, too."""
+    nodes, rng = 1_000, Random(3)
+    ledger = g.ledger(["8c"] * nodes)
+    most = {"CPU": nodes * 7 * 10_000} if limited else {}
+    ledger.put_cluster(Cluster("team", PRIMARY, LOGICAL, ClusterSpec({}, most), divisible=True))
+    there = Contest(ledger, POLICY, "team")
+    for number in range(1, nodes + 1):
+        held, above = ledger.capacities[f"n{number}"].copy().take(g.amounts("6c")), f"n{number}"
+        labels = ledger.vnodes[above].labels
+        ledger.assign(VNode(f"team/{number}", "team", above, above, FLEXIBLE, held, labels, rank=number))
+        name = there.names[f"j{number}"] = number
+        job = PendingJob(name, f"j{number}", "team", "one", ONE, {}, rng.randrange(3), submitted_at_ns=number)
+        cluster_id = f"team##j{number}"
+        ledger.put_cluster(Cluster(cluster_id, "team", JOB, ONE, divisible=True, job=str(number)))
+        part = ledger.capacities[f"team/{number}"].copy().take(g.amounts("6c"))
+        ledger.assign(VNode(f"{cluster_id}/0", cluster_id, above, f"team/{number}", FIXED, part, labels))
+        there.running.put(RunningJob.begun(job, cluster_id, f"run-{number}", rng.randrange(900) * SECOND))
+    there.now = 1_000
+    steps = counted(monkeypatch)
+    there.submit("w", 99, g.spec("STRICT_SPREAD: " + ", ".join(["7c"] * 16)))
+    (one,) = decided(there).preempts
+    assert len(one.victims) == 16
+    assert {victim.job.priority for victim in one.victims} == {0}
+    assert max(steps) <= MOST_STEPS, "no round does more than its share"
 
 
 def test_it_is_found_once_more_the_same(crowd: Contest) -> None:
@@ -136,16 +161,6 @@ def decided(there: Contest) -> Plan:
     while plan.unsearched:
         plan = there.round()
     return plan
-
-
-def done(work: Work[Answer]) -> Answer:
-    """All of the work at once."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            answer: Answer = end.value
-            return answer
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

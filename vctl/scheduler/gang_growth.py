@@ -19,6 +19,10 @@ from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.growth_supply import UNLIMITED
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
 from vctl.scheduler.upper_bound import UpperBound
+from vctl.scheduler.work import Work, finished
+
+PLACED = 4
+"""So many nodes that are looked at one by one cost a placement a step."""
 
 
 def place_with_growth(
@@ -51,6 +55,20 @@ def find_with_growth(
     budget: int = BUDGET,
 ) -> tuple[GrowthCandidates, Placed] | Unplaced:
     """The same without growing: the candidates, and the place among them."""
+    return finished(find_in_steps(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
+
+
+def find_in_steps(
+    ledger: Ledger,
+    parent_id: str,
+    spec: ClusterSpec,
+    entry: Amounts,
+    *,
+    avoid: frozenset[str] = frozenset(),
+    barred: frozenset[str] = frozenset(),
+    budget: int = BUDGET,
+) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
+    """The same as work that can be put off, as long as nobody else changes the ledger meanwhile."""
     found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
         if lending and not _has_lenders(ledger, parent_id):
@@ -58,11 +76,12 @@ def find_with_growth(
         if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
             found = short
             continue
-        candidates = growth_candidates(
+        candidates = yield from growth_candidates(
             ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid, barred=barred
         )
         if candidates is None:
             break
+        yield len(candidates.on_node) // PLACED + sum(len(group.nodes) for group in spec.groups)
         answer = place_on(candidates, spec, entry, budget=budget)
         if isinstance(answer, Placed):
             return candidates, answer

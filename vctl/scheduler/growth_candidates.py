@@ -17,7 +17,10 @@ from vctl.core.slots import SlotClass
 from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
 from vctl.scheduler.growth_supply import OWN, Budgets, Lender
+from vctl.scheduler.work import Work
 
+AT_ONCE, STEPS = 64, 16
+"""So many nodes are looked at before a pause is possible, and what that costs."""
 NEW = "\0"
 """In place of the id of a virtual node that is not made yet: no selector calls it by name."""
 
@@ -78,7 +81,7 @@ def growth_candidates(
     lending: bool,
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
-) -> GrowthCandidates | None:
+) -> Work[GrowthCandidates | None]:
     """The slots of a cluster as growth could make them; None when it cannot grow.
 
     ``avoid`` are physical nodes and ``barred`` slots that will not do. Slots that could have none of the resources
@@ -100,7 +103,9 @@ def growth_candidates(
     view = _View(ledger, chain, found.loans, barred, asked)
     classes = {id(group): _as_new(group, cluster_id) for group in index.classes.values()}
     alike: dict[str, SlotClass] = {}
-    for node_id, levels in found.nodes.items():
+    for number, (node_id, levels) in enumerate(found.nodes.items()):
+        if number % AT_ONCE == 0:
+            yield STEPS
         above = index.on_node(node_id)
         alike |= {slot: classes[id(group)] for slot in above if (group := index.class_of(slot)) is not None}
         if levels:
@@ -109,13 +114,14 @@ def growth_candidates(
     slots: dict[str, SlotClass] = {}
 
     def class_of(slot_id: str) -> SlotClass | None:
-        if slot_id not in view.ways:
-            group = index.class_of(slot_id)
-            return None if group is None else classes[id(group)]
-        if slot_id not in slots:
-            slots[slot_id] = _slot_class(ledger, chain, slot_id)
-        return slots[slot_id]
+        if slot_id in slots:
+            return slots[slot_id]
+        group = index.class_of(slot_id)
+        return None if group is None else classes[id(group)]
 
+    for first in range(0, len(names := list(view.ways)), AT_ONCE):
+        yield STEPS
+        slots |= {one: _slot_class(ledger, chain, one) for one in names[first : first + AT_ONCE]}
     return GrowthCandidates(
         ledger,
         tuple(sorted(classes.values(), key=lambda g: (ledger.vnodes[g.ids[0]].node_id, g.ids[0]))),

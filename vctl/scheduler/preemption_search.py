@@ -13,7 +13,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
 from vctl.scheduler.nominations import Nomination, Part
 from vctl.scheduler.preemption_trial import JOBS, PER_JOBS, Emptied, Seat
-from vctl.scheduler.victims import MOST_EXACT, Victim, Work, choose, loss_of
+from vctl.scheduler.victims import MOST_EXACT, Victim, choose, loss_of
+from vctl.scheduler.work import Work
 
 SEARCH_STEPS = 10_000
 """Steps of one search, about a third of a second in all.

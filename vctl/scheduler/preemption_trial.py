@@ -13,19 +13,21 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, Allocation, Amounts, FreeCapacity, merged, subtract, total, within
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
-from vctl.scheduler.gang_growth import find_with_growth, place_with_growth
+from vctl.scheduler.gang_growth import find_in_steps
+from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.nominations import Nomination, Part, parts_of
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.upper_bound import UpperBound
-from vctl.scheduler.victims import Victim, Work
+from vctl.scheduler.victims import Victim
+from vctl.scheduler.work import Work
 
 BUDGET = 2_000
 """Steps of one look for a place."""
-QUESTION, PER_PIECE = 8, 2
+QUESTION, PER_PIECE = 8, 1
 """The steps of a question "does it fit?", and more of them for each piece of the gang."""
-COPIED, GROWING = 12, 2
-"""So many virtual nodes are copied in a step; the steps of one that is looked at as a candidate for growth."""
+COPIED = 12
+"""So many virtual nodes are copied in a step."""
 JOBS = 64
 """So many jobs are looked at at a time."""
 PER_JOBS = 16
@@ -116,8 +118,7 @@ class Emptied:
         found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
         if isinstance(found, Placed) or not self.grows:
             return isinstance(found, Placed)
-        yield _price(job) + len(self._bare) * GROWING
-        grown = find_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        grown = yield from find_in_steps(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
         return isinstance(grown, tuple)
 
     def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
@@ -130,9 +131,12 @@ class Emptied:
             return Seat(placed, parts_of(placed))
         if not self.grows:
             return None
-        yield _price(job) + len(self._bare) * GROWING
-        found = place_with_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        return Seat(found[1], self._taken(*found)) if isinstance(found, tuple) else None
+        found = yield from find_in_steps(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        if not isinstance(found, tuple):
+            return None
+        yield _price(job)
+        steps, placed = growth_for(*found, job.entry)
+        return Seat(placed, self._taken(steps, placed))
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
         """What a place and the growth for it take of the virtual nodes that there were; the growth is taken back."""

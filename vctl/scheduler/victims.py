@@ -9,13 +9,13 @@ go on later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from vctl.core import resources as rs
 from vctl.core.jobs import RunningJob
 from vctl.core.resources import Amounts
+from vctl.scheduler.work import Work
 
 MOST_EXACT = 12
 """So many candidates of one level are compared in all combinations."""
@@ -37,9 +37,6 @@ class Victim:
     """The first virtual node on which it holds something."""
 
 
-Answer = TypeVar("Answer")
-Work = Generator[int, None, Answer]
-"""Work that can be put off at every step: it says how many steps come next. Its answer comes last."""
 Fits = Callable[[frozenset[int]], Work[bool]]
 """Whether it fits when the jobs with these numbers have gone."""
 
