@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from vctl.core.labels import Labels, Selector
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
@@ -111,3 +112,12 @@ class Cluster:
     def starts_jobs(self) -> bool:
         """Whether its queued jobs may start. One that is being removed empties its queue by running it."""
         return self.state != "STOPPED"
+
+
+class Rearrange(Protocol):
+    """What ``Ledger.rearrange`` does; a scheduler emits it as a change."""
+
+    def __call__(
+        self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
+    ) -> None:
+        """Release virtual nodes, then put others."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import (
-    FLEXIBLE,
     JOB,
     LOGICAL,
     PHYSICAL,
@@ -25,23 +23,10 @@ from vctl.core.clusters import (
     ClusterSpec,
     VNode,
 )
-from vctl.core.labels import Labels
 from vctl.core.nodes import LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
-from vctl.core.slots import ClassKey, SlotIndex
-
-FEW = 8
-"""From so many virtual nodes on they are filed together."""
-
-
-class Rearrange(Protocol):
-    """What ``Ledger.rearrange`` does; a scheduler emits it as a change."""
-
-    def __call__(
-        self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
-    ) -> None:
-        """Release virtual nodes, then put others."""
+from vctl.core.slots import ClassKey, Filed, SlotIndex, primary_labels, template_of
 
 
 class Ledger:
@@ -382,13 +367,13 @@ class Ledger:
             self.file(index, vnode_id, self.capacities[vnode_id])
 
     def _refile_all(self, vnode_ids: Iterable[str]) -> None:
-        of_cluster: dict[str, dict[str, FreeCapacity]] = {}
+        changed: dict[str, dict[str, Filed | None]] = {}
         for vnode_id in vnode_ids:
-            cluster_id = self.vnodes[vnode_id].cluster_id
-            if cluster_id in self._indexes:
-                of_cluster.setdefault(cluster_id, {})[vnode_id] = self.capacities[vnode_id]
-        for cluster_id, capacities in of_cluster.items():
-            self._file_all(self._indexes[cluster_id], capacities)
+            if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
+                filed = self._filed(vnode_id, self.capacities[vnode_id])
+                changed.setdefault(cluster_id, {})[vnode_id] = filed
+        for cluster_id, some in changed.items():
+            self._indexes[cluster_id].file(some)
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
@@ -397,31 +382,15 @@ class Ledger:
 
     def file(self, index: SlotIndex, vnode_id: str, capacity: FreeCapacity) -> None:
         """Put a virtual node into an index as if this were free on it."""
-        if (filed := self._filed(vnode_id, capacity)) is None:
-            index.drop(vnode_id)
-        else:
-            index.put(*filed)
+        index.file({vnode_id: self._filed(vnode_id, capacity)})
 
     def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
         """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
         index = self.index(cluster_id).copy()
-        self._file_all(index, capacities)
+        index.file({vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()})
         return index
 
-    def _file_all(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
-        if len(capacities) < FEW:
-            for vnode_id, capacity in capacities.items():
-                self.file(index, vnode_id, capacity)
-            return
-        filed = {vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()}
-        for vnode_id, one in filed.items():
-            if one is None:
-                index.drop(vnode_id)
-        index.move(one for one in filed.values() if one is not None)
-
-    def _filed(
-        self, vnode_id: str, capacity: FreeCapacity
-    ) -> tuple[str, str, Labels, int, str, FreeCapacity] | None:
+    def _filed(self, vnode_id: str, capacity: FreeCapacity) -> Filed | None:
         """What an index asks about a virtual node; None: it takes no work."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
@@ -435,16 +404,3 @@ class Ledger:
             number = kinds.setdefault((own, template_id), len(kinds))
             known = self._static[vnode_id] = (vnode, template_id, number)
         return vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity
-
-
-def template_of(vnode: VNode, node: Node) -> str:
-    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty."""
-    is_whole = vnode.whole or (
-        vnode.kind == FLEXIBLE and rs.within(node.total.amounts, vnode.allocation.amounts)
-    )
-    return node.template_id if is_whole else ""
-
-
-def primary_labels(node: Node) -> dict[str, str]:
-    """Labels of a physical node as a virtual node of the primary cluster."""
-    return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: node.node_id}

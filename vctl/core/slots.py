@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vctl.core import labels as lb
+from vctl.core.clusters import FLEXIBLE, PRIMARY, VNode
 from vctl.core.labels import Labels
-from vctl.core.resources import FreeCapacity
+from vctl.core.nodes import Node
+from vctl.core.resources import FreeCapacity, within
 
 ClassKey = tuple[object, ...]
+Filed = tuple[str, str, Labels, int, str, FreeCapacity]
+"""What an index asks about a virtual node: the arguments of ``SlotIndex.put``."""
+MANY = 8
+"""From so many virtual nodes on they are filed together."""
 
 
 @dataclass(slots=True)
@@ -88,17 +95,18 @@ class SlotIndex:
         if len(here) > 1:
             self.crowded[node_id] = here
 
-    def move(self, filed: Iterable[tuple[str, str, Labels, int, str, FreeCapacity]]) -> None:
-        """File many at once; the arguments of each are those of ``put``. Each class is put in order once."""
+    def file(self, filed: Mapping[str, Filed | None]) -> None:
+        """File virtual nodes; None: it takes no work. Of many, each class is put in order once."""
         leaving: dict[ClassKey, set[str]] = {}
         joining: dict[ClassKey, list[str]] = {}
-        for vnode_id, node_id, labels, static, template_id, capacity in filed:
-            old = self._key_of.get(vnode_id)
-            if old is None:
-                self.put(vnode_id, node_id, labels, static, template_id, capacity)
-            elif (key := _key(static, capacity)) != old:
+        for vnode_id, one in filed.items():
+            if one is None:
+                self.drop(vnode_id)
+            elif len(filed) < MANY or (old := self._key_of.get(vnode_id)) is None:
+                self.put(*one)
+            elif (key := _key(one[3], one[5])) != old:
                 if key not in self.classes:
-                    self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
+                    self.classes[key] = SlotClass(one[2], one[4], one[5].copy(), bool(key[3]))
                 leaving.setdefault(old, set()).add(vnode_id)
                 joining.setdefault(key, []).append(vnode_id)
                 self._key_of[vnode_id] = key
@@ -140,3 +148,16 @@ def _key(static: int, capacity: FreeCapacity) -> ClassKey:
         else ()
     )
     return static, free, shares, capacity.is_untouched()
+
+
+def template_of(vnode: VNode, node: Node) -> str:
+    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty."""
+    is_whole = vnode.whole or (
+        vnode.kind == FLEXIBLE and within(node.total.amounts, vnode.allocation.amounts)
+    )
+    return node.template_id if is_whole else ""
+
+
+def primary_labels(node: Node) -> dict[str, str]:
+    """Labels of a physical node as a virtual node of the primary cluster."""
+    return {**node.labels, lb.VNODE_ID: node.node_id, lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: node.node_id}

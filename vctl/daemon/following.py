@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import VNode
+from vctl.core.clusters import Rearrange, VNode
 from vctl.core.jobs import Run
-from vctl.core.ledger import Ledger, Rearrange
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
 from vctl.engine.apply import apply

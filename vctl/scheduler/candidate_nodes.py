@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
-from vctl.core.ledger import Ledger, template_of
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
-from vctl.core.slots import ClassKey, SlotClass, SlotIndex
+from vctl.core.slots import ClassKey, SlotClass, SlotIndex, template_of
 from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
 CandidateNode = tuple[str, tuple[str, ...]]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import ClusterSpec, FixedNode
-from vctl.core.ledger import Ledger, template_of
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, Node
 from vctl.core.resources import Amounts, FreeCapacity, maximum
+from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth

@@ -6,7 +6,7 @@ Keeps only what the gang asks about, so most classes of nodes fall together. Kno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -93,11 +93,8 @@ class Interest:
     names: tuple[str, ...]
     selectors: tuple[Selector, ...]
     templates: frozenset[str]
-    entry: Amounts | None
+    entry: Amounts | None = field(hash=False)
     want: Vector
-
-    def __hash__(self) -> int:
-        return hash((self.names, self.selectors, self.templates, self.want))
 
 
 def node_classes_of(candidates: CandidateNodes, interest: Interest) -> NodeClasses:
@@ -188,8 +185,7 @@ class NodeClasses:
                 selectors |= 1 << i
         template = group.template_id if group.template_id in interest.templates else ""
         if way is not None:
-            plain = not template and not any(capacity.instances for _, _, capacity in way.sources)
-            if not plain:
+            if template or any(capacity.instances for _, _, capacity in way.sources):
                 return self._growing(selectors, template, group, way)
             rooms = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
             key = (selectors, way.fresh, way.choice, *rooms)

@@ -148,15 +148,11 @@ class Problem:
         for number, phase in enumerate(self.phases):
             line, last, demand_id = [], None, 0
             for bundle in phase.bundles:
-                # equal bundles are mostly one and the same
                 kind = (id(bundle.amounts), bundle.selector, bundle.template, bundle.with_entry)
-                if kind != last:
-                    amounts = {} if bundle.template else bundle.amounts
-                    selector = self._selector_ids[bundle.selector]
-                    demand = Demand(
-                        number, self._vector(amounts), selector, bundle.template, bundle.with_entry
-                    )
-                    demand_id, last = ids.setdefault(demand, len(ids)), kind
+                if kind != last:  # equal bundles are mostly one and the same
+                    asked = self._vector({} if bundle.template else bundle.amounts)
+                    rest = (self._selector_ids[bundle.selector], bundle.template, bundle.with_entry)
+                    demand_id, last = ids.setdefault(Demand(number, asked, *rest), len(ids)), kind
                 line.append((demand_id, bundle))
             lines.append(line)
         self.demands = list(ids)

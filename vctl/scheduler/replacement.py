@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, VNode
-from vctl.core.ledger import Ledger, Rearrange
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, Rearrange, VNode
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.resources import FreeCapacity
 

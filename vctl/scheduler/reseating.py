@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from vctl.core import labels as lb
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
-from vctl.core.ledger import Ledger, Rearrange
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, Rearrange, VNode
+from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, merged
 from vctl.scheduler.joining import place_more
 from vctl.scheduler.membership import is_undivided
