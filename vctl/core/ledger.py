@@ -164,8 +164,7 @@ class Ledger:
     def remove_cluster(self, cluster_id: str) -> None:
         """Destroy a cluster with its virtual nodes; children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
-        parents = [self._release(vnode_id) for vnode_id in list(self.members[cluster_id])]
-        self._refile_all(parents)
+        self._refile(*[self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
@@ -212,7 +211,7 @@ class Ledger:
 
     def assign_all(self, vnodes: Iterable[VNode]) -> None:
         """Put many virtual nodes into their parents'."""
-        self._refile_all([self._assign(vnode) for vnode in vnodes])
+        self._refile(*[self._assign(vnode) for vnode in vnodes])
 
     def _assign(self, vnode: VNode, *, for_start: bool = False) -> str:
         """The same, except for the place of the parent in its index; returns the parent."""
@@ -355,18 +354,13 @@ class Ledger:
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
         """Let what may fit on these virtual nodes be looked at again, as if they had got more room."""
-        for vnode_id in vnode_ids:
-            if vnode_id in self.vnodes:
-                self._note_growth(vnode_id)
+        for vnode_id in filter(self.vnodes.__contains__, vnode_ids):
+            self._note_growth(vnode_id)
 
     def _note_growth(self, vnode_id: str) -> None:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
-    def _refile(self, vnode_id: str) -> None:
-        if index := self._indexes.get(self.vnodes[vnode_id].cluster_id):
-            self.file(index, vnode_id, self.capacities[vnode_id])
-
-    def _refile_all(self, vnode_ids: Iterable[str]) -> None:
+    def _refile(self, *vnode_ids: str) -> None:
         changed: dict[str, dict[str, Filed | None]] = {}
         for vnode_id in vnode_ids:
             if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
