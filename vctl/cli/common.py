@@ -5,6 +5,10 @@ from typing import Annotated, Any
 from vctl.config import COLORS, OUTPUTS
 from vctl.operations.declare import Opt, Param
 
+Timeout = Annotated[
+    float | None,
+    Opt("--timeout", metavar="TIME", reads="duration", help="Give up after this time (exit 7)."),
+]
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]

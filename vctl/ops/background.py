@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Unreachable
 from vctl.ops.rights import check_service_at
-from vctl.runtime.detached import HANDED_OVER, start_detached
 from vctl.store import locks, upkeep
 from vctl.store.store import Store
 
@@ -114,6 +113,8 @@ class Background:
                 "--home",
                 os.fspath(self.home),
             ]
+            from vctl.runtime.detached import start_detached
+
             start_detached(words, env, log=log, hand_over=lock.fd)
         except OSError as error:
             raise Unreachable(
@@ -257,6 +258,8 @@ def status(home: Path) -> dict[str, Any]:
 
 def inherited_start(home: Path) -> locks.StartLock | None:
     """What a starter has handed over to this process; None when it was started by hand."""
+    from vctl.runtime.detached import HANDED_OVER
+
     return locks.StartLock.inherited(home, HANDED_OVER)
 
 

@@ -15,7 +15,6 @@ from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.filters import Filter, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
-from vctl.runtime import place, trees
 from vctl.store import feed, job_views, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -232,6 +231,8 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     In slices, each a transaction of its own with a pause behind it, so that others can write in between. Whatever
     stops it, some of the jobs are forgotten and the others are whole.
     """
+    from vctl.runtime import place, trees
+
     rights.check_service(store, "the history of all jobs")
     before = store.clock() - int(older_than_s * 1e9)
     old = [(int(row["job_id"]), str(row["submission_id"])) for row in table.ended_before(store, before)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Timeout, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.operations import jobs
@@ -133,16 +133,12 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 
 def wait(
     call: Call,
     jobs_: jobs.Jobs,
-    timeout: Annotated[
-        str | None, Opt("--timeout", metavar="TIME", help="Give up after this time (exit 7).")
-    ] = None,
+    timeout_s: Timeout = None,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until jobs end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
-    from vctl.spec.quantities import parse_duration
 
-    timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
     names = [jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_]
     code = waiting.wait_for(call, waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:

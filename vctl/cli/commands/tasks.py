@@ -4,7 +4,17 @@ import sys
 from typing import Annotated
 
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, WithProgress
+from vctl.cli.common import (
+    CHANGES,
+    CHOSEN_BY,
+    LISTS,
+    NAMES_OUTPUTS,
+    READS,
+    SINCE,
+    STATE,
+    Timeout,
+    WithProgress,
+)
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
 from vctl.operations import tasks
@@ -137,19 +147,17 @@ def logs(
 def cancel(
     call: Call,
     tasks_: TaskRefs,
-    grace: Annotated[
-        str | None,
+    grace_s: Annotated[
+        float | None,
         Opt(
             "--grace",
             metavar="TIME",
+            reads="duration",
             help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
         ),
     ] = None,
 ) -> Answer:
     """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace period."""
-    from vctl.spec.quantities import parse_duration
-
-    grace_s = None if grace is None else parse_duration(grace, "--grace")
     ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
     cancelled = [tasks.cancel(call.backend, task_id, grace_s=grace_s) for task_id in ids]
     if any(task["state"] == "RUNNING" for task in cancelled):
@@ -165,16 +173,12 @@ def _now(task: Data) -> str:
 def wait(
     call: Call,
     tasks_: TaskRefs,
-    timeout: Annotated[
-        str | None, Opt("--timeout", metavar="TIME", help="Give up after this time (exit 7).")
-    ] = None,
+    timeout_s: Timeout = None,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until tasks end, and exit with the first exit code that is not 0."""
     from vctl.cli import waiting
-    from vctl.spec.quantities import parse_duration
 
-    timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
     ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]
     code = waiting.wait_for(call, waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
