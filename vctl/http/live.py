@@ -28,7 +28,8 @@ async def wait_for_job(
     timeout_s: Seconds = 20,
 ) -> dict[str, Any]:
     """Wait for the end of a job: answers when the job ends or the time is over."""
-    return await streams.wait_for_job(server_of(request), job, timeout_s)
+    over, form = await streams.wait_for(server_of(request), streams.JOBS, job, timeout_s)
+    return {"over": over, "job": form}
 
 
 @router.get(
@@ -46,7 +47,9 @@ async def job_logs(
     tail: Tail = None,
 ) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
-    return await streams.job_log(server_of(request), job, follow=follow, offset=offset, tail=tail)
+    return await streams.log_of(
+        server_of(request), streams.JOBS, job, follow=follow, offset=offset, tail=tail
+    )
 
 
 @router.get("/tasks/{task}/wait", tags=["tasks"], responses=good(documents.WatchedTask), response_model=None)
@@ -56,7 +59,8 @@ async def wait_for_task(
     timeout_s: Seconds = 20,
 ) -> dict[str, Any]:
     """Wait for the end of a task: answers when the task ends or the time is over."""
-    return await streams.wait_for_task(server_of(request), task, timeout_s)
+    over, form = await streams.wait_for(server_of(request), streams.TASKS, task, timeout_s)
+    return {"over": over, "task": form}
 
 
 @router.get(
@@ -74,7 +78,9 @@ async def task_logs(
     tail: Tail = None,
 ) -> StreamingResponse:
     """The output of a task, stdout and stderr in order."""
-    return await streams.task_log(server_of(request), task, follow=follow, offset=offset, tail=tail)
+    return await streams.log_of(
+        server_of(request), streams.TASKS, task, follow=follow, offset=offset, tail=tail
+    )
 
 
 @router.get(

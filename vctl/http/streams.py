@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi.responses import StreamingResponse
 
@@ -17,7 +17,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.errors import NotFound, Unreachable
 from vctl.http.context import Server, within
-from vctl.ops import forms, scope
+from vctl.ops import forms, jobs, logs, scope, tasks
 from vctl.store import feed
 from vctl.store.store import Row, Store
 
@@ -37,37 +37,52 @@ def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
     )
 
 
-async def job_log(
-    server: Server, job: str, *, follow: bool, offset: int, tail: int | None
-) -> StreamingResponse:
-    """The output of a job."""
-    from vctl.ops import jobs, logs
+class Kind(NamedTuple):
+    """Jobs or tasks: how one is read, where its output is, which states are its last."""
 
-    number, path = await server.read(lambda store: (jobs.resolve(store, job), jobs.log_path(store, job)))
+    get: Callable[[Store, Any], Form]
+    log_path: Callable[[Store, str], Path]
+    state: str
+    final: frozenset[str]
+
+    def look(self, store: Store, ref: str | int) -> Form | None:
+        """One of them; None when it is forgotten."""
+        try:
+            return self.get(store, ref)
+        except NotFound:
+            return None
+
+    def is_over(self, form: Form | None) -> bool:
+        """Whether it is over or forgotten."""
+        return form is None or form[self.state] in self.final
+
+
+JOBS = Kind(jobs.get_job, jobs.log_path, "status", jb.FINAL)
+TASKS = Kind(tasks.get_task, tasks.log_path, "state", tk.FINAL)
+
+
+def _ref(form: Form) -> str | int:
+    """What names it and never another one."""
+    return (
+        str(form["task_id"]) if "task_id" in form else form["submission_id" if "array" in form else "job_id"]
+    )
+
+
+async def log_of(
+    server: Server, kind: Kind, name: str, *, follow: bool, offset: int, tail: int | None
+) -> StreamingResponse:
+    """The output of a job or a task."""
+    form, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
     if not follow:
         return binary(logs.read_log(path, offset=offset, tail=tail))
-    return binary(_follow(server, path, offset, lambda store: _over(_job(store, number), "status", jb.FINAL)))
-
-
-async def task_log(
-    server: Server, task: str, *, follow: bool, offset: int, tail: int | None
-) -> StreamingResponse:
-    """The output of a task."""
-    from vctl.ops import logs, tasks
-
-    form, path = await server.read(lambda store: (tasks.get_task(store, task), tasks.log_path(store, task)))
-    if not follow:
-        return binary(logs.read_log(path, offset=offset, tail=tail))
-    name = str(form["task_id"])
-    return binary(_follow(server, path, offset, lambda store: _over(_task(store, name), "state", tk.FINAL)))
+    ref = _ref(form)
+    return binary(_follow(server, path, offset, lambda store: kind.is_over(kind.look(store, ref))))
 
 
 async def _follow(
     server: Server, path: Path, offset: int, is_over: Callable[[Store], bool]
 ) -> AsyncIterator[bytes]:
     """A log to its end, which is when its writer is over and all it wrote was sent; or until the server ends."""
-    from vctl.ops import logs
-
     while not server.changes.ended:
         ticket = server.changes.ticket()
         over = await server.read(is_over)
@@ -83,40 +98,19 @@ async def _follow(
         await within(ticket, LOOK_EVERY_S)
 
 
-async def wait_for_job(server: Server, job: str, timeout_s: float) -> dict[str, Any]:
-    """``{over, job}``: at the end of the job, or after that many seconds."""
-    from vctl.ops import jobs
-
-    first = await server.read(lambda store: jobs.get_job(store, job))
-    ref: str | int = first["submission_id"] if "array" in first else first["job_id"]
-    form = await _wait(server, timeout_s, lambda store: _job(store, ref), "status", jb.FINAL)
-    return {"over": _over(form, "status", jb.FINAL), "job": form}
-
-
-async def wait_for_task(server: Server, task: str, timeout_s: float) -> dict[str, Any]:
-    """``{over, task}``: at the end of the task, or after that many seconds."""
-    from vctl.ops import tasks
-
-    first = await server.read(lambda store: tasks.get_task(store, task))
-    name = str(first["task_id"])
-    form = await _wait(server, timeout_s, lambda store: _task(store, name), "state", tk.FINAL)
-    return {"over": _over(form, "state", tk.FINAL), "task": form}
-
-
-async def _wait(
-    server: Server, timeout_s: float, look: Callable[[Store], Form | None], key: str,
-    final: frozenset[str],
-) -> Form | None:  # fmt: skip
+async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> tuple[bool, Form | None]:
+    """Whether it is over, and all about it: at its end, or after that many seconds."""
+    ref = _ref(await server.read(lambda store: kind.get(store, name)))
     give_up = time.monotonic() + timeout_s
     while True:
         ticket = server.changes.ticket()
-        form = await server.read(look)
+        form = await server.read(lambda store: kind.look(store, ref))
         left_s = give_up - time.monotonic()
-        if _over(form, key, final) or server.changes.ended:
-            return form
+        if (over := kind.is_over(form)) or server.changes.ended:
+            return over, form
         await _see_to_it(server)
         if left_s <= 0:
-            return form
+            return over, form
         await within(ticket, min(left_s, SAFETY_S))
 
 
@@ -137,7 +131,6 @@ async def events_from(
     server: Server, after: int | None, job: str | None, cluster: str | None
 ) -> AsyncIterator[str]:
     """Server-sent events after a number, or from now on, of one job or of a cluster and those below it."""
-    from vctl.ops import jobs
 
     def look(store: Store) -> tuple[int, int | None, scope.Condition]:
         number = None if job is None else jobs.resolve(store, job)
@@ -189,28 +182,6 @@ def _next(
 async def _see_to_it(server: Server) -> None:
     """Somebody waits, so somebody is to schedule. Raises Unreachable where that cannot be."""
     await asyncio.to_thread(server.background.see_to_it)
-
-
-def _over(form: Form | None, key: str, final: frozenset[str]) -> bool:
-    return form is None or form[key] in final
-
-
-def _job(store: Store, ref: str | int) -> Form | None:
-    from vctl.ops import jobs
-
-    try:
-        return jobs.get_job(store, ref)
-    except NotFound:
-        return None
-
-
-def _task(store: Store, task_id: str) -> Form | None:
-    from vctl.ops import tasks
-
-    try:
-        return tasks.get_task(store, task_id)
-    except NotFound:
-        return None
 
 
 def _after_sweep(store: Store, cluster_id: str) -> Form | None:
