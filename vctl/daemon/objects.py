@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
-from vctl.core.tasks import Maker, Task
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left, Measuring
 from vctl.engine.changes import ObjectCreated, ObjectLost, ObjectsDropped
@@ -109,35 +108,10 @@ def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: L
     return outcome
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KnownObjects:
-    """The objects of a job in the state of a scheduler."""
-
-    state: FollowedState
-    job_id: int
-
-    def users(self, names: Collection[str]) -> Collection[Task]:
-        """Tasks that have not started and use one of these objects, oldest first."""
-        return self.state.tasks.users(self.job_id, names)
-
-    def there(self, names: Collection[str]) -> Collection[str]:
-        """Which of these objects there are."""
-        return self.state.tasks.objects.get(self.job_id, {}).keys() & set(names)
-
-    def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Who makes, or was to make, these objects."""
-        known = self.state.tasks.makers.get(self.job_id, {})
-        return {name: known[name] for name in names if name in known}
-
-    def takes_tasks(self) -> bool:
-        """Whether the job runs."""
-        return self.job_id in self.state.running.jobs
-
-
 def settle(store: Store, state: FollowedState, job_id: int, names: Collection[str]) -> None:
     """Something happened to objects of a job: those that wait for them start, or never will."""
     if names:
-        for change in rule.settle(KnownObjects(state, job_id), names, store.clock()):
+        for change in rule.settle(rule.KnownObjects(state, job_id), names, store.clock()):
             state.emit(store, change)
 
 

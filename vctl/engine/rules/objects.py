@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vctl.core import tasks as tk
 from vctl.core.tasks import Maker, Task
 from vctl.engine.changes import Change, TaskAwaits, TaskEnded, TaskReady
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 class JobObjects(Protocol):
@@ -29,6 +32,31 @@ class JobObjects(Protocol):
 
     def takes_tasks(self) -> bool:
         """Whether the job runs: some task may still make an object that nobody has promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObjects:
+    """Those in the state of a scheduler."""
+
+    state: SchedulerState
+    job_id: int
+
+    def users(self, names: Collection[str]) -> Collection[Task]:
+        """Tasks that have not started and use one of these objects, oldest first."""
+        return self.state.tasks.users(self.job_id, names)
+
+    def there(self, names: Collection[str]) -> Collection[str]:
+        """Which of these objects there are."""
+        return self.state.tasks.objects.get(self.job_id, {}).keys() & set(names)
+
+    def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
+        """Who makes, or was to make, these objects."""
+        known = self.state.tasks.makers.get(self.job_id, {})
+        return {name: known[name] for name in names if name in known}
+
+    def takes_tasks(self) -> bool:
+        """Whether the job runs."""
+        return self.job_id in self.state.running.jobs
 
 
 @dataclass(frozen=True, slots=True)
