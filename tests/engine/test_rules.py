@@ -14,6 +14,8 @@ from vctl.engine.rules.objects import KnownObjects, settle
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.nominations import Nomination
 
+pytestmark = spec("8.preemption", "10.objects")
+
 NOW = 9
 
 
@@ -53,7 +55,6 @@ def follows(state: SchedulerState, names: str) -> list[ch.Change]:
     return found
 
 
-@spec("10.objects")
 def test_a_task_is_ready_when_all_of_its_inputs_are_there() -> None:
     state = state_with(task(1, outputs="a"), task(2, inputs="ab"))
     waits = "waits for a from task-1 and b, which no task produces yet"
@@ -65,7 +66,6 @@ def test_a_task_is_ready_when_all_of_its_inputs_are_there() -> None:
     assert state.tasks.is_queued("task-2")
 
 
-@spec("10.objects")
 def test_a_task_fails_with_the_task_that_was_to_make_its_input_and_others_with_it() -> None:
     state = state_with(task(1, outputs="a"), task(2, inputs="a", outputs="b"), task(3, inputs="b"))
     apply(state, ch.TaskEnded(NOW, "task-1", 1, "p##j", "fail", "NonZeroExit", None, 1))
@@ -81,14 +81,12 @@ def test_a_task_fails_with_the_task_that_was_to_make_its_input_and_others_with_i
     assert state.tasks.unfinished == {}
 
 
-@spec("10.objects")
 def test_nobody_makes_an_object_once_the_job_is_over() -> None:
     (ended,) = follows(state_with(task(1, inputs="a"), runs=False), "a")
     assert isinstance(ended, ch.TaskEnded)
     assert ended.message == "no task produces input a, and the job has ended"
 
 
-@spec("10.objects")
 def test_a_copy_counts_for_the_nearest_node_of_tasks_that_wait_already() -> None:
     """A task that waits for a place knows of copies that came and went since."""
     state = state_with(task(1, inputs="a"))
@@ -102,7 +100,6 @@ def test_a_copy_counts_for_the_nearest_node_of_tasks_that_wait_already() -> None
     assert list(queue.sub_queues.values()) == [queue.tasks]
 
 
-@spec("8.preemption")
 def test_a_job_is_spared_unless_another_nomination_awaits_it_or_it_was_told_to_end() -> None:
     state = state_with()
     piece = ("p/0", Allocation({"CPU": 1}))
@@ -128,7 +125,6 @@ def test_a_job_is_spared_unless_another_nomination_awaits_it_or_it_was_told_to_e
     ]
 
 
-@spec("8.preemption")
 def test_a_job_that_was_told_to_stop_meanwhile_is_leaving_although_it_is_spared() -> None:
     state = state_with()
     apply(state, ch.JobPreempting(Preemption(1, "j", 1, 7, "w", "stop", False, 99), "p##j", "soon"))
