@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _BLOCK = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
@@ -23,6 +24,10 @@ class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - c
 
 def open_for_writing(path: bytes) -> int:
     """Open a log to append to it. What is no plain file, or has a second name, is moved aside first."""
+    try:
+        return os.open(path, _NEW, 0o600)
+    except FileExistsError:
+        pass  # of an earlier attempt, or whatever somebody put there
     for _ in range(3):
         try:
             fd = os.open(path, _WRITE, 0o600)

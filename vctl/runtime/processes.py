@@ -6,6 +6,7 @@ vctl.
 """
 
 import os
+import time
 
 MYPY = False
 if MYPY:
@@ -16,6 +17,7 @@ else:
     import _signal as signal
 
 # Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
 
 
@@ -43,6 +45,11 @@ def process(pid: int) -> Process | None:
         return Process(pid, _read(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def ticks_now() -> int:
+    """Now as /proc says when a process started: what starts between two equal ones has started then."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK_NS
 
 
 def start_time(pid: int) -> int | None:

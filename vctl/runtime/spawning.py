@@ -114,8 +114,9 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
     """Look a command up on the job's own PATH; a name with a slash is taken as it is."""
     if b"/" in name or not name:
         return name
-    places = [(part or b".") + b"/" + name for part in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]
-    for place in places:
+    places = env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
+    for part in places:
+        place = (part or b".") + b"/" + name
         if os.access(place, os.X_OK) and os.path.isfile(place):
             return place
-    return next(filter(os.path.isfile, places), name)
+    return next(filter(os.path.isfile, [(part or b".") + b"/" + name for part in places]), name)

@@ -158,6 +158,7 @@ class Supervision:
         self.labelled = self.plan[0][3:5] == _LABEL
         self.main = 0
         self.status: int | None = None  # wait status of the main process once it ended
+        self.is_empty = False  # when the last process below was collected
         self.deadline: float | None = None  # when asking ends and killing starts
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
@@ -191,7 +192,7 @@ class Supervision:
     def leaves_nothing(self) -> bool:
         """After the end: whether the process is now as it was before, fit for another run."""
         niceness = self.plan[-1]  # which cannot be taken back
-        return not niceness and not self.reap()
+        return not niceness and (self.is_empty or not self.reap())
 
     def pause(self) -> bool:
         """Wait a moment before the process is started again; True when a stop is asked for."""
@@ -201,16 +202,19 @@ class Supervision:
 
     def start(self) -> None:
         """Start the main process in a session of its own and record it, or raise SpawnError."""
-        started_at = time.time_ns()
+        started_at, before = time.time_ns(), processes.ticks_now()
         self.main = spawning.spawn(self.plan, self.home)
+        started = processes.ticks_now()
+        if started != before:
+            started = processes.start_time(self.main) or 0
         if self.log_bytes:
             self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
-        self.unwritten = b"%d %d %d" % (self.main, processes.start_time(self.main) or 0, started_at)
+        self.unwritten = b"%d %d %d" % (self.main, started, started_at)
         self.record_start()
 
     def wait(self) -> None:
         """Return when the main process and everything that came from it has ended."""
-        while self.reap():
+        while not self.is_empty:
             if self.status is not None and not self.below():
                 return
             now = time.monotonic()
@@ -230,6 +234,7 @@ class Supervision:
                 self.supervisor.say()
             elif told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
+            self.is_empty = not self.reap()
             if self.unwritten:
                 self.record_start()
 
@@ -255,6 +260,8 @@ class Supervision:
 
     def heed_stop(self) -> None:
         """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
+        if not os.access(self.stop_path, os.F_OK):
+            return
         taken = self.home + b"/stops/.taken-%d" % os.getpid()
         try:
             os.rename(self.stop_path, taken)

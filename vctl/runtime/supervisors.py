@@ -22,6 +22,8 @@ from vctl.runtime.supervisor import PREFIX_BYTES
 
 MOST_RUNS = 1000
 """Of one number: then its file is removed as soon as nobody needs it."""
+RESUME_S = 0.05
+"""Who has not taken a request by then may be suspended: it is resumed."""
 ANSWER_S = 2.0
 """Who has not taken a request by then is suspended, or as good as dead."""
 _LONGEST_ANSWER_S = 60.0
@@ -38,7 +40,8 @@ class Seat:
     """One number: its file, the process that has it now as far as we have a line to it, and its run."""
 
     __slots__ = (
-        "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "run", "runs", "since", "tries",
+        "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "resumed", "run", "runs", "since",
+        "tries", "waits",
     )  # fmt: skip
 
     def __init__(self, file: RecordFile) -> None:
@@ -50,6 +53,8 @@ class Seat:
         self.run = ""  # given to it and not known to be over
         self.request = b""  # until it is known to be taken
         self.since = 0.0
+        self.resumed = False  # since it was given its request: somebody may have suspended it
+        self.waits = False  # for room on its line
         self.due: float | None = None  # when to fork another process
         self.answer_s = ANSWER_S
         self.tries = 0
@@ -123,6 +128,7 @@ class Supervisors:
                 ours.close()
                 raise RuntimeUnavailable("the launcher dies as soon as it is started", fix="see launcher.log")
         seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
+        seat.waits = False
         seat.tries += 1
         self.by_fd[ours.fileno()] = seat
         self.poll.register(ours, select.EPOLLIN)
@@ -130,10 +136,8 @@ class Supervisors:
 
     def _send(self, seat: Seat) -> None:
         seat.outbox += len(seat.request).to_bytes(PREFIX_BYTES, "little") + seat.request
+        seat.resumed = False
         self._flush(seat)
-        if seat.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(seat.pid, signal.SIGCONT)  # somebody may have suspended it
 
     def _flush(self, seat: Seat) -> None:
         assert seat.line is not None
@@ -143,8 +147,9 @@ class Supervisors:
             pass
         except (BrokenPipeError, ConnectionResetError):
             return  # it was killed: listening to it tells
-        events = select.EPOLLIN | (select.EPOLLOUT if seat.outbox else 0)
-        self.poll.modify(seat.line, events)
+        if seat.waits != bool(seat.outbox):
+            seat.waits = bool(seat.outbox)
+            self.poll.modify(seat.line, select.EPOLLIN | (select.EPOLLOUT if seat.waits else 0))
         if not seat.outbox and len(self.by_fd) > self.most_lines:
             self._hang_up(seat)  # it carries this one out and ends; its file tells
             self.watch(seat.file)
@@ -252,6 +257,11 @@ class Supervisors:
                     self._fork(seat)
             elif now - seat.since > seat.answer_s:
                 self._insist(seat)
+            elif not seat.resumed and now - seat.since > RESUME_S:
+                seat.resumed = True
+                if seat.pid:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(seat.pid, signal.SIGCONT)
         self._trim(now)
 
     def _insist(self, seat: Seat) -> None:
@@ -300,7 +310,9 @@ class Supervisors:
         """When to tend next."""
         due = [rest_s]
         now = time.monotonic()
-        due += [max(0.0, (seat.due or seat.since + seat.answer_s) - now) for seat in self.untaken.values()]
+        for seat in self.untaken.values():
+            answer_s = seat.answer_s if seat.resumed else RESUME_S
+            due.append(max(0.0, (seat.due or seat.since + answer_s) - now))
         if self.next_look is not None:
             due.append(max(0.0, self.next_look - now))
         return min(due)
