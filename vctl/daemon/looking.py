@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
@@ -13,6 +14,8 @@ from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
+SHORT_S, PAUSES_S = 0.05, (0.001, 0.004)
+"""A short run, from its launch to its end; how long an end waits for those of other short runs."""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
     " so it is not started again"
@@ -44,6 +47,37 @@ def _lives(run: Run) -> bool:
     if run.pid is None or run.pid_start is None or run.boot_id is None:
         return False
     return processes.alive(run.pid, run.pid_start, run.boot_id)
+
+
+class Pace:
+    """How long runs take. Where they are short, their ends come close together, and one commit can record several."""
+
+    def __init__(self) -> None:
+        self._launched: dict[str, float] = {}
+        self._typical_s = float("inf")
+
+    def launched(self, run_id: str) -> None:
+        """A run begins now."""
+        self._launched[run_id] = time.monotonic()
+
+    def over(self, run_id: str) -> None:
+        """A run has ended."""
+        if (began := self._launched.pop(run_id, None)) is not None:
+            took_s = time.monotonic() - began
+            self._typical_s = min(self._typical_s, took_s + SHORT_S)
+            self._typical_s += (took_s - self._typical_s) / 8
+
+    def changes(self, runtime: Runtime) -> set[str]:
+        """The runs that have changed, with those that follow at once."""
+        news = runtime.changes()
+        if news and self._typical_s <= SHORT_S and self._others_are_due(news):
+            time.sleep(min(max(self._typical_s / 8, PAUSES_S[0]), PAUSES_S[1]))
+            news |= runtime.changes()
+        return news
+
+    def _others_are_due(self, news: Collection[str]) -> bool:
+        since = time.monotonic() - 2 * self._typical_s
+        return any(began > since and run_id not in news for run_id, began in self._launched.items())
 
 
 class Starts:

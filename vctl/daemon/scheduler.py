@@ -19,7 +19,7 @@ from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
 from vctl.daemon.lease_revocation import LeaseRevocation
 from vctl.daemon.limits import TimeLimits
-from vctl.daemon.looking import STARTS_S, Starts, look
+from vctl.daemon.looking import STARTS_S, Pace, Starts, look
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.preempting import Preempting
@@ -90,7 +90,7 @@ class Scheduler:
         self._postponed: dict[str, Run] = {}
         """Runs that could not be launched for a reason that passes."""
         self.trouble = Trouble(say)
-        self.starts = Starts()
+        self.starts, self.pace = Starts(), Pace()
         self._last_sweep = 0.0
         self._more = False
         """Whether the last round left something to the next one."""
@@ -191,7 +191,7 @@ class Scheduler:
         state = self.state
         assert state is not None
         looks, news = state.looks, bool(self.watch.read())
-        names = self.runtime.changes() | self.objects.measuring.ready()
+        names = self.pace.changes(self.runtime) | self.objects.measuring.ready()
         self._launch_postponed(state)
         self._observe(state, names)
         if time.monotonic() - self._last_sweep > SAFETY_S:
@@ -212,7 +212,7 @@ class Scheduler:
         self._more = self._settled != self._now(state) and self._round(state)
         self._settled = None
         while self._more and time.monotonic() < until:
-            self._observe(state, self.runtime.changes())
+            self._observe(state, self.pace.changes(self.runtime))
             self._more = self._round(state)
         self.preempting.turn(state, self._stop_run, self.runtime.signal_run)
         self.lease_revocation.turn(state, self._stop_run, self._tell)
@@ -253,6 +253,7 @@ class Scheduler:
                 return  # the version before has started it
             request = request_of(self.store, state, self.commands, assigned, log_max_bytes=self.log_max_bytes)
             if request is not None:
+                self.pace.launched(run.run_id)
                 self.runtime.launch(request)
         except Unprepared as error:
             self._record(state, [Ended(run, None, error.problem, error.reason)])
@@ -330,6 +331,7 @@ class Scheduler:
     def _let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over."""
         self.limits.forget(run.run_id)
+        self.pace.over(run.run_id)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
