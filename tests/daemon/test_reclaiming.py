@@ -11,8 +11,9 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
-from vctl.daemon.lease_expiry import LeaseTerms, called_in
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.engine.changes import LeaseReturned
+from vctl.engine.rules.leases import called_in
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal

@@ -10,7 +10,15 @@ from tests.specification import spec
 from tests.world import unbalanced
 from vctl.core.ledger import Ledger
 from vctl.scheduler.gang_growth import grow
-from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore, settle
+from vctl.scheduler.leasing import (
+    above_minimum,
+    free_part,
+    give_back,
+    newest_first,
+    restore,
+    restored,
+    settle,
+)
 
 pytestmark = spec("9.return")
 
@@ -129,7 +137,7 @@ def test_what_a_sibling_lent(has: str, borrowed: str, want: str) -> None:
 def test_what_the_parent_lent_stays_there() -> None:
     ledger = trees.tree("8c", LENT + "4c", "b < primary []: n1~2c")
     lease = trees.lease(ledger, "b/0: 2c")
-    assert restore(ledger, lease, give_back(ledger, lease, free_part(ledger, lease))) is None
+    assert restored(ledger, lease, give_back(ledger, lease, free_part(ledger, lease))) is None
 
 
 # ---- after a change of the minimum or of the virtual nodes ----

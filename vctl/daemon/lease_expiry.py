@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from vctl.core.leases import CALLED, Lease
+from vctl.core.leases import Lease
 from vctl.core.queue_policy import FAIR
 from vctl.daemon.following import FollowedState
-from vctl.engine.changes import LeaseReturned
+from vctl.engine.rules.leases import called_in, give_back
 from vctl.scheduler.fairness import Shares, must_yield
-from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
-from vctl.scheduler.replacement import below
+from vctl.scheduler.leasing import free_part, newest_first
 from vctl.store.store import Store
 
 
@@ -99,36 +98,10 @@ class LeaseExpiry:
         return max(self.terms.idle_s - (now - since), until_cool)
 
     def _give_back(self, state: FollowedState, due: list[Lease]) -> None:
-        """What a child returns its parent may have borrowed too: that goes up in the same transaction."""
         with self.store.transaction():
             state.follow(self.store)
-            waiting = list(due)
-            rearrange = state.rearrange(self.store)
-            while waiting:
-                lease = waiting.pop(0)
-                if state.leases.get(lease.lease_id) != lease:
-                    continue  # destroyed or changed meanwhile
-                part = free_part(state.ledger, lease)
-                if not part:
-                    continue
-                above = state.ledger.vnodes[lease.vnode_id].parent_id
-                done = give_back(state.ledger, lease, part, rearrange)
-                state.emit(self.store, LeaseReturned(replace(lease, amounts=done.left)))
-                restore(state.ledger, lease, done, rearrange)
-                waiting += newest_first([up for up in state.leases.values() if up.vnode_id == above])
-
-
-def called_in(state: FollowedState) -> set[int]:
-    """Leases that their lender wants back, and what was borrowed further of them: that returns first."""
-    leases = state.leases.values()
-    inside = {slot for one in leases if one.state == CALLED for slot in slots_inside(state, one.vnode_id)}
-    return {one.lease_id for one in leases if one.vnode_id in inside} if inside else set()
-
-
-def slots_inside(state: FollowedState, vnode_id: str) -> set[str]:
-    """A virtual node and everything that lies in it."""
-    there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
-    return {vnode_id, *(vnode.vnode_id for vnode in there)}
+            for change in give_back(state, due):
+                state.emit(self.store, change)
 
 
 def _kept(state: FollowedState) -> set[str]:

@@ -16,8 +16,8 @@ from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
 from vctl.daemon import notices
 from vctl.daemon.following import FollowedState
-from vctl.daemon.lease_expiry import slots_inside
 from vctl.engine.changes import LeaseCalled
+from vctl.engine.rules.leases import slots_inside
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
 from vctl.store import jobs, rows

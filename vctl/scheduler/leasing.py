@@ -76,6 +76,16 @@ class Return:
     after: VNode | None
     left: Mapping[str, int]
 
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The virtual node that goes."""
+        return (self.before.vnode_id,) if self.after is None else ()
+
+    @property
+    def placed(self) -> tuple[VNode, ...]:
+        """The virtual node that stays, with less."""
+        return () if self.after is None else (self.after,)
+
 
 def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
     """What of a lease nobody uses now and the minimum does not need."""
@@ -104,11 +114,15 @@ def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int)
     return total
 
 
-def give_back(
-    ledger: Ledger, lease: Lease, part: Mapping[str, int], rearrange: Rearrange | None = None
-) -> Return:
-    """Shrink the borrower's virtual node by a free part of a lease; ``rearrange`` (the ledger's) carries it out."""
-    rearrange = rearrange or ledger.rearrange
+def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
+    """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
+    done = return_of(ledger, lease, part)
+    ledger.rearrange(done.removed, done.placed)
+    return done
+
+
+def return_of(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
+    """What giving back a free part of a lease means for the borrower's virtual node."""
     vnode = ledger.vnodes[lease.vnode_id]
     capacity = ledger.capacities[lease.vnode_id]
     amounts = dict(vnode.allocation.amounts)
@@ -129,16 +143,20 @@ def give_back(
     left_of_lease = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
     # an empty virtual node goes, unless a process without a request of its own lives on it
     if not amounts and not ledger.children[vnode.vnode_id] and not _is_home(ledger, vnode.vnode_id):
-        rearrange((vnode.vnode_id,), ())
         return Return(lease, vnode, None, left_of_lease)
     instances = {name: shares for name, shares in instances.items() if shares}
     after = replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
-    rearrange((), (after,))
     return Return(lease, vnode, after, left_of_lease)
 
 
-def restore(ledger: Ledger, lease: Lease, done: Return, rearrange: Rearrange | None = None) -> Grow | None:
-    """What a sibling lent goes straight back to it, up to its minimum: its virtual node grows.
+def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
+    """Give the lender what it gets back; applied to the ledger."""
+    if (more := restored(ledger, lease, done)) is not None:
+        ledger.rearrange((), (more,), for_start=True)
+
+
+def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
+    """The lender's virtual node after a return: what a sibling lent goes straight back to it, up to its minimum.
 
     None when the parent was the lender, or the lender lacks nothing or has no flexible virtual node there any more.
     """
@@ -160,9 +178,7 @@ def restore(ledger: Ledger, lease: Lease, done: Return, rearrange: Rearrange | N
     )  # the very instances that were lent
     if not back.amounts:
         return None
-    step = Grow(theirs, replace(theirs, allocation=merged(theirs.allocation, back)))
-    (rearrange or ledger.rearrange)((), (step.after,), for_start=True)
-    return step
+    return replace(theirs, allocation=merged(theirs.allocation, back))
 
 
 def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
