@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, Rearrange, VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, difference, merged
