@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from vctl.core import jobs as jb
@@ -18,10 +18,10 @@ from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
 from vctl.store import arrays, feed, jobs, leases, objects, preemptions, queues, rows, tasks, usage
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
-_TREE = {"cluster", "clusters", "vnodes", "lease", "leases", "runs"}
-"""Objects of entries that no command writes without a change."""
+_ELSEWHERE = frozenset({"node", "provider"})
+"""Objects of entries without a change that are followed: heartbeats of nodes, requests to a provider."""
 
 
 class Unreadable(Exception):
@@ -131,61 +131,20 @@ class FollowedState(SchedulerState):
             return False
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
-        if others := {event["object"] for event in events if event["change"] is None} & _TREE:
+        strange = {event["object"] for event in events if event["change"] is None}
+        if others := strange - _ELSEWHERE:
             raise Unreadable(f"rows were changed by hand or set aside: {', '.join(sorted(others))}")
         try:
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
-            self._take_over(store, [event for event in events if event["change"] is None])
+                elif event["change"] is None and event["object"] == "node":
+                    self.nodes_changed.add(event["object_id"])  # its lease of heartbeats
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         self.seen = events[-1]["seq"]
         self._own.clear()
         return True
-
-    def _take_over(self, store: Store, events: Iterable[Row]) -> None:
-        touched: dict[int, None] = {}
-        spans: list[tuple[int, int]] = []
-        for event in events:
-            match event["object"]:
-                case "job":
-                    touched[event["job_id"]] = None
-                case "array":
-                    reach = rows.loads(event["data"])
-                    spans.append((reach["first"], reach["last"]))
-                    if (at_once := arrays.at_once(store, event["object_id"])) is not None:
-                        self.array_limits.limit(event["object_id"], at_once)
-                case "node":  # its heartbeat lease
-                    self.nodes_changed.add(event["object_id"])
-        for first, last in dict.fromkeys(spans):
-            self._reload_span(store, first, last)
-        for job_id in touched:
-            self.reload_job(store, job_id)
-
-    def reload_job(self, store: Store, job_id: int) -> None:
-        """Take over the row of a job: whether it is queued, whether it is to be stopped."""
-        self._take_job(job_id, jobs.get(store, job_id))
-
-    def _reload_span(self, store: Store, first: int, last: int) -> None:
-        """The members of an array: one read for all of them."""
-        found = {row["job_id"]: row for row in jobs.between(store, first, last)}
-        for job_id in range(first, last + 1):
-            self._take_job(job_id, found.get(job_id))
-
-    def _take_job(self, job_id: int, row: Row | None) -> None:
-        if row is not None and row["status"] == jb.PENDING:
-            self.put_pending(rows.pending(row))
-            return
-        self.dequeue(job_id)
-        if row is not None and row["status"] in jb.FINAL:
-            self.array_limits.leave(row["array_id"], job_id)
-            self.note_end(row["submission_id"], row["array_id"])
-        elif row is not None and row["status"] == jb.RUNNING:
-            self.edited.add(job_id)
-            self.note_running(rows.running(row))
-            if row["stop_requested_at"] is not None:
-                self.stops.add(job_id)
 
 
 def _grace_s(store: Store, state: FollowedState, run: Run) -> float:

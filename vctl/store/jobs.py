@@ -66,11 +66,6 @@ def get(store: Store, job_id: int) -> Row | None:
     return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
 
 
-def between(store: Store, first: int, last: int) -> list[Row]:
-    """Rows of ``jobs`` with consecutive numbers."""
-    return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ?", first, last)
-
-
 def waiting(store: Store, job_ids: Sequence[int]) -> dict[int, Row]:
     """Rows of ``jobs`` by their numbers."""
     found = store.rows(
