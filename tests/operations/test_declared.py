@@ -103,7 +103,8 @@ class _Wire:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return load(env={"VCTL_HOME": str(tmp_path_factory.mktemp("declared") / "home"), "VCTL_LOCAL_NODE": "0"})
+    home = str(tmp_path_factory.mktemp("declared") / "home")
+    return load(env={"VCTL_HOME": home, "VCTL_LOCAL_NODE": "0", "VCTL_AUTOSTART": "0"})
 
 
 @pytest.fixture
@@ -209,3 +210,45 @@ def test_no_module_is_replaced_and_nothing_is_cast_at_the_seam() -> None:
         assert "sys.modules[" not in text, path
         if path.parent.name == "operations":
             assert "cast(" not in text, path
+
+
+def test_a_submit_sends_the_surroundings_of_the_submitter(
+    monkeypatch: pytest.MonkeyPatch, client: Routes, local: Local
+) -> None:
+    """spec 14.remote: environment and directory are those of the client, not of the server."""
+    sent: dict[str, Any] = {}
+
+    class Wire(_Wire):
+        def ask(self, method: str, path: str, values: dict[str, Any], *, in_query: bool) -> Any:
+            sent.update(values)
+            return super().ask(method, path, values, in_query=in_query)
+
+    @contextmanager
+    def connected() -> Iterator[Any]:
+        yield Wire(client)
+
+    nodes.add(local, resources={"CPU": 1})
+    monkeypatch.setenv("VCTL_TOKEN", "secret")
+    monkeypatch.setenv("HERE", "yes")
+    form = jobs.submit(Remote(connected), ["true"], hold=True)
+    assert sent.keys() == {"entrypoint", "environment", "cwd", "hold"}
+    assert (sent["cwd"], sent["environment"]["HERE"]) == (str(Path.cwd()), "yes")
+    assert not {"VCTL_TOKEN", "VCTL_HOME", "VCTL_ADDRESS"} & sent["environment"].keys()
+    assert form["state_reason"] == "Held"
+
+
+@pytest.mark.parametrize(
+    ("given", "amounts"),
+    [
+        ({}, {"CPU": 10_000}),
+        ({"resources": {"GPU": 1}}, {"CPU": 10_000, "GPU": 10_000}),
+        ({"resources": {"CPU": 0, "GPU": 1}}, {"GPU": 10_000}),
+        ({"num_cpus": "0.5", "memory": "1KiB"}, {"CPU": 5_000, "memory": 1024 * 10_000}),
+    ],
+)
+def test_a_task_takes_one_cpu_unless_cpus_are_named(
+    local: Local, given: dict[str, Any], amounts: dict[str, int]
+) -> None:
+    """spec 10, however it is asked for: command line, HTTP and Python share the parameters."""
+    asked, _ = tasks.request(Here(None, local.config), ["x"], **given)  # type: ignore[arg-type]  # it asks for no store
+    assert {name: amount for name, amount in asked.request.items() if amount} == amounts
