@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import FreeCapacity
 from vctl.scheduler.availability_profile import AvailabilityProfile
@@ -109,22 +109,34 @@ class _Ahead:
             if moment < first:
                 continue
             while end is not None and end[0] <= moment:
-                for vnode_id, allocation in profile.held_by(end[1]):
-                    capacity = free.get(vnode_id)
-                    if capacity is None:
-                        if self.index.class_of(vnode_id) is None:
-                            continue  # its node takes no work
-                        capacity = free[vnode_id] = dict(self.ledger.capacities[vnode_id].free)
-                        fits[vnode_id] = count.of(capacity)
-                    for name, amount in allocation.amounts.items():
-                        capacity[name] = capacity.get(name, 0) + amount
-                    was, now = fits[vnode_id], count.of(capacity)
-                    if now != was:
-                        fits[vnode_id] = now
-                        totals = [t + b - a for t, a, b in zip(totals, was, now, strict=True)]
+                totals = self._returned(end[1], free, fits, totals)
                 end = next(ends, None)
             if count.is_met(totals) and self._is_left(totals, free, moment):
                 yield moment
+
+    def _returned(
+        self,
+        job: RunningJob,
+        free: dict[str, dict[str, int]],
+        fits: dict[str, list[int]],
+        totals: list[int],
+    ) -> list[int]:
+        """How many pieces fit in all once a job has ended, too; what is free where is noted."""
+        count = self.count
+        for vnode_id, allocation in self.profile.held_by(job):
+            capacity = free.get(vnode_id)
+            if capacity is None:
+                if self.index.class_of(vnode_id) is None:
+                    continue  # its node takes no work
+                capacity = free[vnode_id] = dict(self.ledger.capacities[vnode_id].free)
+                fits[vnode_id] = count.of(capacity)
+            for name, amount in allocation.amounts.items():
+                capacity[name] = capacity.get(name, 0) + amount
+            was, now = fits[vnode_id], count.of(capacity)
+            if now != was:
+                fits[vnode_id] = now
+                totals = [t + b - a for t, a, b in zip(totals, was, now, strict=True)]
+        return totals
 
     def _enough_from(self) -> int | None:
         """The moment from which on there may be enough, by the sum of each resource alone; None: never."""
@@ -174,16 +186,33 @@ class _Ahead:
         return self._place(passed, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
-        """Where the fewest jobs without a limit must end; more room never hurts, so by doubling and halving."""
+        """Where the fewest jobs without a limit must end.
+
+        Those that are too few by the number of pieces are passed; more free capacity never hurts, so the others by
+        halving.
+        """
         timed = [job for _, job in self.profile.ends]
         endless = self.profile.endless
 
         def at(count: int) -> Placed | None:
             return self._place([*timed, *endless[:count]], self.profile.now_ns, FOR_EVER)
 
-        if not endless or (found := at(len(endless))) is None:
+        free: dict[str, dict[str, int]] = {}
+        fits: dict[str, list[int]] = {}
+        totals = self.count.within(self.index.classes.values())
+        for job in timed:
+            totals = self._returned(job, free, fits, totals)
+        for low, job in enumerate(endless):  # noqa: B007  # one more than ``low`` may be enough
+            totals = self._returned(job, free, fits, totals)
+            if self.count.is_met(totals):
+                break
+        else:
             return None
-        low, high = 0, len(endless)
+        if (found := at(low + 1)) is not None:
+            return None, found
+        low, high = low + 1, len(endless)
+        if low == high or (found := at(high)) is None:
+            return None
         while high - low > 1:
             middle = (low + high) // 2
             if (there := at(middle)) is not None:
