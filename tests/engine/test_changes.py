@@ -176,6 +176,33 @@ def test_a_move_that_the_lifecycle_does_not_have_tells_the_story(life: Life) -> 
     assert "job.submitted" in refused.value.problem
 
 
+def test_of_many_that_move_together_the_one_that_cannot_is_named(life: Life) -> None:
+    """Equal changes are one statement; none of them is made where one is impossible."""
+    life.nodes(1, "4c")
+    for number in range(1, 13):
+        life.submit(f"j{number}", argv=("true",))
+    over = [
+        ch.JobEnded(
+            1, number, f"j{number}", None, None, "end" if number == 9 else "stop", "STOPPED", None, None, 143
+        )
+        for number in range(1, 13)
+    ]
+
+    def emit(changes: list[ch.JobEnded]) -> None:
+        with life.store.transaction():
+            for one in changes:
+                life.store.emit(one)
+
+    with pytest.raises(IllegalTransition, match="job 9 is PENDING"):
+        emit(over)
+    possible = [*over[:8], *over[9:]]
+    with pytest.raises(IllegalTransition, match="job 3 is STOPPED"):
+        emit([*possible, over[2]])
+    assert {life.job(f"j{number}")["status"] for number in range(1, 13)} == {"PENDING"}
+    emit(possible)
+    assert [number for number in range(1, 13) if life.job(f"j{number}")["status"] != "STOPPED"] == [9]
+
+
 def test_an_object_that_cannot_move_is_set_aside_and_the_others_go_on(life: Life) -> None:
     life.nodes(1, "4c", cpus=4)
     life.submit("odd", argv=("true",), entry={"CPU": 10000})

@@ -79,3 +79,17 @@ def test_processes_are_found_by_their_mark():
         eventually(lambda: [one.pid for one in processes.marked(b"VCTL_MARK").get(mark, ())] == [child.pid])
         assert mark not in processes.marked(b"VCTL_MARK", b"VCTL_HOME=/elsewhere")
         child.kill()
+
+
+def test_the_clock_of_starts_is_the_one_of_proc():
+    """spec 12: a process is found again by its pid and its start time. Seldom does a tick end in between."""
+    for _ in range(50):
+        before = processes.ticks_now()
+        with subprocess.Popen(["sleep", "9"]) as child:
+            after, started = processes.ticks_now(), processes.start_time(child.pid)
+            child.kill()
+        assert started is not None
+        assert before <= started <= after
+        if before == after:
+            return
+    raise AssertionError("a tick ended at every start")

@@ -1,0 +1,70 @@
+"""What is seen of processes: ends of short runs are taken together (spec 18: what a job costs)."""
+
+from __future__ import annotations
+
+from tests.daemon.conftest import Life
+from tests.specification import spec
+from vctl.daemon.looking import PAUSES_S, Pace
+from vctl.ops import jobs
+from vctl.spec.options import parse_array
+
+pytestmark = spec("18.budgets")
+
+
+class News:
+    """Tells of one run after the other, as a runtime does."""
+
+    def __init__(self, *names: str) -> None:
+        self.left = list(names)
+
+    def changes(self) -> set[str]:
+        """The next one."""
+        return {self.left.pop(0)} if self.left else set()
+
+
+def paced(took_s: float) -> Pace:
+    """A pace of runs that took so long."""
+    pace = Pace()
+    for number in range(20):
+        pace.launched(f"r{number}")
+        pace._launched[f"r{number}"] -= took_s
+        pace.over(f"r{number}")
+    return pace
+
+
+def test_an_end_waits_for_that_of_another_short_run() -> None:
+    pace = paced(0.002)
+    for name in ("a", "b"):
+        pace.launched(name)
+        pace._launched[name] += 60  # however long this machine takes for the next line
+    assert pace.changes(News("a", "b")) == {"a", "b"}
+
+
+def test_an_end_waits_for_nobody_where_runs_are_long_or_no_other_is_due() -> None:
+    alone, long = paced(0.002), paced(5.0)
+    alone.launched("a")
+    assert alone.changes(News("a", "b")) == {"a"}
+    for name in ("a", "b"):
+        long.launched(name)
+    assert long.changes(News("a", "b")) == {"a"}
+    other = paced(0.002)
+    other.launched("b")
+    other._launched["b"] -= 10  # a long one beside short ones
+    other.launched("a")
+    assert other.changes(News("a", "b")) == {"a"}
+
+
+def test_the_first_end_waits_for_nobody() -> None:
+    pace = Pace()
+    pace.launched("a")
+    pace.launched("b")
+    assert pace.changes(News("a", "b")) == {"a"}
+    assert PAUSES_S[1] <= 0.005
+
+
+def test_all_jobs_of_a_short_array_end(life: Life) -> None:
+    life.nodes(1, "t", cpus=4)
+    life.submit("a", argv=("true",), array=parse_array("1-40"))
+    life.until(lambda: not jobs.list_jobs(life.store, limit=1)[1])
+    found, _ = jobs.list_jobs(life.store, all=True)
+    assert [job["status"] for job in found] == ["SUCCEEDED"] * 40
