@@ -14,7 +14,7 @@ from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
-SHORT_S, PAUSES_S = 0.05, (0.001, 0.004)
+SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
