@@ -203,18 +203,18 @@ def test_arrays_in_the_list(here: Life) -> None:
 
 
 def test_ten_thousand(here: Life) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     array(here, "a", "0-9999%4", "true", hold=True)
-    took = time.monotonic() - began
+    took = time.process_time() - began
     assert here.store.value("SELECT count(*) FROM jobs") == 10_000
     assert here.store.value("SELECT count(*) FROM job_launches") == 0
     assert here.store.value("SELECT count(*) FROM events WHERE object IN ('job', 'array')") == 1
     here.turn()
-    began = time.monotonic()
+    began = time.process_time()
     job_ops.list_jobs(here.store, members=False)
-    listed = time.monotonic() - began
+    listed = time.process_time() - began
     job_ops.stop(here.store, "a")
     here.turn()
     assert settled(here, "a")
-    assert took < 3, took  # well under a second on an idle machine
+    assert took < 3, took  # CPU; well under a second on an idle machine
     assert listed < 1, listed
