@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from rich.cells import cell_len
 
 from tests.specification import spec
-from vctl.cli.progress import Line
+from vctl.cli.progress import Line, Progress
 
 pytestmark = spec("13.waiting", "13.screen")
 
@@ -39,3 +41,21 @@ def test_signs_of_two_columns_and_escapes_are_counted() -> None:
     for width in range(12, 60):
         assert cell_len(line.fitted(width)) <= width
     assert "\x1b" not in line.fitted(200)
+
+
+@spec("8.arrays")
+def test_an_array_that_reports_to_a_file_writes_few_lines() -> None:
+    """However often it changes and is looked at: the first state soon, the last one always."""
+    file = StringIO()
+    progress = Progress(file, always=True)
+    progress._began -= 1
+    progress._looked_at -= 10
+    for done in range(1000):
+        form = {"submission_id": "a", "array": {"count": 1000, "done": done, "states": {"RUNNING": 2}}}
+        progress.see("RUNNING", lambda form=form: form, over=False, follows=None)
+    over = {"submission_id": "a", "array": {"count": 1000, "done": 1000, "states": {}}}
+    progress.see("SUCCEEDED", lambda: over, over=True, follows=None)
+    lines = file.getvalue().splitlines()
+    assert "0 of 1000" in lines[0]
+    assert "1000 of 1000" in lines[-1]
+    assert len(lines) <= 3

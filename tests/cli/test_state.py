@@ -42,6 +42,18 @@ def test_clusters_are_listed_and_drawn(divided: Cli) -> None:
     assert "team-a" in divided("vc list").out
 
 
+def test_the_list_and_the_tree_say_the_same_of_what_jobs_use(divided: Cli) -> None:
+    items = divided("vc list -o json").json["items"]
+    primary = divided("vc tree -o json").json
+    team = primary["tree"][0]
+    for listed, branch in zip(items, (primary, team, team["tree"][0]), strict=True):
+        assert [listed[name] for name in ("total", "reserved", "used")] == [
+            branch[name] for name in ("total", "reserved", "used")
+        ]
+    cpus = [re.findall(r"\d+/\d+", divided(f"vc {verb}").out) for verb in ("list", "tree")]
+    assert cpus == [["0/8", "0/4", "0/2"]] * 2
+
+
 def test_a_change_says_what_it_did(divided: Cli) -> None:
     ran = divided("vc", "update", "team-a", "--replica-sets", '{"4c8g": 2}')
     assert ran.out.startswith("virtual cluster team-a updated, revision ")

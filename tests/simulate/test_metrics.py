@@ -57,6 +57,11 @@ def test_utilisation_is_that_of_the_resource_used_most() -> None:
     assert found.makespan == 100.0
 
 
+def test_of_jobs_that_arrive_at_once_the_whole_time_counts() -> None:
+    found = figures([played(0, 0, 100, 2), played(0, 100, 100, 2)], {CPU: 4 * SCALE}, {})
+    assert found.utilisation_until_last_arrival == found.utilisation == pytest.approx(0.5)
+
+
 def test_jobs_that_never_started_count() -> None:
     found = figures([played(0, 0, 10), played(0, None, 10)], {CPU: SCALE}, {})
     assert (found.jobs, found.started, found.never_started) == (2, 1, 1)

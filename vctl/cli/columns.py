@@ -31,15 +31,20 @@ def _amount(field: str, name: str) -> Any:
     return show
 
 
-def _used(name: str, total: str, available: str) -> Any:
+def _used(name: str, total: str, available: str | None) -> Any:
     def show(item: Item) -> Cell | str:
-        have, free = (item.get(total) or {}).get(name), (item.get(available) or {}).get(name)
+        have = (item.get(total) or {}).get(name)
         if not have:
             return ""
-        if free is None:
+        if available is None:
+            used = item["used"].get(name, 0)
+        elif (free := (item.get(available) or {}).get(name)) is not None:
+            used = have - free
+        else:
             return words.amount(name, have)
-        text = f"{words.amount(name, have - free)}/{words.amount(name, have)}"
-        return Cell(text, "yellow" if free <= 0 else "")
+        return Cell(
+            f"{words.amount(name, used)}/{words.amount(name, have)}", "yellow" if used >= have else ""
+        )
 
     return show
 
@@ -74,7 +79,8 @@ def _amounts(field: str, at: int = 0) -> list[Column]:
     ]
 
 
-def _use(total: str, available: str) -> list[Column]:
+def _use(total: str, available: str | None) -> list[Column]:
+    """What is not available of a total; None: what jobs use of it, as in `vctl vc tree`."""
     return [
         Column(heading, _used(name, total, available), right=True)
         for heading, name in (("CPU", "CPU"), ("GPU", "GPU"), ("MEM", "memory"))
@@ -104,7 +110,7 @@ CLUSTERS = [
     state("KIND", lambda vc: vc["kind"]),
     Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", whole=True, at=WIDER),
     state("STATE", _state("state")),
-    *_use("total_resources", "available_resources"),
+    *_use("total", None),
     Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), rank=GIVES, at=WIDE),
     Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True),
     Column("REVISION", "revision", right=True, at=WIDER),

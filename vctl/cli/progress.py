@@ -34,6 +34,8 @@ class Progress:
     """One line, drawn when it is due and has changed."""
 
     EVERY_S = 0.5
+    LINES_EVERY_S = 5.0
+    """The progress of an array where each state of it is a line of its own."""
 
     def __init__(self, stream: TextIO, *, always: bool) -> None:
         self.stream = stream
@@ -44,6 +46,7 @@ class Progress:
         self.about = ""
         self._began = self._looked_at = time.monotonic()
         self._shown = ""
+        self._is_array = False
         self._console: Console | None = None
 
     def see(
@@ -63,6 +66,7 @@ class Progress:
         self._looked_at = now
         form = look()
         if form is not None and "array" in form:
+            self._is_array = True
             self._draw(_array(form), stays=over)
         elif over:
             self.end()
@@ -71,9 +75,10 @@ class Progress:
             self._draw((_running if runs else _waiting)(form, self.about), stays=self.settled)
 
     def _is_early(self, now: float, *, runs: bool) -> bool:
-        if now - self._began < FIRST_S and not (runs and self._shown):
-            return True
-        return now - self._looked_at < self.EVERY_S and not (runs and self._shown)
+        if runs and self._shown and not self._is_array:
+            return False
+        every = self.EVERY_S if self.terminal or not self._is_array else self.LINES_EVERY_S
+        return now - self._began < FIRST_S or now - self._looked_at < every
 
     def end(self) -> None:
         """Leave a clean line to whatever comes next."""

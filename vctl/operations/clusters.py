@@ -7,7 +7,7 @@ from vctl.operations.declare import Arg, Filters, Here, Opt, Written, operation
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
-    from vctl.spec.documents import ClusterForm, ClusterTree, RemovedCluster
+    from vctl.spec.documents import ClusterForm, ClusterTree, ListedCluster, RemovedCluster
     from vctl.spec.reports import TreeDiff
     from vctl.spec.tree_file import TreeCluster
 
@@ -81,7 +81,7 @@ def list_clusters(
     *,
     filters: Filters = (),
     all_kinds: Annotated[bool, Opt(help="Also the primary and the clusters of jobs.")] = True,
-) -> "list[ClusterForm]":
+) -> "list[ListedCluster]":
     """Virtual clusters, parents first."""
     from vctl.ops import cluster_views
 

@@ -18,7 +18,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
-    from vctl.spec.documents import ClusterAmounts, ClusterForm, ClusterLimits, ClusterTree
+    from vctl.spec.documents import ClusterAmounts, ClusterForm, ClusterLimits, ClusterTree, ListedCluster
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
@@ -86,14 +86,19 @@ def get_cluster(store: Store, cluster_id: str) -> ClusterForm:
         return cluster_form(store, cluster_row(store, resolve(cluster_id)))
 
 
-def list_clusters(store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True) -> list[ClusterForm]:
+def list_clusters(
+    store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True
+) -> list[ListedCluster]:
     """Clusters, parents first; with ``all_kinds`` the primary and those of jobs too."""
+    from vctl.ops.capacity import capacities
+
     wanted = parse_filters(filters, FILTER_KEYS)
     with store.snapshot():
         found = [_primary_form(store)] if all_kinds else []
         rows_ = table.parents_first(table.all_rows(store))
         found += [cluster_form(store, row) for row in rows_ if all_kinds or row["kind"] == LOGICAL]
-    return [form for form in found if forms.matches(form, wanted)]
+        sums = capacities(store)
+    return [{**form, **sums[form["cluster_id"]].form()} for form in found if forms.matches(form, wanted)]
 
 
 def tree(store: Store, cluster_id: str | None = None) -> ClusterTree:

@@ -104,7 +104,7 @@ def _job_of(row: Row) -> PendingJob:
 
 
 def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """Serve the user with the least share again and again, each time with the next of his jobs."""
+    """Serve the user with the least share again and again, each time with the next of their jobs."""
     total, _ = totals_of(store, cluster_id)
     lines: dict[str, list[Row]] = {}
     for row in reversed(waiting):

@@ -47,7 +47,7 @@ class Fairness:
 class Figures:
     """The figures of one run; times in seconds, ``utilisation`` of the resource that was used most.
 
-    ``utilisation_until_last_arrival`` leaves out the end, when the queue only empties.
+    ``utilisation_until_last_arrival`` leaves out the end, when the queue only empties, unless all jobs arrive at once.
     """
 
     jobs: int
@@ -76,7 +76,7 @@ def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]
     first, last = min(arrivals, default=0), max(arrivals, default=0)
     end = max((one.end_ns or 0 for one in done), default=first)
     name, used = _dominant(done, total, first, max(end, last))
-    until = _part(done, name, total, first, last)
+    until = _part(done, name, total, first, last) if last > first else used
     return Figures(
         jobs=len(played),
         started=len(done),

@@ -159,12 +159,17 @@ class ClusterUse(TypedDict):
     used: Amounts
 
 
-class ClusterTree(ClusterForm):
-    """A virtual cluster with everything below it."""
+class ListedCluster(ClusterForm):
+    """A virtual cluster with the resources that the clusters below it hold, and those that jobs use."""
 
     total: Amounts
     reserved: Amounts
     used: Amounts
+
+
+class ClusterTree(ListedCluster):
+    """A virtual cluster with everything below it."""
+
     job_counts: dict[str, int]
     tree: list[ClusterTree]
 
