@@ -385,6 +385,7 @@ class Folding:
         "nominations": "*",
         "objects": "*",
         "promises": "*",
+        "provider_requests": "*",
         "task_inputs": "*",
     }
     """Of each table the columns that changes give; what is only observed is left out."""
@@ -462,6 +463,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
         for queue in state.queues.values()
         if queue.nominations
     )
+    found.update((("request", request_id), one) for request_id, one in state.node_requests.items())
     tasks = state.tasks
     found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
     found.update(

@@ -19,7 +19,7 @@ from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
@@ -40,6 +40,7 @@ SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
 NODE_OF = Node("n", "4c", HOLDING, "host", {"zone": "a"}, "simulated", "ALIVE", "boot", shrunk=True)
 RUN_OF = Run("1.1.0.aa", 1, 1, 0, "p##j", "p##j/0", "n", HOLDING)
 LEASE = Lease(7, "c", "p", "c/0", "n", {"CPU": 5000}, 3, job_id=1)
+REQUEST = NodeRequest("ab", "command", "up", "4c", {"CPU": 40000}, {"zone": "ü"}, ("n-1",), 5)
 SAMPLES: list[ch.Change] = [
     ch.JobStarted(
         5, RunningJob(1, "p", "p##j", "1.1.0.aa", "me", None, "j", outcome=("FAILED", None, 1, "x")), ("n",),
@@ -53,6 +54,9 @@ SAMPLES: list[ch.Change] = [
     ch.JobPreempted(1, "j", "p", {"winner": None, "lost_s": 0.5}),
     ch.JobNominated(3, "w", 5, "p", (("p/0", HOLDING), ("p/1", HOLDING)), (1, 2), "preempts j"),
     ch.NominationDropped(3),
+    ch.MachinesAsked(REQUEST),
+    ch.MachinesFailed(replace(REQUEST, attempts=2, message="up: no answer")),
+    ch.MachinesDone(REQUEST, ("n-1", "n-2")),
     ch.TaskSubmitted(6, Task("task-1", 1, 1, "p##j", "j", {"CPU": 1}, 0.5, (Condition("k", "In", ("v",)),), "SPREAD",
                              "p##j/0", ("a",), ("b",), 2, True, True, "name", "PENDING_ARGS_AVAIL")),
     ch.TaskAwaits("task-1", 1, "p##j", "waits for a"),

@@ -39,9 +39,6 @@ database.apply_migrations head derived
 database.disown head change
 database.disown meta observed
 feed.delete_until events change
-provider.fail provider_requests change
-provider.finish provider_requests change
-provider.insert provider_requests change
 repair.set_aside set_aside change
 repair.set_aside {} change
 runs.never_again runs change

@@ -17,11 +17,8 @@ from vctl.engine.codec import decode
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import arrays, feed, jobs, leases, objects, preemptions, queues, rows, tasks, usage
+from vctl.store import arrays, feed, jobs, leases, objects, preemptions, provider, queues, rows, tasks, usage
 from vctl.store.store import Store
-
-_ELSEWHERE = frozenset({"node", "provider"})
-"""Objects of entries without a change that are followed: heartbeats of nodes, requests to a provider."""
 
 
 class Unreadable(Exception):
@@ -95,6 +92,7 @@ class FollowedState(SchedulerState):
             for run in state.runs.values():
                 if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
                     state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, state, run))
+            state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.nodes_changed.update(state.ledger.nodes)
         state.lost_nodes = {one for one, node in state.ledger.nodes.items() if node.state == DEAD}
@@ -132,7 +130,7 @@ class FollowedState(SchedulerState):
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         strange = {event["object"] for event in events if event["change"] is None}
-        if others := strange - _ELSEWHERE:
+        if others := strange - {"node"}:  # heartbeats
             raise Unreadable(f"rows were changed by hand or set aside: {', '.join(sorted(others))}")
         try:
             for event in events:

@@ -11,20 +11,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.daemon.following import FollowedState
 from vctl.daemon.lease_expiry import LeaseExpiry
-from vctl.engine.changes import NodeRemoved
+from vctl.engine.changes import MachinesAsked, MachinesDone, MachinesFailed, NodeRemoved
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import MADE_BY, NODE_ID, release
 from vctl.runtime.commands import Call, end_left_behind
 from vctl.scheduler.provisioning import Template, wanted_nodes
 from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
 from vctl.store import nodes, objects
-from vctl.store import provider as table
 from vctl.store.store import Store
 
 RETRY_S, MOST_RETRY_S = 10.0, 300.0
@@ -74,7 +73,7 @@ class Provider:
         """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
         if self.spec.kind == NONE:
             return False
-        return bool(self._open()) or any(self._is_ours(node) for node in state.ledger.nodes.values())
+        return bool(state.node_requests) or any(self._is_ours(node) for node in state.ledger.nodes.values())
 
     def close(self) -> None:
         """Give commands that are at work a moment, and end the others: the next scheduler calls them again."""
@@ -86,21 +85,17 @@ class Provider:
 
     # ---- requests ----
 
-    def _open(self) -> list[NodeRequest]:
-        return [table.request(row) for row in table.rows(self.store)]
-
     def _ask(self, action: str, template: Template, node_ids: tuple[str, ...]) -> None:
         """Write the intent; in a transaction."""
         request = NodeRequest(
             os.urandom(8).hex(), self.spec.kind, action, template.name, template.resources, template.labels,
             node_ids, self.store.clock(),
         )  # fmt: skip
-        table.insert(self.store, request)
+        self.store.emit(MachinesAsked(request))
 
     def _carry_out(self, state: FollowedState) -> None:
-        requests = self._open()
-        known = {request.request_id for request in requests}
-        for gone in [one for one in self._calls if one not in known]:  # given up by hand
+        requests = _oldest_first(state)
+        for gone in [one for one in self._calls if one not in state.node_requests]:  # given up by hand
             if self._calls[gone].poll() is not None:
                 del self._calls[gone]
         if not self._adopted:
@@ -126,7 +121,7 @@ class Provider:
             elif len(self._calls) >= MOST_CALLS:
                 self._wake_in(POLL_S)
             else:
-                self._call(request)
+                self._call(state, request)
             return
         called = call.poll()
         if called is None:
@@ -138,11 +133,11 @@ class Provider:
                 raise ValueError(called.problem)
             made = list(request.nodes) if request.action == DOWN else _ids(called.answer, request)
         except ValueError as error:
-            self._failed(request, str(error))
+            self._failed(state, request, str(error))
         else:
             self._finish(state, request, made)
 
-    def _call(self, request: NodeRequest) -> None:
+    def _call(self, state: FollowedState, request: NodeRequest) -> None:
         words = self.spec.up if request.action == UP else self.spec.down
         question = {
             "action": request.action,
@@ -158,15 +153,17 @@ class Provider:
             )  # fmt: skip
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._failed(request, f"cannot run {words[0]}: {reason}")
+            self._failed(state, request, f"cannot run {words[0]}: {reason}")
         self._wake_in(POLL_S)
 
-    def _failed(self, request: NodeRequest, problem: str) -> None:
+    def _failed(self, state: FollowedState, request: NodeRequest, problem: str) -> None:
         """It is asked again, later and later, under the same id: whether it had an effect is not known."""
         wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = time.monotonic() + wait_s
+        message = f"{request.action}: {problem}; next try in {wait_s:g} s"
         with self.store.transaction():
-            table.fail(self.store, request, f"{request.action}: {problem}; next try in {wait_s:g} s")
+            self.store.emit(MachinesFailed(replace(request, attempts=request.attempts + 1, message=message)))
+        state.follow(self.store)
         self._wake_in(wait_s)
 
     def _finish(self, state: FollowedState, request: NodeRequest, node_ids: list[str]) -> None:
@@ -180,7 +177,7 @@ class Provider:
                     nodes.insert(self.store, Node(node_id, request.template, total, node_id, labels))
                 elif request.action == DOWN and there is not None and there["state"] == RELEASING:
                     self.store.emit(NodeRemoved(node_id))
-            table.finish(self.store, request, node_ids)
+            self.store.emit(MachinesDone(request, tuple(node_ids)))
         self._retry_at.pop(request.request_id, None)
         state.follow(self.store)
 
@@ -197,7 +194,7 @@ class Provider:
             present[node.template_id] = present.get(node.template_id, 0) + 1
         coming: dict[str, int] = {}
         failing = set()
-        for request in self._open():
+        for request in state.node_requests.values():
             if request.action == UP:
                 if request.attempts:
                     failing.add(request.template)
@@ -215,12 +212,13 @@ class Provider:
         if not wanted.nodes:
             return
         with self.store.transaction():
-            taken = self._taken()
+            taken = self._taken(state)
             for name, count in wanted.nodes.items():
                 self._ask(UP, templates[name], _fresh(name, count, taken))
+        state.follow(self.store)
 
-    def _taken(self) -> set[str]:
-        asked = {node_id for request in self._open() for node_id in request.nodes}
+    def _taken(self, state: FollowedState) -> set[str]:
+        asked = {node_id for request in state.node_requests.values() for node_id in request.nodes}
         return asked | set(nodes.ids_like(self.store, ""))
 
     # ---- fewer nodes ----
@@ -271,6 +269,10 @@ class Provider:
     def _wake_in(self, seconds: float) -> None:
         at = time.monotonic() + seconds
         self._due = at if self._due is None else min(self._due, at)
+
+
+def _oldest_first(state: FollowedState) -> list[NodeRequest]:
+    return sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
 
 
 def _fresh(name: str, count: int, taken: set[str]) -> tuple[str, ...]:

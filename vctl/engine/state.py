@@ -8,6 +8,7 @@ from dataclasses import replace
 from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
+from vctl.core.nodes import NodeRequest
 from vctl.core.tasks import CANCELLED
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
@@ -63,6 +64,8 @@ class SchedulerState:
         """Waiting jobs for which resources are reserved; who was nominated first comes first."""
         self.spared: list[str] = []
         """Jobs that were told to end and may go on: their notice is to be removed."""
+        self.node_requests: dict[str, NodeRequest] = {}
+        """What a node provider was asked for and has not done, by request id."""
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""

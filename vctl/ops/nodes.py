@@ -17,7 +17,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE
 from vctl.core.nodes import DOWN, Node, NodeRequest
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
-from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
+from vctl.engine.changes import MachinesAsked, NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
@@ -375,10 +375,9 @@ def remove(store: Store, node_id: str) -> NodeForm:
 def release(store: Store, node_id: str, template: str) -> None:
     """An empty machine of a node provider is to be ended: it takes no work, and stays a row until that is done."""
     table.move(store, node_id, "release")
-    provider.insert(
-        store,
-        NodeRequest(os.urandom(8).hex(), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), store.clock()),
-    )
+    request_id, now = os.urandom(8).hex(), store.clock()
+    asked = NodeRequest(request_id, MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), now)
+    store.emit(MachinesAsked(asked))
 
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:

@@ -28,6 +28,7 @@ from vctl.engine.changes.gates import (
 )
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
 from vctl.engine.changes.leases import LeaseCalled, LeaseGranted, LeaseReturned
+from vctl.engine.changes.machines import MachinesAsked, MachinesDone, MachinesFailed
 from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
 from vctl.engine.changes.objects import ObjectCreated, ObjectLost, ObjectsDropped
 from vctl.engine.changes.preemptions import (
@@ -81,8 +82,9 @@ Change = (
     | VNodesChanged | NodeReplaced | NodesPublished
     # leases
     | LeaseGranted | LeaseCalled | LeaseReturned
-    # nodes
+    # nodes, and requests for them
     | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
+    | MachinesAsked | MachinesFailed | MachinesDone
 )  # fmt: skip
 OF_CAPACITY = (
     NodeAdded, NodeMoved, NodeChanged, NodeRemoved,

@@ -10,12 +10,24 @@ from typing import NamedTuple
 from vctl.engine.changes import Change, JobEnded, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
-from vctl.store.write import clusters, gates, jobs, leases, nodes, objects, preemptions, runs, submits, tasks
+from vctl.store.write import (
+    clusters,
+    gates,
+    jobs,
+    leases,
+    machines,
+    nodes,
+    objects,
+    preemptions,
+    runs,
+    submits,
+    tasks,
+)
 from vctl.store.write.table import Table, insert
 
 _TABLES = (
     jobs.WRITERS, submits.WRITERS, gates.WRITERS, runs.WRITERS, clusters.WRITERS, leases.WRITERS, nodes.WRITERS,
-    tasks.WRITERS, objects.WRITERS, preemptions.WRITERS,
+    tasks.WRITERS, objects.WRITERS, preemptions.WRITERS, machines.WRITERS,
 )  # fmt: skip
 _WRITERS: Table = {kind: function for table in _TABLES for kind, function in table.items()}
 _APART = {RunEnded, JobEnded}
