@@ -5,7 +5,9 @@ The scheduler, the tables and the rules are the real ones; processes are stood i
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 from tests.world import World
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
@@ -80,7 +82,7 @@ def submit(
         argv=("python", "train.py", "--config", f"configs/{name}.yaml"), cluster=cluster, spec=spec,
         submission_id=name, cwd="/", time_limit_s=limit_s,
     )  # fmt: skip
-    job = submitting.submit(world.store, request, environment={"PATH": "/bin"})
-    with world.store.transaction():
-        world.store.db.execute("UPDATE jobs SET user = ? WHERE job_id = ?", (user, job["job_id"]))
+    account = Mock(pw_name=user)  # other people's logins are what this machine does not have
+    with patch.object(pwd, "getpwuid", return_value=account):
+        job = submitting.submit(world.store, request, environment={"PATH": "/bin"})
     return int(job["job_id"])

@@ -393,9 +393,9 @@ class Folding:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.steps = 0
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.seq = feed.last(self.store)
         base = bytearray(self.store.db.serialize())
         base[18:20] = b"\1\1"  # a copy in memory has no write-ahead log
@@ -417,7 +417,7 @@ class Folding:
                 problems = unlike(picture_of(self.follower), picture_of(loaded(self.store)))
                 assert problems == [], problems
         follower = self.follower
-        self._begin()
+        self.begin()
         self.follower = follower or loaded(self.store)
         if not has_moved:
             self.follower = loaded(self.store)

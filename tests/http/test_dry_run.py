@@ -11,11 +11,12 @@ import pytest
 
 from tests.http.conftest import Running
 from tests.specification import spec
+from vctl.core.clusters import REMOVING
+from vctl.engine.changes import ClusterMoved
 from vctl.ops import admission, clusters, jobs, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
-from vctl.store.clusters import set_removing
 from vctl.store.store import Store
 
 pytestmark = spec("13.submit")
@@ -72,7 +73,7 @@ def place(server: Running) -> Running:
             held = JobRequest(argv=("x",), submission_id=name, hold=True, cwd="/", **more)
             submitting.submit(store, held, environment={"PATH": "/bin"})
         with store.transaction():
-            set_removing(store, "leaving")
+            store.emit(ClusterMoved(store.clock(), "leaving", "remove", REMOVING))
     return server
 
 

@@ -23,7 +23,8 @@ def submit(
     call: Call,
     asked: Annotated[Given, Together.of(jobs.submit)],
     env: Annotated[
-        list[str] | None, Opt("--env", metavar="K=V", help="Set a variable for the job; repeatable.")
+        list[str] | None,
+        Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
     ] = None,
     env_file: Annotated[
         str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
