@@ -309,3 +309,31 @@ def test_the_proof_shares_no_code_with_what_it_proves(one: Place) -> None:
         shutil.copy(saved, tables)
     assert one.run("doctor").code == 0
     os.kill(one.running_process("j"), 9)
+
+
+def test_a_job_that_writes_into_the_records_of_runs_ends_as_it_ends(one: Place) -> None:
+    """Spec 17: an end counts only from the supervisor of a run; what cannot be read ends no scheduler."""
+    daemon = one.daemon()
+    sleeper = one.sleeper("--num-cpus", "1")
+    one.running_process(sleeper)
+    script = (
+        f"cd {one.home}/records && for file in *; do head -c 400 /dev/urandom >> $file; head -n 1 $file >> $file;"
+        " printf 'E %s 0 0 0 0 1 1 1 1 -\\n' $VCTL_RUN_ID >> $file; done;"
+        " mkdir 99.exit; head -c 100 /dev/urandom > stray; exit 3"
+    )
+    forger = one.submit("--num-cpus", "1", "--", "sh", "-c", script)
+    assert one.reach(forger, "SUCCEEDED", "FAILED")["exit_code"] == 3
+    assert one.ok("job", "submit", "--num-cpus", "1", "--", "echo", "next") == "next\n"
+    assert one.job(sleeper)["status"] == "RUNNING"
+    assert daemon.poll() is None
+    assert one.run("doctor").code == 0
+
+
+@pytest.mark.parametrize("kind", ["--divisible", "--indivisible"])
+def test_a_job_of_no_cpu_starts_in_an_empty_elastic_cluster(one: Place, kind: str) -> None:
+    """Spec 9: a cluster without virtual nodes gets one for a job that needs nothing."""
+    one.daemon()
+    one.ok("vc", "create", "e", kind, "--spec", "{}")
+    for words in (("--entrypoint-num-cpus", "0"), ("--spec", "{}", "--entrypoint-num-cpus", "0")):
+        if kind == "--divisible" or "--spec" not in words:
+            assert one.ok("job", "submit", "-c", "e", *words, "--", "echo", "here") == "here\n"
