@@ -334,6 +334,8 @@ def test_a_job_of_no_cpu_starts_in_an_empty_elastic_cluster(one: Place, kind: st
     """Spec 9: a cluster without virtual nodes gets one for a job that needs nothing."""
     one.daemon()
     one.ok("vc", "create", "e", kind, "--spec", "{}")
-    for words in (("--entrypoint-num-cpus", "0"), ("--spec", "{}", "--entrypoint-num-cpus", "0")):
-        if kind == "--divisible" or "--spec" not in words:
-            assert one.ok("job", "submit", "-c", "e", *words, "--", "echo", "here") == "here\n"
+    words = ("-c", "e", "--entrypoint-num-cpus", "0")
+    assert one.ok("job", "submit", *words, "--", "echo", "here") == "here\n"
+    if kind == "--divisible":
+        flexible = ("--virtual-cluster", "{}")
+        assert one.ok("job", "submit", *words, *flexible, "--", "echo", "there") == "there\n"
