@@ -156,6 +156,9 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "negative replicas": (["vc", "create", "x", "--replica-sets", '{"4c8g": -1}'], 2, "replicas(-1) must >= 0"),
     "a shortage": (["vc", "create", "x", "--replica-sets", '{"4c8g": 9}'], 5, "No enough nodes to add"),
     "a spec above all": (["vc", "create", "x", "--spec", '{"flexible_resource_min": {"CPU": 99}}'], 3, "CPU"),
+    "a spec that is a list": (["vc", "create", "x", "--spec", "[]"], 2, "a cluster spec"),
+    "limits that are a number": (["vc", "create", "x", "--lending-limit", "5"], 2, "--lending-limit"),
+    "replicas as a list": (["vc", "create", "x", "--replica-sets", "[]"], 2, "replica"),
     "a parent that is shared": (["vc", "create", "x", "--parent", "shared"], 2, "--parent"),
     "an unknown parent": (["vc", "create", "x", "--parent", "no-such"], 4, "no-such"),
     "an old revision": (

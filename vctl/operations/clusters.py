@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl.operations.declare import Arg, Filters, Here, Opt, Written, operation
+from vctl.operations.declare import Arg, Filters, Here, Opt, Written, document_of, operation
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
@@ -186,8 +186,7 @@ def _spec(here: Here, given: Mapping[str, Any] | Written | None) -> "ClusterSpec
 
     if given is None:
         return None
-    document = given if isinstance(given, Mapping) else given.as_dict()
-    return parse_cluster_spec(document, units=here.units, camel_case=True, logical=True)
+    return parse_cluster_spec(document_of(given), units=here.units, camel_case=True, logical=True)
 
 
 def _counts(cluster_id: str, given: Mapping[str, Any] | None) -> dict[str, int] | None:

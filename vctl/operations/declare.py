@@ -18,6 +18,7 @@ from typing import (
     TypeVar,
     get_args,
     get_origin,
+    runtime_checkable,
 )
 
 if TYPE_CHECKING:
@@ -147,11 +148,17 @@ NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
 """The default of a parameter that is left as it is, where None is a value."""
 
 
+@runtime_checkable
 class Written(Protocol):
     """A document as an object of the Python API."""
 
     def as_dict(self) -> dict[str, Any]:
         """Its JSON form."""
+
+
+def document_of(given: object) -> object:
+    """A document as JSON has it; whatever else was given is refused where it is read."""
+    return given.as_dict() if isinstance(given, Written) else given
 
 
 class Here:

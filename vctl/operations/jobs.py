@@ -4,7 +4,18 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl.operations.declare import NOT_GIVEN, Arg, Filters, Here, Limit, Opt, Written, asks, operation
+from vctl.operations.declare import (
+    NOT_GIVEN,
+    Arg,
+    Filters,
+    Here,
+    Limit,
+    Opt,
+    Written,
+    asks,
+    document_of,
+    operation,
+)
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
@@ -206,8 +217,7 @@ def request(
     from vctl.spec import options
     from vctl.spec.cluster_spec import parse_cluster_spec
 
-    given = virtual_cluster
-    document = given if given is None or isinstance(given, Mapping) else given.as_dict()
+    document = document_of(virtual_cluster)
     short = reading.shortcut_spec(
         num_cpus, num_gpus, memory, nodes, units=here.units, beside_spec=document is not None
     )
