@@ -48,7 +48,10 @@ class LocalRuntime:
         self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._refused: set[str] = set()  # launched, but the file of their number is gone
-        self._stopping: dict[str, float] = {}  # since when a stop is asked for that no supervisor has taken
+        self._stopping: dict[str, float] = {}  # since when a stop is asked for, of a run that is not over
+        self._asked: dict[
+            str, tuple[int, int]
+        ] = {}  # the time on the monotonic clock to kill it, and the signal
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running processes as first seen
         self._next_resume = 0.0
         self._marks: tuple[float, dict[bytes, list[processes.Process]]] = (-1.0, {})
@@ -176,6 +179,8 @@ class LocalRuntime:
         # First the request, then the look for a supervisor: one that takes the run in between reads the request.
         self._records.request_stop(run_id, grace_s, signo)
         self._stopping.setdefault(run_id, time.monotonic())
+        until_ns = time.monotonic_ns() + int(grace_s * 1e9)
+        self._asked[run_id] = min(self._asked.get(run_id, (until_ns, signo))[0], until_ns), signo
         with self._lock:
             found = self._findings.find(run_id, unsaid=True)
         if supervisor := self._running.get(run_id) or (found and found.supervisor):
@@ -188,10 +193,15 @@ class LocalRuntime:
         if asked_s < ANSWER_S:
             return False
         pending, seen = self._records.pending_stop(run_id), self.observe(run_id)
-        if pending is None or seen.state not in (RunState.RUNNING, RunState.STARTING):
+        if seen.state not in (RunState.RUNNING, RunState.STARTING):
             if seen.state is not RunState.NEVER_STARTED:  # else whoever takes the run up reads the request
                 del self._stopping[run_id]
+                self._asked.pop(run_id, None)
             return seen.state in (RunState.EXITED, RunState.LOST)
+        if pending is None:
+            if not self._is_suspended(run_id):
+                return False
+            pending = self._asked[run_id]  # it was suspended after it had taken the request
         with self._lock:
             found = self._findings.find(run_id)
         supervisor = self._running.get(run_id) or (found and found.supervisor)
@@ -209,6 +219,14 @@ class LocalRuntime:
         processes.send_signal(*supervisor, STOP_SIGNAL)
         processes.send_signal(*supervisor, signal.SIGCONT)
         return False
+
+    def _is_suspended(self, run_id: str) -> bool:
+        with self._lock:
+            found = self._findings.find(run_id)
+        supervisor = self._running.get(run_id) or (found and found.supervisor)
+        if not supervisor:
+            return False
+        return getattr(processes.process(supervisor[0]), "state", "X") in "Tt"
 
     def _resume_suspended(self) -> None:
         """Nobody suspends a supervisor for long: it would not notice the end of its run."""
@@ -263,6 +281,7 @@ class LocalRuntime:
             self._of.pop(run_id, None)
             self._refused.discard(run_id)
             self._running.pop(run_id, None)
+            self._asked.pop(run_id, None)
             if self._stopping.pop(run_id, None) is not None:
                 self._records.drop_stop(run_id)
             if file is not None:

@@ -87,7 +87,7 @@ def command(pid: int) -> list[bytes]:
 
 
 def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list[int]:
-    """Pids below a process, in no order, without those spared and what is below them.
+    """Pids below a process, parents before their children, without those spared and what is below them.
 
     Those that fork or end while it looks may be missed: look again.
     """

@@ -284,10 +284,11 @@ class Supervision:
         self.asked = signo
         told: set[int] = set()
         for _ in range(2):  # a second look finds what was forked during the first
-            for pid in set(self.below()) - told:
-                told.add(pid)
-                processes.send(pid, signo)
-                processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
+            for pid in self.below():  # a shell ends before it can see that its command did
+                if pid not in told:
+                    told.add(pid)
+                    processes.send(pid, signo)
+                    processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
 
     def kill(self) -> float:
         """SIGKILL everything below us; return how long to wait before looking again.
