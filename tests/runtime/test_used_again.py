@@ -138,7 +138,7 @@ def test_more_runs_than_a_scheduler_may_have_open_files(ground):
         ground.launch(name, "sleep", "1000")
     for name in names:
         ground.running(name)
-    assert len(ground.runtime._supervisors.by_fd) == 5
+    eventually(lambda: ground.runtime.changes() is not None and len(ground.runtime._supervisors.by_fd) == 5)
     for name in names:
         ground.runtime.stop(name, grace_s=0)
         assert ground.ended(name).stopped
