@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from vctl.runtime import processes
 from vctl.runtime.findings import Findings, Found
@@ -38,6 +39,15 @@ _MARKS_S = 0.2
 _SCAN_S = 0.02
 
 
+class _Stop(NamedTuple):
+    """A stop that is asked for; times on the monotonic clock."""
+
+    asked_s: float
+    until_ns: int
+    """When the run is killed."""
+    signo: int
+
+
 class LocalRuntime:
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
@@ -48,10 +58,7 @@ class LocalRuntime:
         self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._refused: set[str] = set()  # launched, but the file of their number is gone
-        self._stopping: dict[str, float] = {}  # since when a stop is asked for, of a run that is not over
-        self._asked: dict[
-            str, tuple[int, int]
-        ] = {}  # the time on the monotonic clock to kill it, and the signal
+        self._stopping: dict[str, _Stop] = {}  # of runs that are not over
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running processes as first seen
         self._next_resume = 0.0
         self._marks: tuple[float, dict[bytes, list[processes.Process]]] = (-1.0, {})
@@ -178,37 +185,41 @@ class LocalRuntime:
             return
         # First the request, then the look for a supervisor: one that takes the run in between reads the request.
         self._records.request_stop(run_id, grace_s, signo)
-        self._stopping.setdefault(run_id, time.monotonic())
-        until_ns = time.monotonic_ns() + int(grace_s * 1e9)
-        self._asked[run_id] = min(self._asked.get(run_id, (until_ns, signo))[0], until_ns), signo
-        with self._lock:
-            found = self._findings.find(run_id, unsaid=True)
-        if supervisor := self._running.get(run_id) or (found and found.supervisor):
+        asked = _Stop(time.monotonic(), time.monotonic_ns() + int(grace_s * 1e9), signo)
+        before = self._stopping.get(run_id, asked)
+        self._stopping[run_id] = _Stop(before.asked_s, min(before.until_ns, asked.until_ns), signo)
+        if supervisor := self._supervisor_of(run_id, unsaid=True):
             processes.send_signal(*supervisor, STOP_SIGNAL)
             processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have suspended it
 
+    def _supervisor_of(self, run_id: str, *, unsaid: bool = False) -> tuple[int, int] | None:
+        """Pid and start time of who stands over a run."""
+        if known := self._running.get(run_id):
+            return known
+        with self._lock:
+            found = self._findings.find(run_id, unsaid=unsaid)
+        return None if found is None else found.supervisor
+
     def _insist(self, run_id: str) -> bool:
         """Carry a stop out for a supervisor that does not answer. Whether the run is to be looked at again."""
-        asked_s = time.monotonic() - self._stopping[run_id]
+        stop = self._stopping[run_id]
+        asked_s = time.monotonic() - stop.asked_s
         if asked_s < ANSWER_S:
             return False
         pending, seen = self._records.pending_stop(run_id), self.observe(run_id)
         if seen.state not in (RunState.RUNNING, RunState.STARTING):
             if seen.state is not RunState.NEVER_STARTED:  # else whoever takes the run up reads the request
                 del self._stopping[run_id]
-                self._asked.pop(run_id, None)
             return seen.state in (RunState.EXITED, RunState.LOST)
-        if pending is None:
-            if not self._is_suspended(run_id):
-                return False
-            pending = self._asked[run_id]  # it was suspended after it had taken the request
-        with self._lock:
-            found = self._findings.find(run_id)
-        supervisor = self._running.get(run_id) or (found and found.supervisor)
-        if not supervisor:
+        supervisor = self._supervisor_of(run_id)
+        if supervisor is None:
             return False
-        state = getattr(processes.process(supervisor[0]), "state", "X")
-        if state in "Tt" or asked_s > _PATIENCE_S:
+        is_suspended = getattr(processes.process(supervisor[0]), "state", "X") in "Tt"
+        if pending is None:
+            if not is_suspended:
+                return False
+            pending = stop.until_ns, stop.signo  # it was suspended after it had taken the request
+        if is_suspended or asked_s > _PATIENCE_S:
             until_ns, signo = pending
             if time.monotonic_ns() < until_ns:
                 for pid in self._below(supervisor[0]):
@@ -219,14 +230,6 @@ class LocalRuntime:
         processes.send_signal(*supervisor, STOP_SIGNAL)
         processes.send_signal(*supervisor, signal.SIGCONT)
         return False
-
-    def _is_suspended(self, run_id: str) -> bool:
-        with self._lock:
-            found = self._findings.find(run_id)
-        supervisor = self._running.get(run_id) or (found and found.supervisor)
-        if not supervisor:
-            return False
-        return getattr(processes.process(supervisor[0]), "state", "X") in "Tt"
 
     def _resume_suspended(self) -> None:
         """Nobody suspends a supervisor for long: it would not notice the end of its run."""
@@ -281,7 +284,6 @@ class LocalRuntime:
             self._of.pop(run_id, None)
             self._refused.discard(run_id)
             self._running.pop(run_id, None)
-            self._asked.pop(run_id, None)
             if self._stopping.pop(run_id, None) is not None:
                 self._records.drop_stop(run_id)
             if file is not None:
