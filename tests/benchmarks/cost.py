@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> Report:
 def xargs_cpu_ms(jobs: int) -> float:
     """CPU per job of xargs and what it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    xargs(jobs)
+    xargs(jobs, 2)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / jobs * 1e3
 

@@ -1,4 +1,4 @@
-"""Many jobs that do nothing, on two slots: how many a second, against the machine and the peers."""
+"""Many jobs that do nothing, on 2 and on 64 slots: how many a second, against the machine and the peers."""
 
 from __future__ import annotations
 
@@ -7,44 +7,61 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
+from tests.benchmarks import hyperqueue
 from tests.benchmarks.bed import Bed, bed, which
 from tests.benchmarks.report import Report
 
-JOBS, SLOTS, TURNS = 1_000, 2, 3
-FLOOR = "xargs -P2"
+JOBS, SLOTS, TURNS = 1_000, (2, 64), 3
+FLOOR = "xargs -P"
+MISSING = {
+    "GNU parallel": lambda: which("parallel") is None,
+    "task-spooler": lambda: which("tsp", "ts") is None,
+    "HyperQueue (pip install hyperqueue)": lambda: not hyperqueue.IS_INSTALLED,
+}
 
 
 def run(options: argparse.Namespace) -> Report:
     """vctl and its peers in turns."""
     jobs, turns = options.jobs or JOBS, options.rounds or TURNS
-    report = Report(f"throughput: {jobs} no-op jobs on {SLOTS} slots, jobs per second")
-    rates: dict[str, list[float]] = {}
-    for _ in range(turns):
-        rates.setdefault(FLOOR, []).append(jobs / xargs(jobs))
-        for name, seconds in vctl(jobs).items():
-            rates.setdefault(name, []).append(jobs / seconds)
-        if parallel := which("parallel"):
-            rates.setdefault("parallel -j2", []).append(
-                jobs / feed([parallel, f"-j{SLOTS}", "true", "#"], jobs)
-            )
-        if tsp := which("tsp", "ts"):
-            rates.setdefault("tsp -S2", []).append(jobs / spool(tsp, jobs))
-    for name, samples in rates.items():
-        report.add(name, "per s", samples, base=None if name == FLOOR else FLOOR)
-    for peer, found in (("GNU parallel", which("parallel")), ("task-spooler", which("tsp", "ts"))):
-        if not found:
+    report = Report(f"throughput: {jobs} no-op jobs, jobs per second")
+    for slots in SLOTS:
+        rates: dict[str, list[float]] = {}
+        for _ in range(turns):
+            for name, seconds in contestants(slots, jobs).items():
+                rates.setdefault(f"{name}, {slots} slots", []).append(jobs / seconds())
+        for name, samples in rates.items():
+            floor = f"{FLOOR}, {slots} slots"
+            report.add(name, "per s", samples, base=None if name == floor else floor)
+    for peer, is_missing in MISSING.items():
+        if is_missing():
             report.remark(f"{peer} is not installed: no comparison")
-    report.remark(
-        "vctl: jobs come from one process with an open connection; every submit and every end is on disk"
-    )
+    report.remark("vctl: every submit and every end is on disk; single jobs come from one open connection")
     return report
 
 
-def xargs(jobs: int) -> float:
+def contestants(slots: int, jobs: int) -> dict[str, Callable[[], float]]:
+    """Each with what takes its seconds."""
+    found: dict[str, Callable[[], float]] = {
+        FLOOR: lambda: xargs(jobs, slots),
+        "vctl, one array": lambda: vctl(jobs, slots, array),
+        "vctl, single jobs": lambda: vctl(jobs, slots, singles),
+    }
+    if hyperqueue.IS_INSTALLED:
+        found["HyperQueue, one batch"] = lambda: hyperqueue.seconds(slots, jobs, "array")
+        found["HyperQueue, single jobs"] = lambda: hyperqueue.seconds(slots, jobs, "single")
+    if parallel := which("parallel"):
+        found["parallel -j"] = lambda: feed([parallel, f"-j{slots}", "true", "#"], jobs)
+    if tsp := which("tsp", "ts"):
+        found["tsp -S"] = lambda: spool(tsp, jobs, slots)
+    return found
+
+
+def xargs(jobs: int, slots: int) -> float:
     """Seconds that xargs takes: starts processes and keeps nothing."""
-    return feed(["xargs", f"-P{SLOTS}", "-n1", "true"], jobs)
+    return feed(["xargs", f"-P{slots}", "-n1", "true"], jobs)
 
 
 def feed(command: list[str], jobs: int) -> float:
@@ -55,11 +72,11 @@ def feed(command: list[str], jobs: int) -> float:
     return time.perf_counter() - started
 
 
-def spool(tsp: str, jobs: int) -> float:
+def spool(tsp: str, jobs: int, slots: int) -> float:
     """Seconds of task-spooler with a server of its own; it takes at most 900 waiting jobs or so."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TS_SOCKET": f"{folder}/socket", "TMPDIR": folder, "TS_MAXFINISHED": "10"}
-        subprocess.run([tsp, "-S", str(SLOTS)], env=env, check=True)
+        subprocess.run([tsp, "-S", str(slots)], env=env, check=True)
         started = time.perf_counter()
         for number in range(jobs):
             subprocess.run([tsp, "-n", "true"], env=env, check=True, stdout=subprocess.DEVNULL)
@@ -71,26 +88,25 @@ def spool(tsp: str, jobs: int) -> float:
     return taken
 
 
-def vctl(jobs: int) -> dict[str, float]:
-    """Seconds of vctl: from the first submit to the last end, and of a full queue from the daemon's start."""
-    found: dict[str, float] = {}
+def vctl(jobs: int, slots: int, submit: Callable[[Bed, int], None]) -> float:
+    """Seconds of vctl from the first submit to the last end; its scheduler runs already."""
     with bed() as place:
-        place.add_nodes(1, {"CPU": SLOTS})
+        place.add_nodes(1, {"CPU": slots})
         with place.daemon():
             started = time.perf_counter()
-            place.submit_many(no_ops(jobs))
+            submit(place, jobs)
             until_empty(place)
-            found["vctl, submitting and running"] = time.perf_counter() - started
-    with bed() as place:
-        place.add_nodes(1, {"CPU": SLOTS})
-        started = time.perf_counter()
-        place.submit_many(no_ops(jobs))
-        found["vctl, submitting"] = time.perf_counter() - started
-        started = time.perf_counter()
-        with place.daemon():
-            until_empty(place)
-            found["vctl, running a full queue"] = time.perf_counter() - started
-    return found
+            return time.perf_counter() - started
+
+
+def array(place: Bed, jobs: int) -> None:
+    """One command that submits all."""
+    place.vctl("job", "submit", "--no-wait", "--array", f"1-{jobs}", "--", "true")
+
+
+def singles(place: Bed, jobs: int) -> None:
+    """A transaction for each job."""
+    place.submit_many(no_ops(jobs))
 
 
 def no_ops(jobs: int) -> list[dict[str, Any]]:
