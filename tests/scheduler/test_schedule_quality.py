@@ -76,6 +76,7 @@ def test_the_longest_first_is_better_than_by_arrival() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_all_instances(record_property: Callable[[str, object], None]) -> None:
     found = {order: ratios(order, PROVED) for order in (PRIORITY, LONGEST, MAKESPAN)}
     for order, values in found.items():
