@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from vctl.core.labels import Labels, Selector
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
+from vctl.core.values import value
 
 PRIMARY = "kPrimaryClusterID"
 PRIMARY_ALIAS = "primary"
@@ -23,7 +24,7 @@ ACTIVE, STOPPED, REMOVING = "ACTIVE", "STOPPED", "REMOVING"
 PHYSICAL, FIXED, FLEXIBLE = "physical", "fixed", "flexible"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FixedNode:
     """One fixed-size virtual node that a cluster wants."""
 
@@ -32,7 +33,7 @@ class FixedNode:
     selector: Selector = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Group:
     """Fixed nodes that are placed together under one policy, all or nothing."""
 
@@ -40,7 +41,7 @@ class Group:
     policy: str = "PACK"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ClusterSpec:
     """What a cluster needs (the gang) and how far it may grow.
 
@@ -65,7 +66,7 @@ class ClusterSpec:
         return bool(self.groups or self.replica_sets or any(self.flexible_min.values()))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class VNode:
     """A slice of exactly one physical node that belongs to one cluster.
 
@@ -85,7 +86,7 @@ class VNode:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Cluster:
     """One row of the tree.
 

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
 
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import Allocation, Amounts
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as many
-else:
-
-    def many(**options: Any) -> Any:
-        """A dataclass of which a hundred thousand are made at once.
-
-        The type checker sees ``frozen``. At run time it is left out: it makes the construction cost ten times as much.
-        """
-        return dataclass(**{**options, "frozen": False})
-
+from vctl.core.values import value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
@@ -54,7 +42,7 @@ EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
 
 
-@many(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PendingJob:
     """A job in the queue, as far as deciding needs it. ``entry`` is what the entrypoint asks for itself."""
 
@@ -101,7 +89,7 @@ class PendingJob:
         return now_ns - max(self.submitted_at_ns, self.begin_at_ns or 0)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RunningJob:
     """A job that runs: what deciding about others needs of it, and what its end depends on.
 
@@ -151,7 +139,7 @@ class RunningJob:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Preemption:
     """A running job that ends for a waiting one. ``warns``: it gets a signal first and is ended at ``ends_ns``."""
 
@@ -168,7 +156,7 @@ class Preemption:
     """Whether its processes were told to end."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Run:
     """One process of one attempt of a job: where it is and what it holds there."""
 

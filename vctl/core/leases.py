@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from vctl.core.values import value
 
 GRANTED, CALLED = "GRANTED", "CALLED"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Lease:
     """What a cluster borrowed above its minimum: on which virtual node, from its parent, since and until when (ns)."""
 

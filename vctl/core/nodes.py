@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vctl.core.labels import Labels
 from vctl.core.resources import Allocation, Amounts
+from vctl.core.values import value
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
 """A machine that restarts is a new node id. RELEASING: an empty machine of a node provider stays a row until the
@@ -16,7 +17,7 @@ LOST = (DEAD, RELEASING)
 LOCAL, SIMULATED, RAY = "local", "simulated", "ray"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Node:
     """A machine: totals (with instances and core ids), labels and state."""
 
@@ -40,7 +41,7 @@ class Node:
 UP, DOWN = "up", "down"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NodeRequest:
     """What a node provider was asked for: the same ``request_id``, however often it is asked, is the same machines.
 

@@ -7,7 +7,9 @@ Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from vctl.core.values import value
 
 SCALE = 10_000
 """Internal units per whole resource: 1 CPU is 10000."""
@@ -20,7 +22,7 @@ DEFAULT_UNITS = frozenset({GPU})
 """Resources that consist of numbered instances, unless the configuration lists more."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Allocation:
     """What one holder has on one virtual node: amounts, and which instances and cores they are.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vctl.core.labels import Selector
 from vctl.core.resources import Amounts
+from vctl.core.values import value
 
 PENDING_ARGS, PENDING_NODE, RUNNING = "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "RUNNING"
 FINISHED, FAILED = "FINISHED", "FAILED"
@@ -20,7 +21,7 @@ HYBRID, SPREAD, RANDOM, NODE = "HYBRID", "SPREAD", "RANDOM", "NODE"
 STRATEGIES = (HYBRID, SPREAD, RANDOM, NODE)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PendingTask:
     """A task that waits for a place. ``origin_vnode_id`` is where it was started: the local one for HYBRID.
 
@@ -41,7 +42,7 @@ class PendingTask:
     bound_vnode_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Task:
     """A task that is not over: its place, its tries and its end depend on this.
 
@@ -81,7 +82,7 @@ class Task:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StoredObject:
     """An object of a job: the task that made it (None: the entrypoint), and node id -> bytes of each copy."""
 
@@ -89,7 +90,7 @@ class StoredObject:
     at: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Maker:
     """Who has promised an object: a task, or (None) the entrypoint that put it. ``state`` of a task that is over."""
 

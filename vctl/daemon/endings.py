@@ -12,6 +12,7 @@ from vctl.core.clusters import JOB
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.tasks import Task
+from vctl.core.values import value
 from vctl.daemon import objects, preempting, retrying
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Left
@@ -34,7 +35,7 @@ from vctl.store import jobs
 from vctl.store.store import Store
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ended:
     """A run that is over, with its record; ``record`` is None when it was lost."""
 
@@ -47,7 +48,7 @@ class Ended:
     """What a task left under the names of its outputs."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outcome:
     """How a job ended."""
 

@@ -6,11 +6,11 @@ Nothing here starts a process or reads a file.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from vctl.core.values import value
 from vctl.errors import Unreachable
 
 MAX_RUN_ID_BYTES = 200
@@ -21,7 +21,7 @@ class RuntimeUnavailable(Unreachable):
     """The runtime could not look or act. It never means that nothing is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LaunchRequest:
     """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID, VCTL_HOME).
 
@@ -42,7 +42,7 @@ class LaunchRequest:
     log_max_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StartRecord:
     """A run's main process and its supervisor, start times in ticks since boot; `started_at` is epoch ns."""
 
@@ -54,7 +54,7 @@ class StartRecord:
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ExitRecord:
     """How a run ended; none of its processes is left.
 
@@ -85,7 +85,7 @@ class RunState(StrEnum):
     LOST = "lost"  # its supervisor was killed, or the machine restarted: how it ended is not known
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Seen:
     """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started.
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vctl.core import labels as lb
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
 from vctl.core.slots import ClassKey, SlotClass, SlotIndex, template_of
+from vctl.core.values import value
 from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
 CandidateNode = tuple[str, tuple[str, ...]]
 """A physical node with the cluster's virtual nodes on it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Way:
     """What a slot that can grow consists of: (depth, lender, free capacity) of each source, own free capacity first.
 
@@ -32,7 +33,7 @@ class Way:
     choice: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CandidateNodes:
     """Slots of one cluster by class, in the order of their first node.
 

@@ -6,18 +6,18 @@ Works on vectors of 1/10000 units and on node states with how many nodes are in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
 from vctl.core.resources import SCALE
+from vctl.core.values import value
 
 Vector = tuple[int, ...]
 S = TypeVar("S")
 ANYWHERE, NOWHERE = -1, -2
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Option(Generic[S]):
     """One slot of a node that could take the node's flexible piece, and at most how much of each resource."""
 
@@ -26,7 +26,7 @@ class Option(Generic[S]):
     cost: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Part(Generic[S]):
     """One flexible piece: on a node in this state, in this slot; with the instances chosen (number, level), if any."""
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.slots import SlotClass, template_of
+from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
 from vctl.scheduler.growth_supply import OWN, Budgets, Lender
@@ -25,7 +26,7 @@ NEW = "\0"
 """In place of the id of a virtual node that is not made yet: no selector calls it by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GrowthCandidates(CandidateNodes):
     """Slots with what growth could add. ``classes`` are nodes on which only the topmost cluster has something."""
 

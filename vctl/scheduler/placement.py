@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
+from vctl.core.values import value
 from vctl.core.wording import amount_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
 from vctl.scheduler.placement_assignment import assign, pieces_of
@@ -58,7 +59,7 @@ def place_on(
     return worst or no_capacity_for_entry(entry, [node.resources for g in spec.groups for node in g.nodes])
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Question:
     """One way to house the entrypoint: phases, the flexible minimum, and what of it must be in one piece."""
 

@@ -11,6 +11,7 @@ from heapq import heappop, heappush, merge
 
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNode, is_unit
 from vctl.scheduler.node_classes import SlotState, level_of
 from vctl.scheduler.placement_model import Bundle, Problem, Share, amounts_of
@@ -18,7 +19,7 @@ from vctl.scheduler.placement_result import Piece
 from vctl.scheduler.placement_search import Found
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Assignment:
     """What one bundle (None: the flexible part) takes on a real node."""
 

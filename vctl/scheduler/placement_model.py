@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 from vctl.core.labels import Selector
 from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNodes
 from vctl.scheduler.flexible import Vector
 from vctl.scheduler.growth_supply import UNLIMITED, growth_of
@@ -56,7 +56,7 @@ class Move(NamedTuple):
     target: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Rule:
     """How a phase may spread: on distinct nodes only, on at most ``limit`` nodes (0: any number)."""
 
@@ -64,7 +64,7 @@ class Rule:
     limit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Bundle:
     """One fixed node or whole node of the gang, by its place in the spec (group -1: a replica set)."""
 
@@ -76,7 +76,7 @@ class Bundle:
     with_entry: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Phase:
     """Bundles that are placed together under one policy (WHOLE for replica sets, group -1)."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from vctl.core import labels as lb
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
+from vctl.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Piece:
     """One virtual node to assign out of ``parent_vnode_id``.
 
@@ -30,7 +30,7 @@ class Piece:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Placed:
     """A whole gang: every piece, and the piece in which the entrypoint runs with what it holds there.
 
@@ -43,7 +43,7 @@ class Placed:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Unplaced:
     """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
 

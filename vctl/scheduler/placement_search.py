@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from vctl.core.values import value
 from vctl.scheduler.flexible import Part, split
 from vctl.scheduler.growth_split import split_within
 from vctl.scheduler.node_classes import SlotState
 from vctl.scheduler.placement_model import Move, Problem
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Found:
     """Which node state each item goes to and how, in the order of ``Problem.items``; then flexible parts."""
 

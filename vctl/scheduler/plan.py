@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
+from vctl.core.values import value
 from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.placement_result import vnodes_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vctl.scheduler.preemption import Preempt
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Start:
     """One job with everything it needs, or nothing: its cluster, virtual nodes and the entrypoint's place.
 
@@ -47,7 +47,7 @@ class Start:
         return f"trial:{self.job.job_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Wait:
     """Why the jobs of one shape below one parent do not start."""
 
@@ -57,7 +57,7 @@ class Wait:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Plan:
     """Proposals of one round; a commit re-checks each start with the ledger's own predicate."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
 from vctl.core.tasks import PendingTask
+from vctl.core.values import value
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskStart:
     """One task with its place, and how its cluster (and those above) grow for it, top level first."""
 
@@ -28,7 +28,7 @@ class TaskStart:
         return f"trial:{self.task.task_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskWait:
     """Why a task does not start. ``vnode_id``: it waits for this one, as load of it, and for no other."""
 

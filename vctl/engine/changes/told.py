@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
+
+from vctl.core.values import value
 
 C = TypeVar("C")
 FIELDS = "__dataclass_fields__"
@@ -39,7 +40,7 @@ def _make(kind: type) -> None:
     """Make it in the thread that comes first; another one waits for that half millisecond."""
     me = object()
     if _makers.setdefault(kind, me) is me:
-        dataclass(frozen=True)(kind)
+        value(frozen=True)(kind)
         setattr(kind, "__new__", staticmethod(_plain))  # noqa: B010  # as above
     while kind.__new__ is not _plain:
         pass
