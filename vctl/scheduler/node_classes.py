@@ -6,7 +6,7 @@ Keeps only what the gang asks about, so most classes of nodes fall together. Kno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from vctl.core import labels as lb
 from vctl.core.labels import Labels, Selector
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass
-from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import (
     CandidateNode,
     CandidateNodes,
@@ -83,7 +82,7 @@ class NodeState(NamedTuple):
     used: int
 
 
-@value(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Interest:
     """What a gang asks about: resource names, selectors (the first matches all), templates.
 
