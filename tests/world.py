@@ -387,6 +387,7 @@ class Folding:
         "promises": "*",
         "provider_requests": "*",
         "task_inputs": "*",
+        "set_aside": "source, row_key, json_remove(content, '$.launch'), problem, at",  # so is its command
     }
     """Of each table the columns that changes give; what is only observed is left out."""
 

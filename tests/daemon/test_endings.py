@@ -69,7 +69,7 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
         life.nodes(1, "4c")
         whole = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 4}}]}]}
         life.run("holder", spec=whole)
-        life.submit("waits", spec=whole)
+        life.submit("waits", spec=whole, argv=("echo", "hidden-word"))
         life.submit("good", spec=whole, argv=("true",))
         life.turn()
         with life.store.transaction():
@@ -90,5 +90,9 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
             assert life.store.value("SELECT source FROM set_aside") == "jobs"
             content = life.store.value("SELECT content FROM set_aside")
             assert '"launch":{' in content  # nothing is lost
+            assert "hidden-word" in content
+            journal = [str(tuple(row)) for row in life.store.rows("SELECT * FROM events")]
+            assert len([text for text in journal if "RowSetAside" in text]) == 1
+            assert "hidden-word" not in str(journal)
     finally:
         life.close()

@@ -32,6 +32,7 @@ def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql:
     there.scheduler.memory.write(there.scheduler.state)
     there.die()
     assert there.store.db.execute(sql).rowcount > 0
+    there.folding.begin()
     there.turn()
     aside = there.store.rows("SELECT source, content FROM set_aside")
     assert {row[0] for row in aside} == {table}
@@ -50,6 +51,7 @@ def test_who_is_awaited_and_not_ended_is_awaited_no_longer(there: Contest) -> No
     there.processes.told_to_stop.clear()
     there.store.db.execute("DELETE FROM preemptions")
     there.store.db.execute("UPDATE runs SET stop_reason = NULL")
+    there.folding.begin()
     there.turn()
     there.later(40)
     there.processes.obey()

@@ -69,6 +69,8 @@ SAMPLES: list[ch.Change] = [
     ch.ObjectCreated(6, 1, "a", "n", "p##j", 7, "task-1"),
     ch.ObjectLost(1, "a", "n", "p##j", silent=True),
     ch.ObjectsDropped(1, 2),
+    ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
+    ch.RunStripped("1.1.0.aa"),
     ch.RunAssigned("1.1.0.x", 7),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),

@@ -131,7 +131,7 @@ class FollowedState(SchedulerState):
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         strange = {event["object"] for event in events if event["change"] is None}
         if others := strange - {"node"}:  # heartbeats
-            raise Unreadable(f"rows were changed by hand or set aside: {', '.join(sorted(others))}")
+            raise Unreadable(f"rows were changed by hand: {', '.join(sorted(others))}")
         try:
             for event in events:
                 if event["change"] is not None and event["seq"] not in self._own:

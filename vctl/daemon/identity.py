@@ -10,7 +10,7 @@ import os
 
 from vctl.runtime import place
 from vctl.runtime.protocol import Runtime
-from vctl.store import runs
+from vctl.store import observed, runs
 from vctl.store.database import PLACE
 from vctl.store.store import Store
 
@@ -28,7 +28,7 @@ def settle(store: Store, runtime: Runtime) -> str | None:
         name = f"{_NEW}{known}"  # left by the version before, whose records lay elsewhere
         place.write(store.home, name)
         with store.transaction():
-            store.remember(PLACE, name)
+            observed.remember(store, PLACE, name)
         return None
     found = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
@@ -43,5 +43,5 @@ def settle(store: Store, runtime: Runtime) -> str | None:
     place.write(store.home, name)
     with store.transaction():
         begun = runs.never_again(store)
-        store.remember(PLACE, name)
+        observed.remember(store, PLACE, name)
     return found if begun else None

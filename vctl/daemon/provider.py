@@ -23,7 +23,7 @@ from vctl.ops.nodes import MADE_BY, NODE_ID, release
 from vctl.runtime.commands import Call, end_left_behind
 from vctl.scheduler.provisioning import Template, wanted_nodes
 from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
-from vctl.store import nodes, objects
+from vctl.store import nodes, objects, observed
 from vctl.store.store import Store
 
 RETRY_S, MOST_RETRY_S = 10.0, 300.0
@@ -57,7 +57,7 @@ class Provider:
         kinds = self.spec.kinds()
         if kinds != self.store.recall(TEMPLATES):
             with self.store.transaction():
-                self.store.remember(TEMPLATES, kinds)
+                observed.remember(self.store, TEMPLATES, kinds)
 
     def turn(self, state: FollowedState) -> None:
         """Carry out what was asked for, ask for more when something waits for it, release idle nodes."""

@@ -17,7 +17,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import Task
-from vctl.engine.changes import JobEnded, NominationDropped, RunEnded
+from vctl.engine.changes import JobEnded, NominationDropped, RunEnded, RunStripped
 from vctl.errors import Conflict
 from vctl.ops import rights
 from vctl.ops.nodes import ensure_local
@@ -260,7 +260,7 @@ def _processes(store: Store, done: Replayed, reader: _Reader) -> None:
         ):
             done.ledger.charge(run.run_id, run.vnode_id, run.allocation)
         elif any(run.allocation.amounts.values()):
-            runs.strip(store, run.run_id)
+            store.emit(RunStripped(run.run_id))
             done.runs[run.run_id] = replace(run, allocation=EMPTY)
             actions.append(
                 f"run {run.run_id} holds more than its virtual node has; kept without its reservation"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.tasks import Task
-from vctl.engine.changes import TaskEnded, TaskStopAsked, TaskSubmitted
+from vctl.engine.changes import Launch, TaskEnded, TaskStopAsked, TaskSubmitted
 from vctl.errors import Conflict, NotFound
 from vctl.ops import forms, logs, rights
 from vctl.ops import jobs as job_ops
@@ -79,11 +79,11 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             from vctl.ops import objects
 
             objects.check_new(store, job_id, task.outputs)
-        store.emit(TaskSubmitted(store.clock(), task))
         captured = {**around, **request.env}
         env = {name: value for name, value in captured.items() if name not in _OF_THE_RUN}
         cwd = stored_path(request.cwd or os.getcwd())
-        table.insert_launch(store, task_id, rows.dumps(list(request.argv)), rows.dumps(env), cwd)
+        launch = Launch(argv=rows.dumps(list(request.argv)), env=rows.dumps(env), cwd=cwd)
+        store.emit(TaskSubmitted(store.clock(), task, launch))
         if task.inputs or task.outputs:
             from vctl.ops import objects
 

@@ -65,6 +65,11 @@ def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
     )
 
 
+def remember(store: Store, key: str, value: object) -> None:
+    """Keep a small value under a name, as JSON."""
+    store.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, dumps(value)))
+
+
 def remember_devices(store: Store, node_id: str, devices: object) -> None:
     """Write what is known of the devices of a node."""
     store.db.execute("UPDATE nodes SET devices = ? WHERE node_id = ?", (dumps(devices), node_id))

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from sqlite3 import DatabaseError, Row
 
+from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle
-from vctl.store import moves, rows
+from vctl.store import moves
 from vctl.store.store import Store
-
-KEYS = {
-    "nodes": ("node_id",),
-    "clusters": ("cluster_id",),
-    "vnodes": ("vnode_id",),
-    "runs": ("run_id",),
-    "jobs": ("job_id",),
-    "tasks": ("task_id",),
-    "leases": ("lease_id",),
-    "preemptions": ("victim_id",),
-    "nominations": ("job_id",),
-    "usage": ("cluster_id", "child_id", "user", "resource"),
-    "provider_requests": ("request_id",),
-}
-_LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
-"""Rows that go with a row, as they are deleted with it."""
+from vctl.store.write.repair import KEYS
 
 
 def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
     """Move a row that cannot be used out of the way, whole, so that nothing is lost and nothing stops."""
-    keys = KEYS[table]
-    values = [row[key] for key in keys]
-    content = _whole(store, table, keys, values)
-    if table in _LAUNCHES:
-        content["launch"] = _whole(store, _LAUNCHES[table], keys, values)
-    name = " ".join(map(str, values))
-    store.db.execute(
-        "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
-        (table, name, rows.dumps(content), problem, store.clock()),
-    )
-    store.db.execute(f"DELETE FROM {table} WHERE {_named(keys)}", values)
-    store.event("row.set_aside", table, name, data={"problem": problem})
+    store.emit(RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem))
+
+
+def _key(value: object) -> object:
+    """A part of a key as JSON has it."""
+    return [value.hex()] if isinstance(value, bytes) else value
 
 
 def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: str) -> bool:
@@ -49,19 +28,6 @@ def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: s
     if row is not None:
         set_aside(store, table, row, problem)
     return row is not None
-
-
-def _whole(store: Store, table: str, keys: Sequence[str], values: Sequence[object]) -> dict[str, object]:
-    row = store.row(f"SELECT * FROM {table} WHERE {_named(keys)}", *values)
-    return {} if row is None else {name: _plain(row[name]) for name in row.keys()}  # noqa: SIM118  # Row iterates values
-
-
-def _named(keys: Sequence[str]) -> str:
-    return " AND ".join(f"{key} = ?" for key in keys)
-
-
-def _plain(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value
 
 
 def set_aside_rows(store: Store) -> list[Row]:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from vctl.core import jobs as jb
+from vctl.engine.changes import RunSeen
 from vctl.store.store import Row, Store
-
-
-def strip(store: Store, run_id: str) -> None:
-    """A run goes on without what was booked for it, which is not there any more."""
-    store.db.execute(
-        "UPDATE runs SET amounts = '{}', instances = '{}', cores = '[]' WHERE run_id = ?", (run_id,)
-    )
 
 
 def live_rows(store: Store) -> list[Row]:
@@ -20,6 +14,8 @@ def live_rows(store: Store) -> list[Row]:
 
 def never_again(store: Store) -> int:
     """Whatever was to be started may have been, and is not started again. How many processes that concerns."""
-    store.db.execute("UPDATE runs SET state = ? WHERE state = ?", (jb.RUNNING, jb.ASSIGNED))
-    count: int = store.value("SELECT count(*) FROM runs WHERE state = ?", jb.RUNNING)
-    return count
+    live = live_rows(store)
+    for row in live:
+        if row["state"] == jb.ASSIGNED:
+            store.emit(RunSeen(row["run_id"]))
+    return len(live)

@@ -328,12 +328,8 @@ class Store:
         entries, self._unwritten = self._unwritten, []
         write(self._db, entries, self._head().seq)
 
-    def remember(self, key: str, value: object) -> None:
-        """Keep a small value under a name, as JSON; inside a transaction."""
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, dumps(value)))
-
     def recall(self, key: str) -> Any:
-        """What ``remember`` kept, or None."""
+        """The value in ``meta`` under a name, or None."""
         text = self.value("SELECT value FROM meta WHERE key = ?", key)
         return None if text is None else json.loads(text)
 

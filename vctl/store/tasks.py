@@ -8,13 +8,6 @@ from vctl.core import tasks as tk
 from vctl.store.store import Row, Store
 
 
-def insert_launch(store: Store, task_id: str, argv: str, env: str, cwd: str | bytes) -> None:
-    """What is started: it stays beside the journal."""
-    store.db.execute(
-        "INSERT INTO task_launches (task_id, argv, env, cwd) VALUES (?, ?, ?, ?)", (task_id, argv, env, cwd)
-    )
-
-
 def get(store: Store, task_id: str) -> Row | None:
     """One task."""
     return store.row("SELECT * FROM tasks WHERE task_id = ?", task_id)

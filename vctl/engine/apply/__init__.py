@@ -12,6 +12,7 @@ from vctl.engine.apply import (
     nodes,
     objects,
     preemptions,
+    repair,
     runs,
     submits,
     tasks,
@@ -22,7 +23,7 @@ from vctl.engine.state import SchedulerState
 
 _TABLES = (
     jobs.APPLY, submits.APPLY, gates.APPLY, runs.APPLY, clusters.APPLY, leases.APPLY, nodes.APPLY, tasks.APPLY,
-    objects.APPLY, preemptions.APPLY, machines.APPLY,
+    objects.APPLY, preemptions.APPLY, machines.APPLY, repair.APPLY,
 )  # fmt: skip
 _APPLY: Table = {kind: function for table in _TABLES for kind, function in table.items()}
 

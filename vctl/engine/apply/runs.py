@@ -27,8 +27,10 @@ def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
         state.runs[change.run_id] = with_process(run, change.process)
 
 
-def with_process(run: Run, process: ch.Process) -> Run:
+def with_process(run: Run, process: ch.Process | None) -> Run:
     """A run of which the process was seen."""
+    if process is None:
+        return replace(run, state=jb.RUNNING)
     return replace(
         run, state=jb.RUNNING, pid=process.pid, pid_start=process.pid_start, boot_id=process.boot_id,
         started_at=process.started_at,

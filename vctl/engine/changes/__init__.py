@@ -40,6 +40,7 @@ from vctl.engine.changes.preemptions import (
     PreemptionMoved,
     PreemptionOver,
 )
+from vctl.engine.changes.repair import RowSetAside, RunStripped
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping, RunWarned
 from vctl.engine.changes.submits import (
     ArrayForgotten,
@@ -85,6 +86,8 @@ Change = (
     # nodes, and requests for them
     | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
     | MachinesAsked | MachinesFailed | MachinesDone
+    # repair
+    | RowSetAside | RunStripped
 )  # fmt: skip
 OF_CAPACITY = (
     NodeAdded, NodeMoved, NodeChanged, NodeRemoved,

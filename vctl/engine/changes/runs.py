@@ -29,10 +29,10 @@ class RunAssigned:
 
 @change
 class RunSeen:
-    """A process was seen to run."""
+    """A process was seen to run; or (None) its run may have been started, and is not started again."""
 
     run_id: str
-    process: Process
+    process: Process | None = None
 
     def told(self) -> Told:
         """For schedulers alone."""

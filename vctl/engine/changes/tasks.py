@@ -1,12 +1,14 @@
-"""Changes of tasks: submitted, moved between waiting and running, told to end, over. Their launch data is no part."""
+"""Changes of tasks: submitted, moved between waiting and running, told to end, over."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.tasks import Task
+from vctl.engine.changes.submits import OUTSIDE, Launch
 from vctl.engine.changes.told import Told, change
 
 
@@ -16,6 +18,7 @@ class TaskSubmitted:
 
     at: int
     task: Task
+    launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
     def told(self) -> Told:
         """The public event."""

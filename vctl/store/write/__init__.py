@@ -19,6 +19,7 @@ from vctl.store.write import (
     nodes,
     objects,
     preemptions,
+    repair,
     runs,
     submits,
     tasks,
@@ -27,7 +28,7 @@ from vctl.store.write.table import Table, insert
 
 _TABLES = (
     jobs.WRITERS, submits.WRITERS, gates.WRITERS, runs.WRITERS, clusters.WRITERS, leases.WRITERS, nodes.WRITERS,
-    tasks.WRITERS, objects.WRITERS, preemptions.WRITERS, machines.WRITERS,
+    tasks.WRITERS, objects.WRITERS, preemptions.WRITERS, machines.WRITERS, repair.WRITERS,
 )  # fmt: skip
 _WRITERS: Table = {kind: function for table in _TABLES for kind, function in table.items()}
 _APART = {RunEnded, JobEnded}

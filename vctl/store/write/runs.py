@@ -43,10 +43,11 @@ def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -
 
 
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
-    moves.update_all(
-        db, RUN, "seen", f"state = ?, {_PROCESS}",
-        [(jb.RUNNING, *_process(one.process), one.run_id) for one in seen],
-    )  # fmt: skip
+    for is_news, alike in groupby(seen, lambda one: one.process is not None):
+        moves.update_all(
+            db, RUN, "seen", f"state = ?, {_PROCESS}" if is_news else "state = ?",
+            [(jb.RUNNING, *_process(one.process), one.run_id) for one in alike],
+        )  # fmt: skip
 
 
 def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:

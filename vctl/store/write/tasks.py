@@ -33,7 +33,11 @@ def _task_row(task: Task, at: int) -> tuple[object, ...]:
 def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) -> None:
     db.executemany(_TASK, [_task_row(one.task, one.at) for one in submitted])
     for one in submitted:
-        task = one.task
+        task, launch = one.task, one.launch or ch.Launch()
+        db.execute(
+            "INSERT INTO task_launches (task_id, argv, env, cwd) VALUES (?, ?, ?, ?)",
+            (task.task_id, launch.argv, launch.env, launch.cwd),
+        )
         if task.outputs:
             db.executemany(
                 "INSERT OR REPLACE INTO promises VALUES (?, ?, ?)",

@@ -1,0 +1,33 @@
+"""Changes that mend the tables after a crash, after a restore, or after rows were edited by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vctl.engine.changes.told import Told, change
+
+
+@change
+class RowSetAside:
+    """A row that cannot be used was moved out of its table. Its content may hold secrets, and is not in the journal."""
+
+    at: int
+    table: str
+    key: tuple[Any, ...]
+    problem: str
+
+    def told(self) -> Told:
+        """The public event."""
+        name = " ".join(map(str, self.key))
+        return Told("row.set_aside", self.table, name, data={"problem": self.problem})
+
+
+@change
+class RunStripped:
+    """A process goes on without its reservation, which its virtual node does not have."""
+
+    run_id: str
+
+    def told(self) -> Told:
+        """For schedulers alone."""
+        return Told("", "run", self.run_id)
