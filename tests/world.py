@@ -387,7 +387,7 @@ class Folding:
         "promises": "*",
         "provider_requests": "*",
         "task_inputs": "*",
-        "set_aside": "source, row_key, json_remove(content, '$.launch'), problem, at",  # so is its command
+        "set_aside": "source, row_key, iif(source IN ('jobs', 'tasks'), '', content), problem, at",
     }
     """Of each table the columns that changes give; what is only observed is left out."""
 
@@ -412,6 +412,8 @@ class Folding:
         if has_moved:
             self.steps += 1
             self._fold_tables(entries)
+            if any(decode(row["change"]).told().kind == "row.set_aside" for row in entries):
+                self.follower = None  # the state begins anew with such tables
             if self.follower is not None and state is not None:
                 for row in entries:
                     apply(self.follower, decode(row["change"]))
