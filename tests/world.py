@@ -23,10 +23,10 @@ from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
+from vctl.engine.replay import Replayed
 from vctl.engine.rules.objects import judge
 from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
-from vctl.ops.replay import Replayed
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 from vctl.scheduler.cycle import decide
 from vctl.spec.provider_spec import ProviderSpec

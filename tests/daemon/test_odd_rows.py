@@ -57,3 +57,44 @@ def test_who_is_awaited_and_not_ended_is_awaited_no_longer(there: Contest) -> No
     there.processes.obey()
     there.turn()
     assert there.state("w") == ("RUNNING", None)
+
+
+@spec("12.replay")
+def test_nobody_waits_for_a_victim_that_was_lost(there: Contest) -> None:
+    """Its process is not known any more when the next scheduler starts: with the job its preemption is over."""
+    full(there)
+    there.die()
+    del there.processes.runs[there.run_of("b")]
+    there.processes.told_to_stop.clear()
+    there.store.db.execute("UPDATE runs SET state = 'ENDED' WHERE job_id = 2")
+    there.folding.begin()
+    there.turn()
+    assert there.state("b") == ("FAILED", "ProcessLost")
+    assert there.store.rows("SELECT * FROM preemptions") == []
+    assert there.state("w") == ("RUNNING", None)
+    assert there.is_at_rest()
+
+
+RUNNING = {
+    "its outcome": "UPDATE jobs SET outcome = 'x' WHERE submission_id = 'a'",
+    "its time limit": "UPDATE jobs SET time_limit_s = 'x' WHERE submission_id = 'a'",
+}
+
+
+@pytest.mark.parametrize("sql", RUNNING.values(), ids=list(RUNNING))
+def test_a_running_job_that_cannot_be_read_is_set_aside_and_its_resources_return(
+    there: Contest, sql: str
+) -> None:
+    for name in "ab":
+        there.submit(name, 2)
+    there.turn()
+    there.submit("w", 2)
+    there.turn()
+    there.die()
+    there.store.db.execute(sql)
+    there.folding.begin()
+    there.start()
+    there.processes.obey()  # nobody knows whose process it is
+    there.turn()
+    assert [row[0] for row in there.store.rows("SELECT row_key FROM set_aside")] == ["1"]
+    assert (there.state("b"), there.state("w")) == (("RUNNING", None), ("RUNNING", None))

@@ -71,6 +71,7 @@ SAMPLES: list[ch.Change] = [
     ch.ObjectsDropped(1, 2),
     ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
     ch.RunStripped("1.1.0.aa"),
+    ch.ClusterRepaired("c"),
     ch.RunAssigned("1.1.0.x", 7),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),

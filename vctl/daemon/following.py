@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import Rearrange, VNode
@@ -14,6 +13,7 @@ from vctl.daemon.collection import paused
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change, VNodesChanged
 from vctl.engine.codec import decode
+from vctl.engine.replay import Replayed
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
@@ -71,7 +71,7 @@ class FollowedState(SchedulerState):
                 return cls._read(store, replay.rebuild(store))
 
     @classmethod
-    def _read(cls, store: Store, rebuilt: replay.Replayed) -> FollowedState:
+    def _read(cls, store: Store, rebuilt: Replayed) -> FollowedState:
         with store.snapshot():
             state = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
             for array_id, at_once in arrays.limited(store):
@@ -114,10 +114,9 @@ class FollowedState(SchedulerState):
 
     def _read_preemptions(self, store: Store) -> None:
         for row in preemptions.all_rows(store):
-            if row["victim_id"] in self.running.jobs:
-                self.put_preemption(preemptions.preemption(row))
+            self.put_preemption(preemptions.preemption(row))
         for nomination in preemptions.nominations(store):
-            self.put_nomination(replace(nomination, awaited=nomination.awaited & self.running.leaving))
+            self.put_nomination(nomination)
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""

@@ -43,7 +43,7 @@ class Preempting:
 
     def review(self, state: FollowedState) -> None:
         """Reserve nothing more for jobs that do not want it any more."""
-        if state.nominations and any(preemption.review(state, self.store.clock())):
+        if any(preemption.review(state, self.store.clock())):
             with self.store.transaction():
                 state.follow(self.store)
                 for change in preemption.review(state, self.store.clock()):

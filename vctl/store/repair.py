@@ -11,9 +11,9 @@ from vctl.store.store import Store
 from vctl.store.write.repair import KEYS
 
 
-def set_aside(store: Store, table: str, row: Row, problem: str) -> None:
-    """Move a row that cannot be used out of the way, whole, so that nothing is lost and nothing stops."""
-    store.emit(RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem))
+def aside(store: Store, table: str, row: Row, problem: str) -> RowSetAside:
+    """The change that moves a row out of the way, whole, so that nothing is lost and nothing stops."""
+    return RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem)
 
 
 def _key(value: object) -> object:
@@ -26,7 +26,7 @@ def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: s
     table, column = moves.TABLES[lifecycle.name]
     row = store.row(f"SELECT * FROM {table} WHERE {column} = ?", key)
     if row is not None:
-        set_aside(store, table, row, problem)
+        store.emit(aside(store, table, row, problem))
     return row is not None
 
 

@@ -34,6 +34,15 @@ def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
     )
 
 
+def inhabited(store: Store) -> set[str]:
+    """Clusters in which a task is not over, and sub-clusters that are detached."""
+    sql = (
+        "SELECT cluster_id FROM tasks WHERE ended_at IS NULL"
+        " UNION SELECT cluster_id FROM clusters WHERE kind = 'sub' AND detached"
+    )
+    return {row[0] for row in store.rows(sql)}
+
+
 def whole_of(store: Store, node_id: str) -> list[VNode]:
     """The virtual nodes that have a node whole, and the flexible ones in which these lie; outermost first."""
     found = store.rows(

@@ -66,4 +66,5 @@ APPLY: Table = {
     ch.VNodesChanged: _vnodes_changed,
     ch.NodeReplaced: _nothing,
     ch.NodesPublished: _nothing,
+    ch.ClusterRepaired: _nothing,
 }

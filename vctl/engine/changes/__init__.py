@@ -40,7 +40,7 @@ from vctl.engine.changes.preemptions import (
     PreemptionMoved,
     PreemptionOver,
 )
-from vctl.engine.changes.repair import RowSetAside, RunStripped
+from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
 from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping, RunWarned
 from vctl.engine.changes.submits import (
     ArrayForgotten,
@@ -87,7 +87,7 @@ Change = (
     | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
     | MachinesAsked | MachinesFailed | MachinesDone
     # repair
-    | RowSetAside | RunStripped
+    | RowSetAside | RunStripped | ClusterRepaired
 )  # fmt: skip
 OF_CAPACITY = (
     NodeAdded, NodeMoved, NodeChanged, NodeRemoved,

@@ -31,3 +31,14 @@ class RunStripped:
     def told(self) -> Told:
         """For schedulers alone."""
         return Told("", "run", self.run_id)
+
+
+@change
+class ClusterRepaired:
+    """A divisible cluster has the nodes now which its job clusters had already."""
+
+    cluster_id: str
+
+    def told(self) -> Told:
+        """The public event."""
+        return Told("cluster.repaired", "cluster", self.cluster_id, self.cluster_id)

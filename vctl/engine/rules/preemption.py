@@ -71,10 +71,14 @@ def _growth_text(state: SchedulerState, nomination: Nomination) -> str:
 
 
 def review(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Reserve nothing more for jobs that do not want it any more."""
+    """Reserve nothing more for jobs that do not want it any more. Nobody waits for a job that was lost."""
+    for victim_id in state.preemptions.keys() - state.running.jobs.keys():
+        yield PreemptionOver(victim_id)
     for nomination in list(state.nominations.values()):
         if (why := _why_over(state, nomination, now)) is not None:
             yield from give_up(state, nomination.job_id, why)
+        elif not nomination.awaited <= state.running.leaving:
+            yield nominated(replace(nomination, awaited=nomination.awaited & state.running.leaving))
 
 
 def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | None:

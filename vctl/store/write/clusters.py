@@ -138,6 +138,7 @@ WRITERS: Table = {
     ch.ClusterDetached: _detached,
     ch.VNodesChanged: _vnodes_changed,
     ch.NodeReplaced: _only_told,
+    ch.ClusterRepaired: _only_told,
     ch.NodesPublished: _published,
     ch.ClusterRemoved: remove,
 }

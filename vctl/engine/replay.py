@@ -1,0 +1,194 @@
+"""Failover replay: the tree of what the tables say, in the documented order, and the changes that mend the tables.
+
+It writes nothing. A replay of mended tables finds no changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from vctl.core import jobs as jb
+from vctl.core.clusters import JOB, LOGICAL, Cluster, VNode
+from vctl.core.jobs import Run, RunningJob
+from vctl.core.leases import Lease
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import Node
+from vctl.core.queue_policy import QueuePolicy
+from vctl.core.resources import EMPTY
+from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
+from vctl.engine.repair_divisible import repair_divisible
+
+TITLES = (
+    "primary cluster from the node table",
+    "logical clusters, parents first",
+    "repair of divisible clusters",
+    "job clusters and sub-clusters",
+    "leases",
+    "jobs, tasks and processes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the rows say that can be read."""
+
+    nodes: Sequence[Node]
+    queue: QueuePolicy
+    """That of the primary cluster."""
+    clusters: Sequence[Cluster]
+    """Parents first."""
+    vnodes: dict[str, list[VNode]]
+    """Cluster id -> its virtual nodes."""
+    runs: Sequence[Run]
+    running: Mapping[int, RunningJob]
+    leases: Sequence[Lease]
+    outliving: Collection[str]
+    """Tasks that go on when their job ends."""
+    inhabited: Collection[str]
+    """Clusters in which a task is not over, and sub-clusters that are detached."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay found: the tree, the processes to look for, and the changes; ``steps`` say what these do."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    runs: dict[str, Run] = field(default_factory=dict)
+    steps: list[list[str]] = field(default_factory=lambda: [[] for _ in TITLES])
+    changes: list[Change] = field(default_factory=list)
+
+    def mend(self, step: int, action: str, *changes: Change) -> None:
+        """Something is to be mended."""
+        self.steps[step].append(action)
+        self.changes += changes
+
+
+def replay(tables: Tables, done: Replayed, now: int) -> None:
+    """The six steps. ``done`` says already which rows were set aside."""
+    done.ledger.set_primary_queue(tables.queue)
+    for node in tables.nodes:
+        done.ledger.put_node(node)
+    tree = _Tree(tables, done, now)
+    tree.put(1, [one for one in tables.clusters if one.kind == LOGICAL])
+    running = [one for one in tables.clusters if one.kind == JOB and int(one.job or 0) in tables.running]
+    done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.mend, 2))
+    tree.put(3, [one for one in tables.clusters if one.kind != LOGICAL])
+    for cluster_id in sorted(tables.vnodes):
+        tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
+    _processes(tables, done, tree, now)
+
+
+class _Tree:
+    """Puts clusters into the ledger. Their virtual nodes leave ``tables.vnodes``."""
+
+    def __init__(self, tables: Tables, done: Replayed, now: int) -> None:
+        self.tables, self.done, self.now = tables, done, now
+        self.leases = {lease.lease_id: lease for lease in tables.leases}
+        self._gone: set[str] = set()
+
+    def put(self, step: int, clusters: Sequence[Cluster]) -> None:
+        """Put these and their virtual nodes; remove those that nobody needs, set aside those without a place."""
+        for cluster in clusters:
+            cluster_id = cluster.cluster_id
+            if cluster_id in self._gone:
+                continue
+            if cluster.kind == JOB and not self._is_needed(cluster):
+                removed = [self.removal(one) for one in reversed(self._from(cluster))]
+                self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
+            elif cluster.parent_id not in self.done.ledger.clusters:
+                problem = f"its parent {cluster.parent_id} does not exist"
+                self.set_aside(step, cluster_id, problem)
+                aside = RowSetAside(self.now, "clusters", (cluster_id,), problem)
+                self.done.mend(step, f"set aside {cluster_id}: {problem}", aside)
+            else:
+                self._put(step, cluster)
+
+    def _put(self, step: int, cluster: Cluster) -> None:
+        ledger = self.done.ledger
+        ledger.put_cluster(cluster)
+        odd = []
+        for vnode in self.tables.vnodes.pop(cluster.cluster_id, ()):
+            above = ledger.vnodes.get(vnode.parent_id or "")
+            if (
+                above is not None
+                and (above.cluster_id, above.node_id) == (cluster.parent_id, vnode.node_id)
+                and (ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk)
+            ):
+                ledger.assign(vnode)
+            else:
+                odd.append(vnode)
+        if odd:
+            self.tables.vnodes[cluster.cluster_id] = odd
+            self.set_aside(step, cluster.cluster_id, "it is not inside its parent")
+
+    def set_aside(self, step: int, cluster_id: str, problem: str) -> None:
+        """Set virtual nodes of a cluster aside that are not in the ledger."""
+        for vnode in self.tables.vnodes.pop(cluster_id, ()):
+            aside = RowSetAside(self.now, "vnodes", (vnode.vnode_id,), problem)
+            self.done.mend(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
+
+    def removal(self, cluster: Cluster, *, silent: bool = False) -> ClusterRemoved:
+        """The change that removes a cluster in which nothing lies."""
+        cluster_id = cluster.cluster_id
+        found = ClusterRemoved.of(cluster_id, cluster.parent_id, self.leases.values(), silent=silent)
+        for lease_id in found.returned:
+            del self.leases[lease_id]
+        for lease_id in set(found.lent) & self.leases.keys():
+            self.leases[lease_id] = replace(self.leases[lease_id], lender_id=found.lender_id or "")
+        self.tables.vnodes.pop(cluster_id, None)
+        self._gone.add(cluster_id)
+        return found
+
+    def _is_needed(self, cluster: Cluster) -> bool:
+        """Whether the job of a cluster runs, or something that goes on without it lives in the cluster or below it."""
+        if int(cluster.job or 0) in self.tables.running:
+            return True
+        return any(one.cluster_id in self.tables.inhabited for one in self._from(cluster))
+
+    def _from(self, cluster: Cluster) -> list[Cluster]:
+        """A cluster and all below it, parents first."""
+        found = {cluster.cluster_id: cluster}
+        for one in self.tables.clusters:
+            if one.parent_id in found:
+                found[one.cluster_id] = one
+        return list(found.values())
+
+
+def _processes(tables: Tables, done: Replayed, tree: _Tree, now: int) -> None:
+    """Live runs of jobs that run, or of tasks that outlive theirs; jobs of which no process is known are over."""
+    ledger = done.ledger
+    for run in tables.runs:
+        run_id = run.run_id
+        if run.job_id not in tables.running and run.task_id not in tables.outliving:
+            done.mend(
+                5, f"ended run {run_id}: its job is over", RunEnded(now, run_id, None, "its job was over")
+            )
+            continue
+        done.runs[run_id] = run
+        capacity, node = ledger.capacities.get(run.vnode_id), ledger.nodes.get(run.node_id)
+        if capacity is not None and (
+            capacity.fits_exactly(run.allocation) or (node is not None and node.shrunk)
+        ):
+            ledger.charge(run_id, run.vnode_id, run.allocation)
+        elif any(run.allocation.amounts.values()):
+            done.runs[run_id] = replace(run, allocation=EMPTY)
+            problem = "holds more than its virtual node has; kept without its reservation"
+            done.mend(5, f"run {run_id} {problem}", RunStripped(run_id))
+    with_runs = {run.job_id for run in done.runs.values()}
+    for job_id in tables.running.keys() - with_runs:
+        job = tables.running[job_id]
+        done.mend(5, f"ended job {job.submission_id}: it has no process", _lost(job, ledger, tree, now))
+
+
+def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> JobEnded:
+    """A running job of which no process is known is over; nobody knows how."""
+    removed, cluster = None, ledger.clusters.get(job.cluster_id)
+    if cluster is not None and cluster.kind == JOB and not ledger.subclusters.get(job.cluster_id):
+        removed = tree.removal(cluster, silent=True)
+        ledger.remove_cluster(job.cluster_id)
+    return JobEnded(
+        now, job.job_id, job.submission_id, job.array_id, job.cluster_id, "end", jb.FAILED, jb.PROCESS_LOST,
+        "its process is not known any more", None, removed,
+    )  # fmt: skip
