@@ -200,7 +200,7 @@ class Maintenance:
         job = jobs.get(self.store, job_id)
         if job is not None and job["status"] == jb.RUNNING:
             return True
-        return _is_inhabited(state, cluster_ids) or upkeep.has_detached(self.store, cluster_ids)
+        return _is_inhabited(state, cluster_ids) or not upkeep.inhabited(self.store).isdisjoint(cluster_ids)
 
     def _settle(self, state: FollowedState) -> bool:
         """Draining nodes on which nothing is left are drained; what shrank is as others once its use fits."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from sqlite3 import Row
 
 from vctl.core.clusters import VNode
@@ -17,20 +16,6 @@ def heartbeats(store: Store) -> list[Row]:
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
         " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL"
         " AND state NOT IN ('DEAD', 'RELEASING') ORDER BY node_id"
-    )
-
-
-def has_detached(store: Store, cluster_ids: Iterable[str]) -> bool:
-    """Whether a detached sub-cluster or an unfinished task lives in any of these clusters."""
-    marks = rows.dumps(list(cluster_ids))
-    return bool(
-        store.value(
-            "SELECT EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL"
-            " AND cluster_id IN (SELECT value FROM json_each(?1)))"
-            " OR EXISTS (SELECT 1 FROM clusters WHERE kind = 'sub' AND detached"
-            " AND cluster_id IN (SELECT value FROM json_each(?1)))",
-            marks,
-        )
     )
 
 

@@ -3,29 +3,15 @@
 Applied again, a change does nothing: a follower may know of it from the tables already.
 """
 
-from vctl.engine.apply import (
-    clusters,
-    gates,
-    jobs,
-    leases,
-    machines,
-    nodes,
-    objects,
-    preemptions,
-    repair,
-    runs,
-    submits,
-    tasks,
-)
+from importlib import import_module
+
 from vctl.engine.apply.table import Table
-from vctl.engine.changes import Change
+from vctl.engine.changes import HOMES, Change
 from vctl.engine.state import SchedulerState
 
-_TABLES = (
-    jobs.APPLY, submits.APPLY, gates.APPLY, runs.APPLY, clusters.APPLY, leases.APPLY, nodes.APPLY, tasks.APPLY,
-    objects.APPLY, preemptions.APPLY, machines.APPLY, repair.APPLY,
-)  # fmt: skip
-_APPLY: Table = {kind: function for table in _TABLES for kind, function in table.items()}
+_APPLY: Table = {
+    kind: function for home in HOMES for kind, function in import_module(f"{__name__}.{home}").APPLY.items()
+}
 
 
 def apply(state: SchedulerState, change: Change) -> None:

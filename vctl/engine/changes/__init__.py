@@ -94,4 +94,9 @@ OF_CAPACITY = (
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """With these, what was judged of what could ever run is judged anew."""
+HOMES = (
+    "jobs", "submits", "gates", "runs", "clusters", "leases", "nodes", "tasks", "objects", "preemptions", "machines",
+    "repair",
+)  # fmt: skip
+"""The modules of changes. ``engine/apply`` and ``store/write`` have one of each name."""
 CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

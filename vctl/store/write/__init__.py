@@ -5,32 +5,17 @@ Entries are written when the tables are looked at, and before the commit: until 
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import NamedTuple
 
-from vctl.engine.changes import Change, JobEnded, RunEnded
+from vctl.engine.changes import HOMES, Change, JobEnded, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
-from vctl.store.write import (
-    clusters,
-    gates,
-    jobs,
-    leases,
-    machines,
-    nodes,
-    objects,
-    preemptions,
-    repair,
-    runs,
-    submits,
-    tasks,
-)
 from vctl.store.write.table import Table, insert
 
-_TABLES = (
-    jobs.WRITERS, submits.WRITERS, gates.WRITERS, runs.WRITERS, clusters.WRITERS, leases.WRITERS, nodes.WRITERS,
-    tasks.WRITERS, objects.WRITERS, preemptions.WRITERS, machines.WRITERS, repair.WRITERS,
-)  # fmt: skip
-_WRITERS: Table = {kind: function for table in _TABLES for kind, function in table.items()}
+_WRITERS: Table = {
+    kind: function for home in HOMES for kind, function in import_module(f"{__name__}.{home}").WRITERS.items()
+}
 _APART = {RunEnded, JobEnded}
 """Changes that write no table in common."""
 _EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
