@@ -98,12 +98,13 @@ def test_counts_follow_a_rollback_and_a_wrong_one_is_found(store: Store) -> None
     assert job_views.counts_by_status(store) == {}
     with store.transaction():
         put(store, 2, "kPrimaryClusterID", 0)
-        store.db.execute("UPDATE job_counts SET count = 7")
-        store.db.execute("UPDATE queue_counts SET block = 9")
+        put(store, 3, "a", 0)
+        store.db.execute("UPDATE job_counts SET count = 7 WHERE parent_cluster_id = 'kPrimaryClusterID'")
+        store.db.execute("UPDATE job_counts SET block = 9 WHERE parent_cluster_id = 'a'")
     found = health.doctor(store)["findings"]
-    assert "job_counts of kPrimaryClusterID PENDING: 7 kept, 1 rows" in found
-    assert "queue_counts of kPrimaryClusterID 0 0: 0 kept, 1 rows" in found
-    assert "queue_counts of kPrimaryClusterID 0 9: 1 kept, 0 rows" in found
+    assert "job_counts of kPrimaryClusterID PENDING 0 0: 7 kept, 1 rows" in found
+    assert "job_counts of a PENDING 0 0: 0 kept, 1 rows" in found
+    assert "job_counts of a PENDING 0 9: 1 kept, 0 rows" in found
 
 
 def test_counts_of_an_older_state_directory_are_made(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from vctl.runtime import trees
 
 ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
-_SPARES = tuple(f".spare-{number}" for number in range(8))
+_SPARE, _MOST_SPARES = ".spare-", 256
 """Empty directories to be used again; as many as may be free at a time."""
 _free: dict[str, list[str]] = {}
 """The spare directories that there may be, those used last at the end, by the directory above them."""
@@ -46,17 +46,27 @@ def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
 def make(folder: str | Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
     above = os.path.dirname(folder)
-    spares = _free.setdefault(above, list(_SPARES))
+    spares = _spares(above)
     if spares and not os.path.lexists(folder):
         while spares:
             with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{above}/{spares.pop()}", folder)
+                os.rename(spares.pop(), folder)
                 return
     try:
         _make_one(folder)
     except FileNotFoundError:
         _make_one(above)
         _make_one(folder)
+
+
+def _spares(above: str) -> list[str]:
+    """The paths of the spare directories that there may be."""
+    if (found := _free.get(above)) is None:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = [name for name in os.listdir(above) if name.startswith(_SPARE)]
+        found = _free[above] = [f"{above}/{name}" for name in names]
+    return found
 
 
 def _make_one(folder: str | Path) -> None:
@@ -146,14 +156,16 @@ def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
 def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
     """Keep a directory for another job if it is as one just made: nearly always a job has left nothing."""
     above, folder = f"{home}/{ROOT}", folder_of(str(home), job_id, attempt, node_id)
-    spares = _free.setdefault(above, list(_SPARES))
+    spares = _spares(above)
     with contextlib.suppress(OSError):
         mode = os.lstat(folder).st_mode
         if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(folder):
-            spare = next((name for name in _SPARES if name not in spares), _SPARES[0])
-            os.rename(folder, f"{above}/{spare}")
-            if spare not in spares:
+            if len(spares) < _MOST_SPARES:
+                spare = f"{above}/{_SPARE}{os.path.basename(folder)}"
+                os.rename(folder, spare)
                 spares.append(spare)
+            else:
+                os.rmdir(folder)
             return True
     return False
 

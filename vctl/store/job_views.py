@@ -123,7 +123,8 @@ def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """Pending and running jobs per cluster they were submitted to."""
     found: dict[str, dict[str, int]] = {}
     for parent, status, number in store.rows(
-        "SELECT parent_cluster_id, status, count FROM job_counts WHERE status IN (?, ?) AND count <> 0",
+        "SELECT parent_cluster_id, status, sum(count) FROM job_counts WHERE status IN (?, ?) AND count <> 0"
+        " GROUP BY 1, 2",
         jb.PENDING,
         jb.RUNNING,
     ):

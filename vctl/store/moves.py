@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from vctl.core.spans import Spans
@@ -46,30 +46,14 @@ def update(
 def update_all(
     db: sqlite3.Connection, lifecycle: Lifecycle, move: str, columns: str, values: Sequence[Sequence[object]]
 ) -> None:  # fmt: skip
-    """Move several objects in the same way; the last value of each is its key."""
+    """Move several objects in the same way; the last value of each is its key.
+
+    All together; where one of them does not move so, one after the other, to find it.
+    """
     sql = _update(lifecycle.name, move, columns)
-    _all(db, lifecycle, move, lambda: db.executemany(sql, values).rowcount, sql, values)
-
-
-def delete_all(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, keys: Sequence[object]) -> None:
-    """Move several objects out of the tables."""
-    table, key = TABLES[lifecycle.name]
-    among = f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?)) AND {condition(lifecycle, move)}"
-
-    def delete_together() -> int:
-        return db.execute(among, (dumps(keys),)).rowcount
-
-    _all(db, lifecycle, move, delete_together, _delete(lifecycle.name, move), [(one,) for one in keys])
-
-
-def _all(
-    db: sqlite3.Connection, lifecycle: Lifecycle, move: str, together: Callable[[], int], sql: str,
-    values: Sequence[Sequence[object]],
-) -> None:  # fmt: skip
-    """All together; where one of them does not move so, one after the other, to find it."""
     if len(values) > _FEW:
         db.execute("SAVEPOINT move")
-        moved = together()
+        moved = db.executemany(sql, values).rowcount
         if moved != len(values):
             db.execute("ROLLBACK TO move")
         db.execute("RELEASE move")
@@ -78,6 +62,16 @@ def _all(
     for one in values:
         if db.execute(sql, one).rowcount != 1:
             raise refused(db, lifecycle, move, one[-1])
+
+
+def delete_all(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, keys: Sequence[object]) -> None:
+    """Move several objects out of the tables."""
+    table, key = TABLES[lifecycle.name]
+    among = f"{key} IN (SELECT value FROM json_each(?)) AND {condition(lifecycle, move)}"
+    gone = db.execute(f"DELETE FROM {table} WHERE {among} RETURNING {key}", (dumps(keys),)).fetchall()
+    if len(gone) != len(keys):
+        left = set(keys) - {row[0] for row in gone}
+        raise refused(db, lifecycle, move, next(one for one in keys if one in left))
 
 
 def update_spans(
@@ -116,12 +110,6 @@ def condition(lifecycle: Lifecycle, move: str) -> str:
 def _update(name: str, move: str, columns: str) -> str:
     table, key = TABLES[name]
     return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(_named(name), move)}"
-
-
-@cache
-def _delete(name: str, move: str) -> str:
-    table, key = TABLES[name]
-    return f"DELETE FROM {table} WHERE {key} = ? AND {condition(_named(name), move)}"
 
 
 def _named(name: str) -> Lifecycle:

@@ -34,13 +34,14 @@ def _values(store: Store, sql: str) -> Iterator[PendingJob]:
 
 
 def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
-    """Place in the queue, 1 is next. Its cost does not grow with the queue: ``queue_counts`` has the number of waiting
+    """Place in the queue, 1 is next. Its cost does not grow with the queue: ``job_counts`` has the number of waiting
     jobs in each block of 1024 job numbers, so only the jobs of one block are counted one by one.
     """
     ahead: int = store.value(
-        "SELECT (SELECT coalesce(sum(count), 0) FROM queue_counts WHERE parent_cluster_id = ?1 AND priority > ?2)"
-        " + (SELECT coalesce(sum(count), 0) FROM queue_counts"
-        "  WHERE parent_cluster_id = ?1 AND priority = ?2 AND block < ?3 >> 10)"
+        "SELECT (SELECT coalesce(sum(count), 0) FROM job_counts"
+        "  WHERE parent_cluster_id = ?1 AND status = 'PENDING' AND priority > ?2)"
+        " + (SELECT coalesce(sum(count), 0) FROM job_counts"
+        "  WHERE parent_cluster_id = ?1 AND status = 'PENDING' AND priority = ?2 AND block < ?3 >> 10)"
         " + (SELECT count(*) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?1 AND priority = ?2"
         "  AND job_id >= (?3 >> 10) << 10 AND job_id < ?3)",
         parent_id, priority, job_id,

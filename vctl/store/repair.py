@@ -56,30 +56,16 @@ def _problems(store: Store, table: str) -> list[str]:
 def wrong_counts(store: Store) -> list[str]:
     """Kept counts that differ from what the rows say; each as a sentence."""
     return [
-        f"{table} of {key}: {kept or 0} kept, {real or 0} rows"
-        for table, kept_sql, real_sql in _COUNTS
+        f"job_counts of {key}: {kept or 0} kept, {real or 0} rows"
         for key, kept, real in store.rows(
-            f"WITH kept AS ({kept_sql}), real AS ({real_sql})"
-            " SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n"
-            " UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"
+            """WITH kept AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block AS key,
+                count AS n FROM job_counts WHERE count <> 0),
+            real AS (SELECT parent_cluster_id || ' ' || status || ' ' || iif(status = 'PENDING', priority, 0) || ' '
+                || iif(status = 'PENDING', job_id >> 10, 0) AS key, count(*) AS n FROM jobs GROUP BY 1)
+            SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n
+            UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
         )
     ]
-
-
-_COUNTS = (
-    (
-        "job_counts",
-        "SELECT parent_cluster_id || ' ' || status AS key, count AS n FROM job_counts WHERE count <> 0",
-        "SELECT parent_cluster_id || ' ' || status AS key, count(*) AS n FROM jobs GROUP BY 1",
-    ),
-    (
-        "queue_counts",
-        """SELECT parent_cluster_id || ' ' || priority || ' ' || block AS key, count AS n FROM queue_counts
-            WHERE count <> 0""",
-        """SELECT parent_cluster_id || ' ' || priority || ' ' || (job_id >> 10) AS key, count(*) AS n FROM jobs
-            WHERE status = 'PENDING' GROUP BY 1""",
-    ),
-)
 
 
 def table_rows(store: Store, table: str) -> list[Row]:
