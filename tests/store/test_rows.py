@@ -63,7 +63,7 @@ def queue(
     with store.transaction():
         job_id = jobs.next_number(store)
         job = PendingJob(job_id, submission_id, parent, "s", ClusterSpec(), {}, priority, user="me")
-        store.emit(JobSubmitted(job, Details(None, "{}", None, 3.0, "{}", "{}", None), launch=Launch("true")))
+        store.emit(JobSubmitted(job, Details(None, "{}", None, "{}", None), launch=Launch("true")))
         store.db.execute("UPDATE jobs SET status = ? WHERE job_id = ?", (status, job_id))
     return job_id
 

@@ -67,6 +67,11 @@ class PendingJob:
     closed: bool = False
     """Whether its array is at its running limit."""
     array_id: str | None = None
+    attempt: int = 0
+    """How often it has run already."""
+    preemptions: int = 0
+    rules: str = "{}"
+    grace_s: float = 0.0
     place: int = field(default=0, compare=False)
     """Its place in the plan of a queue whose order is ``makespan``."""
 
@@ -131,11 +136,16 @@ class RunningJob:
         return self.grace_s if self.stop_grace_s is None else self.stop_grace_s
 
     @classmethod
-    def begun(cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int) -> RunningJob:
+    def begun(
+        cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int, master_port: int | None = None
+    ) -> RunningJob:
         """A job that starts now, in this cluster, with this process."""
         ends_at_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
+        index = None if job.array_id is None else int(job.submission_id.rpartition("_")[2])
         return cls(
-            job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority, now_ns
+            job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority,
+            now_ns, job.attempt + 1, job.preemptions, job.array_id, index, job.per_node, master_port, job.rules,
+            job.grace_s,
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start
 from vctl.scheduler.plan_tasks import TaskStart, TaskWait
 from vctl.store import jobs, observed
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 
 def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
@@ -31,18 +31,15 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
     all_came = True
     with store.transaction():
         state.follow(store)  # inside the write lock: from here on nobody changes anything
-        waiting = jobs.waiting(store, [start.job.job_id for start in plan.starts]) if plan.starts else {}
         for start in plan.starts:
             parent = state.parent_of.get(start.job.job_id)
             queue = state.queues.get(start.job.parent_id)
-            is_wanted = (
-                parent is not None and queue is not None and queue.jobs.get(start.job.job_id) == start.job
-            )
+            job = None if parent is None or queue is None else queue.jobs.get(start.job.job_id)
+            is_wanted = job is start.job or job == start.job
             if not is_wanted or not pl.still_fits(state.ledger, start):
                 all_came = False  # it was stopped or changed meanwhile, or its place was taken
                 continue
-            if (row := waiting.get(start.job.job_id)) is not None:
-                started += _start(store, state, start, row)
+            started += _start(store, state, start)
         for task in plan.task_starts:
             is_wanted = state.tasks.is_queued(task.task.task_id)
             if not is_wanted or not pt.task_still_fits(state.ledger, task):
@@ -71,7 +68,7 @@ def leaves_more(plan: Plan, started: list[Run]) -> bool:
     return proposed >= MOST_STARTS or done < proposed or plan.tasks_deferred or plan.unsearched
 
 
-def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequence[Run]:
+def _start(store: Store, state: FollowedState, start: Start) -> Sequence[Run]:
     """Write one gang; its processes, the main one first."""
     job, cluster = start.job, start.cluster
     if cluster is not None:
@@ -80,7 +77,7 @@ def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequen
         node_ids = sorted({vnode.node_id for vnode in start.vnodes})
     else:
         held, node_ids = dict(start.allocation.amounts), [start.node_id]
-    attempt = row["attempt"] + 1
+    attempt = job.attempt + 1
     run = Run(
         f"{job.job_id}.{attempt}.0.{os.urandom(3).hex()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
         start.node_id, start.allocation, supervisor=state.assign(),
@@ -92,12 +89,7 @@ def _start(store: Store, state: FollowedState, start: Start, row: Row) -> Sequen
         vnodes = start.vnodes or gangs.vnodes_of(state.ledger, start.cluster_id)
         runs, port = gangs.members(vnodes, run, state.assign), gangs.free_port(jobs.master_ports(store))
     now = store.clock()
-    ends_at = None if job.time_limit_ns is None else now + job.time_limit_ns
-    begun = RunningJob(
-        job.job_id, job.parent_id, start.cluster_id, run.run_id, job.user, ends_at, job.submission_id, job.priority,
-        now, attempt, row["preemptions"], row["array_id"], row["array_index"], job.per_node, port, row["rules"],
-        row["grace_s"],
-    )  # fmt: skip
+    begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, port)
     state.emit(store, JobStarted(now, begun, tuple(node_ids), held, runs, cluster, start.vnodes))
     for change in preemption.give_up(state, job.job_id, "it has started"):
         state.emit(store, change)

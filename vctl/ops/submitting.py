@@ -81,8 +81,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
     details = Details(
         request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
-        DEFAULT_GRACE_S if request.grace_s is None else request.grace_s, rows.dumps(asked(spec, wanted.entry)),
-        rows.dumps(_rules(store, request)),
+        rows.dumps(asked(spec, wanted.entry)),
         None if (caller := rights.calling_job(store)) is None else caller["job_id"],
     )  # fmt: skip
     options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
@@ -111,7 +110,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         job = PendingJob(
             table.next_number(store), submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority,
             request.hold, begin_at if begin_at > now else None, shares_parent, request.per_node, _user(), now,
-            rows.in_ns(request.time_limit_s), len(after),
+            rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
+            grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         )  # fmt: skip
         if request.array is None:
             store.emit(JobSubmitted(job, details, after, launch))

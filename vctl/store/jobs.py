@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from sqlite3 import Row
 
-from vctl.store import rows
 from vctl.store.store import Store
 
 SUBMITTED_BY = (
@@ -64,14 +62,6 @@ def last_number(store: Store) -> int | None:
 def get(store: Store, job_id: int) -> Row | None:
     """One row of ``jobs``."""
     return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
-
-
-def waiting(store: Store, job_ids: Sequence[int]) -> dict[int, Row]:
-    """Rows of ``jobs`` by their numbers."""
-    found = store.rows(
-        "SELECT * FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))", rows.dumps(job_ids)
-    )
-    return {row["job_id"]: row for row in found}
 
 
 def is_running(store: Store, job_id: int) -> bool:

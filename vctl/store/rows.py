@@ -165,7 +165,8 @@ def running(row: Row) -> RunningJob:
 
 PENDING = (
     "job_id", "submission_id", "parent_cluster_id", "shape", "spec", "entry", "priority", "held", "begin_at",
-    "shares_parent", "per_node", "user", "submitted_at", "time_limit_s", "waits_for", "closed", "array_id",
+    "shares_parent", "per_node", "user", "submitted_at", "time_limit_s", "waits_for", "closed", "array_id", "attempt",
+    "preemptions", "rules", "grace_s",
 )  # fmt: skip
 """The columns of ``jobs`` that deciding needs."""
 
@@ -179,12 +180,12 @@ def pending_of(values: tuple[Any, ...]) -> PendingJob:
     """The values of the columns ``PENDING``; with a hundred thousand jobs a name for each of them costs time."""
     (
         job_id, submission_id, parent_id, shape, spec_text, entry_text, priority, held, begin_at, shares_parent,
-        per_node, user, submitted_at, time_limit_s, waits_for, closed, array_id,
+        per_node, user, submitted_at, time_limit_s, waits_for, closed, array_id, attempt, preemptions, rules, grace_s,
     ) = values  # fmt: skip
     return PendingJob(
         job_id, submission_id, parent_id, shape, _specs.get(spec_text) or spec(spec_text), entry(entry_text),
         priority, bool(held), begin_at, bool(shares_parent), bool(per_node), user, submitted_at, in_ns(time_limit_s),
-        waits_for, bool(closed), array_id,
+        waits_for, bool(closed), array_id, attempt, preemptions, rules if rules != "{}" else "{}", grace_s,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
 def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
     state.running.drop(change.job.job_id)
     state.stops.discard(change.job.job_id)
-    state.put_pending(change.job)
+    state.put_pending(replace(change.job, preemptions=change.preemptions))
 
 
 def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:

@@ -30,9 +30,7 @@ class Details:
     name: str | None
     metadata: str
     time_limit_s: float | None
-    grace_s: float
     resources: str
-    rules: str
     submitted_by: int | None
 
 
@@ -84,7 +82,7 @@ class ArraySubmitted:
             yield PendingJob(
                 one.job_id + n, f"{one.submission_id}_{index}", one.parent_id, one.shape, one.spec, one.entry,
                 one.priority, one.held, one.begin_at_ns, one.shares_parent, one.per_node, one.user, one.submitted_at_ns,
-                one.time_limit_ns, one.waits_for, n >= open_, one.submission_id,
+                one.time_limit_ns, one.waits_for, n >= open_, one.submission_id, 0, 0, one.rules, one.grace_s,
             )  # fmt: skip
 
     def told(self) -> Told:

@@ -27,8 +27,8 @@ def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[ob
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, job.shape, rows.spec_text(job.spec),
         rows.dumps(job.entry), launch.entrypoint, job.user, job.held, job.begin_at_ns, job.waits_for, job.per_node,
-        job.submitted_at_ns, details.name, details.metadata, details.time_limit_s, details.grace_s, details.resources,
-        details.rules, details.submitted_by,
+        job.submitted_at_ns, details.name, details.metadata, details.time_limit_s, job.grace_s, details.resources,
+        job.rules, details.submitted_by,
     )  # fmt: skip
 
 
