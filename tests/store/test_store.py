@@ -286,3 +286,14 @@ def test_the_feed(store: Store) -> None:
     with store.transaction():
         store.event("job.x", "job", "j5")
     assert feed.last(store) == 6
+
+
+def test_who_wrote_last_knows_it(tmp_path: Path) -> None:
+    """spec 11: a scheduler that is woken by what it wrote itself reads no journal for it."""
+    with Store.open(tmp_path) as one, Store.open(tmp_path) as other:
+        for writer, reader in ((one, other), (other, one)):
+            with writer.transaction():
+                writer.event("node.added", "node", "n")
+            assert (writer.wrote_last(), reader.wrote_last()) == (True, False)
+        other.wake()
+        assert not other.wrote_last(), "whoever is woken has to look"

@@ -190,7 +190,7 @@ class Scheduler:
             self._reload()
         state = self.state
         assert state is not None
-        looks, news = state.looks, bool(self.watch.read())
+        looks, news = state.looks, bool(self.watch.read()) and not self.store.wrote_last()
         names = self.pace.changes(self.runtime) | self.objects.measuring.ready()
         self._launch_postponed(state)
         self._observe(state, names)

@@ -67,6 +67,8 @@ class Watch:
                 path = self._paths.pop(watch, None) if mask & IGNORED else self._paths.get(watch)
                 if path is not None or mask & OVERFLOW:
                     changes.append(Change(path, name, mask))
+            if len(data) <= _BUFFER_BYTES // 2:
+                break  # all there was
         return changes
 
     def _read_some(self) -> bytes:

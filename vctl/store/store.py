@@ -25,6 +25,7 @@ HEARTBEAT = "scheduler.beat"
 CHANGES = "changes"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
+_ANNOUNCED = b"%20d"
 
 
 _HEAD = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'), term, format, revision, capacity FROM head"
@@ -157,6 +158,9 @@ class Store:
             self._write_head()
             self.db.execute("COMMIT")
             self.last_entry = self._head().seq
+            self._announce(
+                self.last_entry
+            )  # before others can write: whoever wrote last has announced it last
         except BaseException as error:
             self._unwritten.clear()
             if self.db.in_transaction:  # a full disk has taken everything back already
@@ -169,7 +173,6 @@ class Store:
             self.head = None
             if turn is not None:
                 locks.release(turn)
-        self._announce()
 
     def _begin(self, turn: int | None) -> None:
         """Begin to write, as soon as nobody else does. SQLite's own waiting pauses for up to 100 ms at a time: others
@@ -217,11 +220,16 @@ class Store:
         """Wake whoever waits for a change: there is something else to look at. From any thread."""
         self._announce()
 
-    def _announce(self) -> None:
+    def wrote_last(self) -> bool:
+        """Whether the change that was announced last is of this connection: then no journal has to be read for it."""
+        file = self._changes_file()
+        return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
+
+    def _announce(self, entry: int = -1) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
         try:
             if (file := self._changes_file()) is not None:
-                os.pwrite(file, b".", 0)
+                os.pwrite(file, _ANNOUNCED % entry, 0)
         except OSError as error:
             if disk_trouble(error) is None:  # what was committed counts, whoever hears of it a little later
                 raise
@@ -230,7 +238,7 @@ class Store:
         """The file that changes after every commit, and that writers take turns at; None where a disk is full."""
         if self._changes_fd is None:
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 self._changes_fd = os.open(self.home / CHANGES, flags, 0o600)
             except OSError as error:
                 if disk_trouble(error) is None:
