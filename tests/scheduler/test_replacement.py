@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,20 @@ from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Clus
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import EMPTY
-from vctl.scheduler.replacement import broken_gangs, is_published, replace_whole
-from vctl.scheduler.reseating import reseat_slices
+from vctl.scheduler.replacement import Move, Replaced, broken_gangs, is_published, whole_moves
+from vctl.scheduler.reseating import slice_moves
 
 pytestmark = spec("12.node-death", "12.replay")
+
+
+def carried_out(ledger: Ledger, moves: Iterator[Move]) -> list[Replaced]:
+    """The ledger gets each move before the next is asked for."""
+    done: list[Replaced] = []
+    for move in moves:
+        ledger.rearrange(move.removed, move.placed)
+        done += move.parts
+    return done
+
 
 KINDS = {"L": LOGICAL, "J": JOB, "S": SUB}
 
@@ -128,17 +139,17 @@ def test_replacement(nodes: str, clusters: list[str], dead: str, want: dict[str,
     ledger = world(nodes, *clusters)
     kill(ledger, *dead.split())
     lost = dead.split()
-    replace_whole(ledger, lost)
-    reseat_slices(ledger, lost)
+    carried_out(ledger, whole_moves(ledger, lost))
+    carried_out(ledger, slice_moves(ledger, lost))
     assert {cluster_id: places(ledger, cluster_id) for cluster_id in want} == want
-    assert replace_whole(ledger, lost) == reseat_slices(ledger, lost) == []
+    assert [*whole_moves(ledger, lost), *slice_moves(ledger, lost)] == []
 
 
 def test_growth_above_the_minimum_is_just_lost() -> None:
     ledger = world("4c,4c", V + "n1~1c,n2~1c")
     ledger.put_cluster(replace(ledger.clusters["v"], spec=ClusterSpec(flexible_min=g.amounts("1c"))))
     kill(ledger, "n1")
-    (lost,) = reseat_slices(ledger, ["n1"])
+    (lost,) = carried_out(ledger, slice_moves(ledger, ["n1"]))
     assert (lost.before.node_id, lost.after) == ("n1", None)
     assert places(ledger, "v") == "n2~1c"
 
@@ -147,14 +158,14 @@ def test_a_draining_node_is_no_spare() -> None:
     ledger = world("4c,4c", V + "n1")
     kill(ledger, "n1")
     kill(ledger, "n2", state=DRAINING)
-    assert replace_whole(ledger, ["n1"]) == []
+    assert list(whole_moves(ledger, ["n1"])) == []
 
 
 def test_a_cluster_that_is_to_go_gets_nothing() -> None:
     ledger = world("4c,4c", V + "n1")
     ledger.put_cluster(replace(ledger.clusters["v"], state="REMOVING"))
     kill(ledger, "n1")
-    assert replace_whole(ledger, ["n1"]) == []
+    assert list(whole_moves(ledger, ["n1"])) == []
 
 
 GANGS = {

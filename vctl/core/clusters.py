@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Protocol
 
 from vctl.core.labels import Labels, Selector
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
@@ -113,12 +112,3 @@ class Cluster:
     def starts_jobs(self) -> bool:
         """Whether its queued jobs may start. One that is being removed empties its queue by running it."""
         return self.state != "STOPPED"
-
-
-class Rearrange(Protocol):
-    """What ``Ledger.rearrange`` does; a scheduler emits it as a change."""
-
-    def __call__(
-        self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
-    ) -> None:
-        """Release virtual nodes, then put others."""

@@ -31,6 +31,9 @@ class Node:
     boot_id: str | None = None
     shrunk: bool = False
     """Its totals were lowered, maybe below what lies on it: that may stay, and nothing takes its place."""
+    reason: str | None = None
+    """Why it is in its state, as its author said."""
+    author: str | None = None
 
     @property
     def schedulable(self) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import Rearrange, VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
 from vctl.engine.apply import apply
-from vctl.engine.changes import Change, VNodesChanged
+from vctl.engine.changes import Change
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
 from vctl.engine.state import SchedulerState
@@ -48,13 +47,13 @@ class FollowedState(SchedulerState):
         else:
             self._own.add(store.head.seq)
 
-    def rearrange(self, store: Store) -> Rearrange:
-        """Changes virtual nodes like the ledger's own, in the tables too; inside such a transaction."""
-
-        def emit(removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False) -> None:
-            self.emit(store, VNodesChanged(tuple(removed), tuple(placed), for_start))
-
-        return emit
+    def emit_all(self, store: Store, rule: Callable[[], Iterable[Change]]) -> None:
+        """Make all changes that follow from a rule. It is asked again when nobody else can change anything."""
+        if next(iter(rule()), None) is not None:
+            with store.transaction():
+                self.follow(store)
+                for change in rule():
+                    self.emit(store, change)
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:

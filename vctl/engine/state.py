@@ -8,7 +8,7 @@ from dataclasses import replace
 from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import NodeRequest
+from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
 from vctl.core.tasks import CANCELLED
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
@@ -52,6 +52,11 @@ class SchedulerState:
         self.edited: set[int] = set()
         """Running jobs of which something was changed."""
         self.nodes_changed: set[str] = set()
+        self.dead_nodes: set[str] = set()
+        self.draining_nodes: set[str] = set()
+        self.shrunk_nodes: set[str] = set()
+        for node in ledger.nodes.values():
+            self.sort_node(node)
         self.tasks = Tasks()
         """Tasks that are not over, and the objects that they use and leave."""
         self.lost_nodes: set[str] = set()
@@ -69,6 +74,15 @@ class SchedulerState:
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
+
+    def sort_node(self, node: Node) -> None:
+        """Remember a node among those that somebody has to look after."""
+        for ids, belongs in (
+            (self.dead_nodes, node.state == DEAD),
+            (self.draining_nodes, node.state == DRAINING),
+            (self.shrunk_nodes, node.shrunk),
+        ):
+            (ids.add if belongs else ids.discard)(node.node_id)
 
     def add_run(self, run: Run) -> None:
         """A process that is to be started."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
-from vctl.engine.changes import Change, LeaseGranted, LeaseReturned
+from vctl.engine.changes import Change, LeaseGranted
+from vctl.engine.rules.nodes import leases_settled
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.leasing import above_minimum, settle
+from vctl.scheduler.leasing import above_minimum
 from vctl.store import leases
 from vctl.store.store import Store
 
@@ -50,14 +50,6 @@ def granted_for(
 
 def settle_leases(store: Store, ledger: Ledger, cluster_id: str, emit: Emit) -> None:
     """Emit what a new minimum or other virtual nodes of a cluster mean for its leases."""
-    cluster = ledger.clusters[cluster_id]
-    assert cluster.parent_id is not None
-    found = leases.of_borrower(store, cluster_id)
-    settled = settle(ledger, cluster_id, found, leases.flexible_entry(store, cluster_id))
-    for lease, amounts in settled.cut:
-        emit(LeaseReturned(replace(lease, amounts=amounts)))
-    for vnode, lent in settled.fresh:
-        emit(LeaseGranted(Lease(
-            store.next_lease(), cluster_id, cluster.parent_id, vnode.vnode_id, vnode.node_id, lent, store.clock(),
-            job_id=None if cluster.job is None else int(cluster.job),
-        )))  # fmt: skip
+    found, own = leases.of_borrower(store, cluster_id), leases.flexible_entry(store, cluster_id)
+    for change in leases_settled(ledger, cluster_id, found, own, store.clock(), store.next_lease):
+        emit(change)

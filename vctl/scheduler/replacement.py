@@ -6,12 +6,13 @@ template: one that is alive and undivided. Slices are the business of ``reseatin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, Rearrange, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.resources import FreeCapacity
@@ -25,20 +26,28 @@ class Replaced:
     after: VNode | None
 
 
-def replace_whole(ledger: Ledger, dead: Iterable[str], rearrange: Rearrange | None = None) -> list[Replaced]:
+class Move(NamedTuple):
+    """Virtual nodes that go and others that come, and of these what they mean. Each is possible when it is found:
+
+    whoever asks for the next move has let the ledger have this one.
+    """
+
+    removed: tuple[str, ...]
+    placed: tuple[VNode, ...] = ()
+    parts: tuple[Replaced, ...] = ()
+
+
+def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
     """Move what lies whole on dead nodes to spares; what finds none stays listed.
 
-    Nodes with the most below them come first: there work goes on that waits for its node. ``rearrange`` (the ledger's)
-    carries it out.
+    Nodes with the most below them come first: there work goes on that waits for its node.
     """
     chains = {node_id: whole_chain(ledger, node_id) for node_id in dead}
-    done: list[Replaced] = []
     for node_id in sorted(chains, key=lambda node_id: (-len(chains[node_id]), node_id)):
         for vnode in chains[node_id]:
-            if moved := _move(ledger, vnode, rearrange or ledger.rearrange):
-                done += moved
+            if (move := _move(ledger, vnode)) is not None:
+                yield move
                 break
-    return done
 
 
 def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:
@@ -70,21 +79,21 @@ def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
     return ledger.vnodes[min(firsts)[1]] if firsts else None
 
 
-def _move(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
+def _move(ledger: Ledger, vnode: VNode) -> Move | None:
     """Move a whole virtual node with all that lies in it, when nothing runs there any more and a spare is found."""
     parts = [vnode, *below(ledger, vnode.vnode_id)]
     cluster = ledger.clusters[vnode.cluster_id]
     assert cluster.parent_id is not None
     if len(parts) == 1 and cluster.state == "REMOVING":
-        return []
+        return None
     if any(part.vnode_id in ledger.homes or _ends_with_its_job(ledger, part) for part in parts):
-        return []
+        return None
     slot = spare(ledger, cluster.parent_id, ledger.nodes[vnode.node_id].template_id)
     moved = None if slot is None else _moved(ledger, parts, slot)
     if moved is None:
-        return []
-    rearrange([part.vnode_id for part in reversed(parts)], moved)
-    return [Replaced(old, new) for old, new in zip(parts, moved, strict=True)]
+        return None
+    replaced = tuple(Replaced(old, new) for old, new in zip(parts, moved, strict=True))
+    return Move(tuple(part.vnode_id for part in reversed(parts)), tuple(moved), replaced)
 
 
 def _ends_with_its_job(ledger: Ledger, vnode: VNode) -> bool:

@@ -9,58 +9,48 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from vctl.core import labels as lb
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, Rearrange, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, merged
 from vctl.scheduler.joining import place_more
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Piece, Placed, place
-from vctl.scheduler.replacement import Replaced, below, inherit, short, wanted_by
+from vctl.scheduler.replacement import Move, Replaced, below, inherit, short, wanted_by
 
 
-def reseat_slices(ledger: Ledger, dead: Iterable[str], rearrange: Rearrange | None = None) -> list[Replaced]:
-    """Give the slices of dead nodes new places, innermost first; what finds none stays listed.
-
-    ``rearrange`` (the ledger's) carries it out.
-    """
-    rearrange = rearrange or ledger.rearrange
-    done: list[Replaced] = []
+def slice_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
+    """Give the slices of dead nodes new places, innermost first; what finds none stays listed."""
     for node_id in sorted(dead):
         for vnode in reversed(below(ledger, node_id)):
             if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
                 continue
             if ledger.vnodes[vnode.vnode_id] == vnode and is_undivided(ledger, vnode):
                 reseat = _flexible if vnode.kind == FLEXIBLE else _fixed
-                done += reseat(ledger, vnode, rearrange)
-    return done
+                yield from reseat(ledger, vnode)
 
 
-def _fixed(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
+def _fixed(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
     cluster = ledger.clusters[vnode.cluster_id]
     if cluster.kind == JOB or cluster.state == "REMOVING":
-        return []
+        return
     assert cluster.parent_id is not None
     number, asked = wanted_by(ledger, vnode)
     policy = cluster.spec.groups[number].policy if number >= 0 else "PACK"
     if policy == "STRICT_SPREAD":
         slot = _apart(ledger, vnode, number)
-        if slot is None:
-            return []
-        allocation = ledger.capacities[slot.vnode_id].copy().take(asked.resources)
-        return [_put(ledger, vnode, slot, allocation, rearrange)]
+        if slot is not None:
+            yield _put(ledger, vnode, slot, ledger.capacities[slot.vnode_id].copy().take(asked.resources))
+        return
     members = [vnode]
     if policy == "STRICT_PACK":
         members = list(_group(ledger, vnode, number))
         if not all(is_undivided(ledger, member) for member in members):
-            return []
+            return
     group = Group(tuple(wanted_by(ledger, member)[1] for member in members), policy)
     placed = place(ledger, cluster.parent_id, ClusterSpec(groups=(group,), flexible=False), {})
-    if not isinstance(placed, Placed):
-        return []
-    return [
-        _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation, rearrange)
-        for member, piece in zip(members, placed.pieces, strict=True)
-    ]
+    if isinstance(placed, Placed):
+        for member, piece in zip(members, placed.pieces, strict=True):
+            yield _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation)
 
 
 def _group(ledger: Ledger, vnode: VNode, number: int) -> Iterator[VNode]:
@@ -90,46 +80,42 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
     return ledger.vnodes[min(found)[1]] if found else None
 
 
-def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation, rearrange: Rearrange) -> Replaced:
+def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Move:
     labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
     after = replace(
         vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
     )
-    rearrange((vnode.vnode_id,), (after,))
-    return Replaced(vnode, after)
+    return Move((vnode.vnode_id,), (after,), (Replaced(vnode, after),))
 
 
-def _flexible(ledger: Ledger, vnode: VNode, rearrange: Rearrange) -> list[Replaced]:
+def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
     """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
     cluster = ledger.clusters[vnode.cluster_id]
     missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
     missing = {n: a for n, a in missing.items() if a}
     if not missing:
-        rearrange((vnode.vnode_id,), ())
-        return [Replaced(vnode, None)]
+        yield Move((vnode.vnode_id,), (), (Replaced(vnode, None),))
+        return
     if cluster.kind == JOB or cluster.state == "REMOVING":
-        return []
+        return
     placed = place_more(ledger, cluster.cluster_id, ClusterSpec(flexible_min=missing))
-    if not isinstance(placed, Placed):
-        return []
-    rearrange((vnode.vnode_id,), ())
-    return [_join(ledger, vnode, piece, rearrange) for piece in placed.pieces]
+    if isinstance(placed, Placed):
+        yield Move((vnode.vnode_id,))
+        for piece in placed.pieces:
+            after = _joined(ledger, vnode, piece)
+            yield Move((), (after,), (Replaced(vnode, after),))
 
 
-def _join(ledger: Ledger, lost: VNode, piece: Piece, rearrange: Rearrange) -> Replaced:
-    """Put a flexible piece where it was placed, into the flexible virtual node that may be there already."""
+def _joined(ledger: Ledger, lost: VNode, piece: Piece) -> VNode:
+    """A flexible piece where it was placed, into the flexible virtual node that may be there already."""
     for vnode_id in ledger.members[lost.cluster_id]:
         there = ledger.vnodes[vnode_id]
         if there.kind == FLEXIBLE and there.parent_id == piece.parent_vnode_id:
-            after = replace(there, allocation=merged(there.allocation, piece.allocation))
-            rearrange((), (after,))
-            return Replaced(lost, after)
+            return replace(there, allocation=merged(there.allocation, piece.allocation))
     rank = max((ledger.vnodes[v].rank for v in ledger.members[lost.cluster_id]), default=-1) + 1
     vnode_id = f"{lost.cluster_id}/{rank}"
     slot = ledger.vnodes[piece.parent_vnode_id]
     labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: lost.cluster_id}
-    after = VNode(
+    return VNode(
         vnode_id, lost.cluster_id, slot.node_id, slot.vnode_id, FLEXIBLE, piece.allocation, labels, rank=rank
     )
-    rearrange((), (after,))
-    return Replaced(lost, after)

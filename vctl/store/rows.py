@@ -117,7 +117,7 @@ def node(row: Row) -> Node:
     """A row of ``nodes``."""
     return Node(
         row["node_id"], row["template_id"], allocation(row), row["hostname"], loads(row["labels"]), row["source"],
-        row["state"], row["boot_id"], bool(row["shrunk"]),
+        row["state"], row["boot_id"], bool(row["shrunk"]), row["reason"], row["author"],
     )  # fmt: skip
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from sqlite3 import Row
-
 from vctl.core.clusters import VNode
 from vctl.store import rows
 from vctl.store.store import Store
 
 
-def heartbeats(store: Store) -> list[Row]:
-    """Living nodes that opted into a heartbeat lease: ``node_id``, ``lost_at`` (ns) and ``timeout_s``."""
-    return store.rows(
+def heartbeats(store: Store) -> list[tuple[str, float, int]]:
+    """Living nodes that opted into a heartbeat lease, the timeout in seconds, and when it is over (ns)."""
+    found = store.rows(
         "SELECT node_id, heartbeat_timeout_s AS timeout_s,"
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
         " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL"
         " AND state NOT IN ('DEAD', 'RELEASING') ORDER BY node_id"
     )
+    return [(row[0], row[1], row[2]) for row in found]
 
 
 def inhabited(store: Store) -> set[str]:

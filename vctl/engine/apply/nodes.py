@@ -16,7 +16,7 @@ def _node_added(state: SchedulerState, change: ch.NodeAdded) -> None:
 
 def _node_moved(state: SchedulerState, change: ch.NodeMoved) -> None:
     if (node := state.ledger.nodes.get(change.node_id)) is not None:
-        _put_node(state, replace(node, state=change.state))
+        _put_node(state, replace(node, state=change.state, reason=change.reason, author=change.author))
 
 
 def _node_changed(state: SchedulerState, change: ch.NodeChanged) -> None:
@@ -28,6 +28,7 @@ def _put_node(state: SchedulerState, node: Node) -> None:
     if node.state == DEAD:
         state.lost_nodes.add(node.node_id)
     state.ledger.put_node(node)
+    state.sort_node(node)
     state.nodes_changed.add(node.node_id)
 
 
@@ -35,6 +36,8 @@ def _node_removed(state: SchedulerState, change: ch.NodeRemoved) -> None:
     state.lost_nodes.add(change.node_id)
     if change.node_id in state.ledger.nodes:
         state.ledger.remove_node(change.node_id)
+        for ids in (state.dead_nodes, state.draining_nodes, state.shrunk_nodes):
+            ids.discard(change.node_id)
 
 
 APPLY: Table = {

@@ -1,0 +1,183 @@
+"""What becomes of nodes: silent ones die, dead ones give way to spares, empty ones are drained.
+
+Clusters that are to go and in which nothing is left go too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from vctl.core.clusters import FLEXIBLE, JOB
+from vctl.core.jobs import Run
+from vctl.core.leases import Lease
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DEAD, DRAINED
+from vctl.core.resources import Amounts
+from vctl.engine.changes import (
+    Change,
+    LeaseGranted,
+    LeaseReturned,
+    NodeChanged,
+    NodeMoved,
+    NodeReplaced,
+    NodesPublished,
+    VNodesChanged,
+)
+from vctl.engine.state import SchedulerState
+from vctl.scheduler.leasing import empty_parts, settle
+from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, whole_moves
+from vctl.scheduler.reseating import slice_moves
+
+
+def silent(leases: Iterable[tuple[str, float, int]], now: int) -> Iterator[Change]:
+    """Nodes whose lease of heartbeats is over are dead; of each its id, the timeout in seconds, and the end."""
+    for node_id, timeout_s, ends_at in leases:
+        if ends_at <= now:
+            yield NodeMoved(now, node_id, "die", DEAD, f"no heartbeat for {timeout_s:g} s", "vctl")
+
+
+def lost(state: SchedulerState, node_ids: Iterable[str]) -> list[Run]:
+    """Processes on nodes that are dead, and all members of each job of which one, or a slice of its gang, was on one.
+
+    Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
+    """
+    dead = state.dead_nodes.intersection(node_ids)
+    found = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
+    ended = {run.job_id for run in found.values() if run.task_id is None}
+    for node_id in dead:
+        ended.update(int(cluster.job or 0) for cluster in broken_gangs(state.ledger, node_id))
+    for job_id in ended:
+        found.update((run_id, state.runs[run_id]) for run_id in state.members_of(job_id))
+    return [found[run_id] for run_id in sorted(found)]
+
+
+def upkeep(state: SchedulerState, now: int, number: Callable[[], int], *, sweep: bool) -> Iterator[Change]:
+    """All that is to be put in order now; ``sweep``: what only a look at everything finds, too."""
+    yield from replaced(state, now, number)
+    if sweep:
+        yield from over(state)
+    yield from settled(state)
+    yield from drained(state, now)
+    if sweep and (parts := tuple(empty_parts(state.ledger))):
+        yield VNodesChanged(parts)
+    yield from removed(state)
+
+
+# ---- replacement ----
+
+
+def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iterator[Change]:
+    """Put spares where dead nodes are, as often as that makes more possible. ``number``: of the next lease."""
+    ledger = state.ledger
+    done: list[Replaced] = []
+    looked_at = -1
+    while len(done) > looked_at and (
+        dead := [one for one in sorted(state.dead_nodes) if ledger.children[one]]
+    ):
+        looked_at = len(done)
+        for move in chain(whole_moves(ledger, dead), slice_moves(ledger, dead)):
+            yield VNodesChanged(move.removed, move.placed)
+            done += move.parts
+    for cluster_id in dict.fromkeys(part.before.cluster_id for part in done):
+        found = sorted(
+            (one for one in state.leases.values() if one.borrower_id == cluster_id),
+            key=lambda one: one.lease_id,
+        )
+        yield from leases_settled(ledger, cluster_id, found, _entry(state, cluster_id), now, number)
+        yield from _told(ledger, cluster_id, [part for part in done if part.before.cluster_id == cluster_id])
+
+
+def leases_settled(
+    ledger: Ledger, cluster_id: str, leases: list[Lease], own: Amounts, now: int, number: Callable[[], int]
+) -> Iterator[Change]:
+    """What a new minimum or other virtual nodes of a cluster mean for its leases. ``own``: its entrypoint's part."""
+    cluster = ledger.clusters[cluster_id]
+    assert cluster.parent_id is not None
+    found = settle(ledger, cluster_id, leases, own)
+    for lease, amounts in found.cut:
+        yield LeaseReturned(replace(lease, amounts=amounts))
+    for vnode, lent in found.fresh:
+        yield LeaseGranted(Lease(
+            number(), cluster_id, cluster.parent_id, vnode.vnode_id, vnode.node_id, lent, now,
+            job_id=None if cluster.job is None else int(cluster.job),
+        ))  # fmt: skip
+
+
+def _entry(state: SchedulerState, cluster_id: str) -> Amounts:
+    """What the entrypoint of a job cluster holds of the cluster's flexible part."""
+    for run_id in state.members_of(int(state.ledger.clusters[cluster_id].job or 0)):
+        run = state.runs[run_id]
+        vnode = state.ledger.vnodes.get(run.vnode_id)
+        if vnode is not None and vnode.cluster_id == cluster_id and vnode.kind == FLEXIBLE:
+            return run.allocation.amounts
+    return {}
+
+
+def _told(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterator[Change]:
+    """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
+    cluster = ledger.clusters[cluster_id]
+    pairs = [(part.before.node_id, None if part.after is None else part.after.node_id) for part in parts]
+    for dead, fresh in dict.fromkeys(pairs):
+        yield NodeReplaced(cluster_id, dead, fresh)
+    if is_published(cluster):
+        has = sorted({vnode.node_id for vnode in ledger.slots(cluster_id)})
+        job_id = int(cluster.job) if cluster.kind == JOB and cluster.job is not None else None
+        yield NodesPublished(cluster_id, tuple(has), job_id)
+
+
+# ---- what became empty ----
+
+
+def over(state: SchedulerState) -> Iterator[Change]:
+    """Job clusters go whose job is over and in which nothing detached lives any more."""
+    ledger = state.ledger
+    for cluster_id in [one.cluster_id for one in ledger.clusters.values() if one.kind == JOB]:
+        cluster = ledger.clusters.get(cluster_id)
+        job_id = int(cluster.job or 0) if cluster is not None else 0
+        if cluster is None or state.runs_of_job.get(job_id) or job_id in state.running.jobs:
+            continue
+        inside = [cluster_id, *ledger.below(cluster_id)]
+        if not any(_is_inhabited(state, one) for one in inside):
+            for one in reversed(inside):
+                yield state.removal_of(one)
+
+
+def _is_inhabited(state: SchedulerState, cluster_id: str) -> bool:
+    """Whether processes run in a cluster itself, or tasks of it are not over."""
+    if any(vnode_id in state.ledger.homes for vnode_id in state.ledger.members.get(cluster_id, ())):
+        return True
+    return any(task.cluster_id == cluster_id for task in state.tasks.unfinished.values())
+
+
+def removed(state: SchedulerState) -> Iterator[Change]:
+    """Clusters that are to go and have become empty, children first."""
+    ledger = state.ledger
+    for cluster_id in sorted(ledger.removing, key=lambda one: (len(ledger.below(one)), one)):
+        queue = state.queues.get(cluster_id)
+        if not (
+            ledger.subclusters.get(cluster_id)
+            or (queue is not None and queue.jobs)
+            or state.running.count(cluster_id)
+            or _is_inhabited(state, cluster_id)
+            or any(job.parent_id == cluster_id for job in state.gated.values())
+        ):
+            yield state.removal_of(cluster_id)
+
+
+def drained(state: SchedulerState, now: int) -> Iterator[Change]:
+    """Draining nodes on which nothing is left are drained."""
+    for node_id in sorted(state.draining_nodes):
+        if not state.ledger.children[node_id] and node_id not in state.ledger.homes:
+            node = state.ledger.nodes[node_id]
+            yield NodeMoved(now, node_id, "empty", DRAINED, node.reason, node.author)
+
+
+def settled(state: SchedulerState) -> Iterator[Change]:
+    """Nodes that shrank are as others once no more is held on them than there is."""
+    ledger = state.ledger
+    for node_id in sorted(state.shrunk_nodes):
+        rooms = [node_id, *(vnode.vnode_id for vnode in below(ledger, node_id))]
+        if not any(ledger.capacities[one].is_overdrawn() for one in rooms):
+            yield NodeChanged(replace(ledger.nodes[node_id], shrunk=False), settled=True)
