@@ -7,13 +7,30 @@ from dataclasses import replace
 
 from tests.scheduler import trees
 from tests.specification import spec
+from vctl.core.clusters import ClusterSpec
+from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import QueuePolicy
+from vctl.core.resources import Allocation
 from vctl.engine.apply import apply
-from vctl.engine.changes import Change, LeaseReturned, VNodesChanged
-from vctl.engine.rules.leases import called_in, give_back
+from vctl.engine.changes import (
+    Change,
+    Details,
+    JobSubmitted,
+    LeaseCalled,
+    LeaseReturned,
+    QueueChanged,
+    VNodesChanged,
+)
+from vctl.engine.rules.leases import LeaseTerms, called_in, give_back, waits
+from vctl.engine.rules.preemption import nominated
+from vctl.engine.rules.revocation import called, to_call, to_end
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.nominations import Nomination
 
+S = 10**9
+DETAILS = Details(None, "{}", None, 3.0, "{}", "{}", None)
 pytestmark = spec("9.return", "9.lending")
 
 
@@ -71,3 +88,70 @@ def test_what_lies_in_a_lease_that_was_called_in_is_called_in_too() -> None:
     ]
     assert called_in(state_of(ledger, leases)) == {1, 2}
     assert called_in(state_of(ledger, leases[1:])) == set()
+
+
+def waiting(state: SchedulerState, cluster_id: str) -> None:
+    """A job was sent to a cluster, was looked at, and has to wait."""
+    apply(state, JobSubmitted(PendingJob(9, "w", cluster_id, "s", ClusterSpec(), {}), DETAILS))
+    (shape,) = state.queues[cluster_id].shapes.values()
+    shape.blocked = ("InsufficientResources", "")
+
+
+def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None:
+    ledger = trees.tree("8c", "a < primary []: n1~2c", "b < primary []: n1~4c")
+    old, used = (
+        trees.lease(ledger, text, number=number) for number, text in enumerate(("a/0: 2c", "b/0: 4c"), 1)
+    )
+    trees.use(ledger, "b/0: 4c")
+    old = replace(old, since=S)
+    state = state_of(ledger, [old, used])
+    terms = LeaseTerms(idle_s=10, cooldown_s=2)
+    assert waits(state, {1: 4.0}, (), terms, 20 * S) == [(old, 6.0)]
+    assert waits(state, {1: 4.0}, (1,), terms, 20 * S) == [(old, -17.0)]  # others can use it, and it is cool
+    assert waits(state, {1: 99.0}, (1,), terms, 2 * S) == [(old, 1.0)]
+    state.leases[1] = over = replace(old, expires_at=2 * S)
+    assert waits(state, {}, (), terms, 2 * S) == [(over, 0.0)]
+    piece = ("a/0", Allocation({"CPU": 1}))
+    apply(state, nominated(Nomination(7, "w", 5, "a", (piece,))))
+    assert waits(state, {1: 99.0}, (), terms, 99 * S) == []  # the winner of a preemption needs it
+
+
+def test_a_lender_with_waiting_work_calls_in_the_newest_lease_of_what_it_lent() -> None:
+    ledger = trees.tree("8c", "a < primary [6c] lend=4c: n1~2c", "b < primary []: n1~4c")
+    leases = [
+        replace(trees.lease(ledger, "b/0: 2c", lender="a", number=number), since=number) for number in (1, 2)
+    ]
+    state = state_of(ledger, leases)
+    assert to_call(state) == []
+    waiting(state, "a")
+    assert to_call(state) == [leases[1]]
+    (change,) = called(state, leases[1], 50)
+    assert change == LeaseCalled(replace(leases[1], state=CALLED, expires_at=50))
+    apply(state, change)
+    assert list(called(state, leases[1], 60)) == []  # it is another lease by now
+    assert list(called(state, state.leases[2], 60)) == []  # the scheduler before has called it in
+
+
+def test_of_the_users_of_a_lease_the_newest_end_and_no_more_than_needed() -> None:
+    ledger = trees.tree("8c", "b < primary []: n1~4c")
+    one = Allocation({"CPU": 10000})
+    runs = [
+        Run(f"{job_id}.1.{rank}.x", job_id, 1, rank, "b", "b/0", "n1", one, "RUNNING", started_at=job_id)
+        for job_id, rank in ((1, 0), (2, 0), (2, 1), (3, 0))
+    ]
+    task = Run("1.1.t", 1, 1, 0, "b", "b/0", "n1", Allocation({}), task_id="task-5", started_at=9)
+    state = SchedulerState(ledger, {run.run_id: run for run in (*runs, task)}, 0)
+    for run in runs:
+        ledger.charge(run.run_id, run.vnode_id, run.allocation)
+        state.running.put(
+            RunningJob(run.job_id, "b", "b", run.run_id, "me", None, "j", started_at_ns=run.job_id)
+        )
+
+    def ends(cpus: int) -> list[list[str]]:
+        lease = trees.lease(ledger, f"b/0: {cpus}c", lender="a")
+        return [[run.run_id for run in victims] for victims in to_end(state, lease, 10)]
+
+    assert ends(1) == [["1.1.t"], ["3.1.0.x"]]
+    assert ends(2) == ends(3) == [["1.1.t"], ["3.1.0.x"], ["2.1.0.x", "2.1.1.x"]]  # never half a gang
+    apply(state, QueueChanged("b", QueuePolicy(min_runtime_ns=8)))
+    assert ends(1) == [["1.1.t"], ["2.1.0.x", "2.1.1.x"]]  # job 3 is too young to end

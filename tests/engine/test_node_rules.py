@@ -74,13 +74,13 @@ def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:
 
 
 def test_a_dead_whole_node_gives_way_to_a_spare_and_the_events_say_so() -> None:
-    state = state_of(world("4c,4c", "L team < primary: n1"))
+    state = state_of(world("4c,4c", "J j < primary: n1"))
     move(state, "n1", DEAD)
     changed, replaced, published = order(state)
     assert isinstance(changed, ch.VNodesChanged)
-    assert (changed.removed, [vnode.node_id for vnode in changed.placed]) == (("team/0",), ["n2"])
-    assert replaced == ch.NodeReplaced("team", "n1", "n2")
-    assert published == ch.NodesPublished("team", ("n2",))
+    assert (changed.removed, [vnode.node_id for vnode in changed.placed]) == (("j/0",), ["n2"])
+    assert replaced == ch.NodeReplaced("j", "n1", "n2")
+    assert published == ch.NodesPublished("j", ("n2",), 1)
     assert order(state) == []
 
 

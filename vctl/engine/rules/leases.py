@@ -1,15 +1,62 @@
-"""Which leases are called in, and how leases are given back, level by level."""
+"""When leases are due, which of them are called in, and how they are given back, level by level."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from vctl.core.leases import CALLED, Lease
+from vctl.core.queue_policy import FAIR
 from vctl.engine.changes import Change, LeaseReturned, VNodesChanged
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import free_part, newest_first, restored, return_of
 from vctl.scheduler.replacement import below
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted.
+
+    ``reclaim_grace_s``: what a borrower gets between being told and being cut. ``duration_s`` None: while used.
+    """
+
+    idle_s: float = 10.0
+    cooldown_s: float = 2.0
+    duration_s: float | None = None
+    reclaim_grace_s: float = 30.0
+
+
+def waits(
+    state: SchedulerState, idle_s: Mapping[int, float], wanted: Collection[int], terms: LeaseTerms, now: int
+) -> list[tuple[Lease, float]]:
+    """Leases of which a part is idle, the newest first, and in how many seconds each is due.
+
+    ``idle_s``: how long a lease has been idle; ``wanted``: leases that others can use, due when they are cool.
+    """
+    ledger, called, nominated = state.ledger, called_in(state), kept(state)
+    shares: Shares | None = None
+    found = []
+    for lease in newest_first(list(state.leases.values())):
+        number, above = lease.lease_id, ledger.clusters[lease.borrower_id].parent_id
+        if (lease.vnode_id in nominated and number not in called) or not free_part(ledger, lease):
+            continue
+        until_cool = (lease.since - now) / 1e9 + terms.cooldown_s
+        wait_s = until_cool if number in wanted else max(terms.idle_s - idle_s.get(number, 0.0), until_cool)
+        if number in called or (lease.expires_at is not None and lease.expires_at <= now):
+            wait_s = 0.0
+        elif above is not None and ledger.clusters[above].queue.order == FAIR:
+            # what comes free goes to the next in order, not to the last borrower
+            shares = shares or Shares(ledger, state.running, state.usage)
+            if must_yield(ledger, shares, state.queues, lease.borrower_id):
+                wait_s = 0.0
+        found.append((lease, wait_s))
+    return found
+
+
+def kept(state: SchedulerState) -> set[str]:
+    """Virtual nodes of which a part is reserved for the winner of a preemption."""
+    return {part[0] for nomination in state.nominations.values() for part in nomination.pieces}
 
 
 def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
