@@ -4,6 +4,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # what typing.TYPE_CHECKING is to a type checker, without importing it
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vctl.client.allocation import init, shutdown
     from vctl.client.api import (
         Client,
@@ -50,7 +52,7 @@ __all__ = [
     "summarize_tasks",
 ]  # fmt: skip
 
-_CAPACITIES = {
+_HOMES = {
     "vctl.client.allocation": ("init", "shutdown"),
     "vctl.client.virtual_cluster": ("VirtualCluster",),
     "vctl.client.context": ("RuntimeContext", "VirtualClusterInfo", "VirtualNodeInfo"),
@@ -69,10 +71,28 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    capacity = next((capacity for capacity, names in _CAPACITIES.items() if name in names), "vctl.client.api")
-    found: object = getattr(import_module(capacity), name)
+    home = next((home for home, names in _HOMES.items() if name in names), "vctl.client.api")
+    found: object = getattr(import_module(home), name)
     globals()[name] = found
     return found
+
+
+def modules_of(package: str) -> "Callable[[str], object]":
+    """The ``__getattr__`` of a package whose modules are imported on first use."""
+
+    def module(name: str) -> object:
+        from importlib import import_module
+
+        path = f"{package}.{name}"
+        try:
+            if not name.startswith("_"):
+                return import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return module
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,29 @@
+"""The command line. A module is imported when it is first used: ``cli.columns.JOBS``."""
+
+from vctl import modules_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vctl.cli import (
+        arrange,
+        attach,
+        bridge,
+        columns,
+        completion,
+        live_view,
+        output,
+        quick,
+        screen,
+        simulate_view,
+        status_view,
+        submission,
+        table,
+        tree,
+        tree_changes,
+        waiting,
+        why_view,
+        words,
+        yaml,
+    )
+
+__getattr__ = modules_of(__name__)

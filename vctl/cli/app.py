@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from vctl import cli, spec
 from vctl.cli import catalog, quick
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
@@ -92,27 +93,23 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
 
 
 def _show_help(group: str) -> None:
-    from vctl.cli import bridge
-
     if not group:
         pages = {
             section: [(word, catalog.line_of(word)) for word in found]
             for section, found in catalog.SECTIONS.items()
         }
-        bridge.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
+        cli.bridge.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
         return
     found = catalog.members(group)
     lines = [(command.path.split()[1], command.help) for command in found]
-    bridge.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
+    cli.bridge.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
     words = _spell_out(command, words)
     values = quick.read(command, words)
     if values is None:
-        from vctl.cli import bridge
-
-        values = bridge.read(command, words)
+        values = cli.bridge.read(command, words)
     if values is not None:
         _check_choices(command, values)
         for param in command.params:
@@ -125,9 +122,7 @@ def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
 def _check_value(param: Param, value: Any) -> None:
     """Words are Unicode; paths, arguments and variables may be any bytes; numbers are such as can be stored."""
     if isinstance(value, str) and not (value.isascii() or param.to_kernel or value.startswith("@")):
-        from vctl.spec.text import check_words
-
-        check_words(value, param.spelled)
+        spec.text.check_words(value, param.spelled)
     elif isinstance(value, (int, float)) and not -(2**63) <= value < 2**63:  # also what is no number
         raise BadSpec(f"{param.spelled}: {value} is out of range", fix="write a smaller number")
 

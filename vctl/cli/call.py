@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vctl import cli, operations, ops, spec
 from vctl.cli.declare import Command
 from vctl.config import Config, load
 from vctl.core.caller import Caller
@@ -102,29 +103,23 @@ class Call:
         if self._backend is None:
             from contextlib import nullcontext
 
-            from vctl.operations.backends import Local, Remote
-
             if self.is_remote:
-                self._backend = Remote(lambda: nullcontext(self.connection))
+                self._backend = operations.backends.Remote(lambda: nullcontext(self.connection))
             else:
-                self._backend = Local(self.config, lambda: nullcontext(self.store))
+                self._backend = operations.backends.Local(self.config, lambda: nullcontext(self.store))
         return self._backend
 
     @property
     def connection(self) -> "Connection":
         """The server, on first use."""
         if self._connection is None:
-            from vctl.operations.connection import connect
-
-            self._connection = connect(self.config)
+            self._connection = operations.connection.connect(self.config)
         return self._connection
 
     def waiter(self) -> "Waiter":
         """What waits for jobs, tasks and clusters."""
         if self.is_remote:
-            from vctl.operations import waiting as there
-
-            return there.Waiter(self.connection, self.config)
+            return operations.waiting.Waiter(self.connection, self.config)
         from vctl.daemon import waiting as here
 
         return here.Waiter(self.store, self.config)
@@ -134,10 +129,8 @@ class Call:
         self._scheduling().insisted = True
 
     def _scheduling(self) -> "Background":
-        from vctl.ops.background import Background
-
         if self._background is None:
-            self._background = Background(self.config)
+            self._background = ops.background.Background(self.config)
         return self._background
 
     @property
@@ -179,21 +172,22 @@ class Call:
         wanted_state, wanted_user, wanted_since = self._choices
         self._choices = (None, None, None)
         if wanted_state is not None:
-            from vctl.spec.fields import did_you_mean
-
             for word in wanted_state.upper().split(","):
                 if word not in states:
-                    raise BadSpec(f"--state: unknown state {word!r}", fix=did_you_mean(word, states))
+                    raise BadSpec(
+                        f"--state: unknown state {word!r}", fix=spec.fields.did_you_mean(word, states)
+                    )
             self.filters.append(f"{state}={wanted_state.upper()}")
         if wanted_user is not None:
             self.filters.append(f"{user}={wanted_user}")
         if wanted_since is not None:
             import time
 
-            from vctl.ops.forms import timestamp
             from vctl.spec.options import parse_since
 
-            self.filters.append(f"{since}>={timestamp(int(parse_since(wanted_since, time.time()) * 1e9))}")
+            self.filters.append(
+                f"{since}>={ops.forms.timestamp(int(parse_since(wanted_since, time.time()) * 1e9))}"
+            )
         return wanted_state is not None or wanted_since is not None
 
     def unlimited(self) -> None:
@@ -220,9 +214,7 @@ class Call:
         """Whether the job of this environment is one of this state directory; a server is taken to be the right one."""
         if self.is_remote or not os.environ.get("VCTL_SUBMISSION_ID"):
             return True
-        from vctl.ops.rights import calling_job
-
-        return calling_job(self.store) is not None
+        return ops.rights.calling_job(self.store) is not None
 
     def note(self, text: str | None) -> None:
         """Tell people something that is not a result."""
@@ -242,20 +234,15 @@ class Call:
             return None
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
-        from vctl.cli.words import seconds_between
         from vctl.spec.quantities import format_duration
 
         if self.is_remote:
-            from vctl.operations import views as verbs
-
-            state = verbs.scheduler(self.backend)
+            state = operations.views.scheduler(self.backend)
         else:  # every command asks this: without the declarations of all views
-            from vctl.ops import views
-
-            state = views.scheduler(self.store)
+            state = ops.views.scheduler(self.store)
         if state["running"] or state["starting"]:
             return None
-        age_s = seconds_between(state["last_beat"], None)
+        age_s = cli.words.seconds_between(state["last_beat"], None)
         if age_s is None:
             return "No scheduler is running. Start one with `vctl daemon`."
         ended = "just now" if age_s < 1 else f"{format_duration(int(age_s))} ago"
@@ -263,22 +250,16 @@ class Call:
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the wanted form; returns the exit code it carries."""
-        from vctl.cli import output
-
         if self.sort or self.columns:
-            from vctl.cli.arrange import arrange
-
-            arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
+            cli.arrange.arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
         if not self.for_people:
-            output.write(answer, self.output, sys.stdout, header=self._header)
+            cli.output.write(answer, self.output, sys.stdout, header=self._header)
         elif answer.draw is None:
             sys.stdout.writelines(f"{visible(line)}\n" for line in answer.sentences)
         elif self.watch_s and sys.stdout.isatty():
             self._redraw(answer)
         else:
-            from vctl.cli.screen import Screen
-
-            screen = Screen.on(sys.stdout, color=self.config.get("color"), header=self._header)
+            screen = cli.screen.Screen.on(sys.stdout, color=self.config.get("color"), header=self._header)
             sys.stdout.writelines(f"{line}\n" for line in screen.finish(answer.draw(screen)))
             if answer.more > 0:
                 self.note(f"… {answer.more} more; --limit {len(answer.rows) + answer.more} shows all")
@@ -286,10 +267,10 @@ class Call:
 
     def _redraw(self, answer: "Answer") -> None:
         """Show a watched answer in the place of the one before."""
-        from vctl.cli.live_view import LiveView
-
         if self._live is None:
-            self._live = LiveView(self.command.path, self.watch_s or 0, color=self.config.get("color"))
+            self._live = cli.live_view.LiveView(
+                self.command.path, self.watch_s or 0, color=self.config.get("color")
+            )
         self._live.show(answer, self._notice(), header=self._header)
 
     def pause(self) -> None:

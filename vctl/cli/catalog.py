@@ -5,6 +5,7 @@ Only the module of the word in use is imported. A new group is one module in ``c
 
 from importlib import import_module
 
+from vctl import cli, spec
 from vctl.cli.declare import COMMANDS, Command
 from vctl.errors import BadSpec
 
@@ -199,10 +200,8 @@ def _in_shell(words: list[str]) -> list[str]:
     """The words of ``vctl shell`` as those of a submit."""
     import os
 
-    from vctl.cli import quick
-
     words = ["--pty", *words]
-    if "--" in words or quick.read(COMMANDS[SHORT[SHELL]], words) is not None:
+    if "--" in words or cli.quick.read(COMMANDS[SHORT[SHELL]], words) is not None:
         return words
     return [*words, "--", os.environ.get("SHELL") or "/bin/sh"]
 
@@ -232,8 +231,6 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
 
 
 def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
-    from vctl.spec.fields import nearest
-
     guess = None
     if before == "vctl":
         guess = ELSEWHERE.get(word)
@@ -241,7 +238,7 @@ def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
             guess = f"job {word}"
     else:
         guess = next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
-    guess = guess or nearest(word, known)
+    guess = guess or spec.fields.nearest(word, known)
     fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)
 

@@ -12,111 +12,47 @@ Timeout = Annotated[
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]
-OUTPUT = Param(
-    "output",
-    Annotated[str | None, Opt("-o", "--output", choices=OUTPUTS, help="How results are written to stdout.")],
-    default=None,
-)
-SHORT_OUTPUT = Param(
-    "output",
-    Annotated[str | None, Opt("-o", choices=OUTPUTS, help="How results are written to stdout.")],
-    default=None,
-)
+
+
+def _option(name: str, kind: Any, *names: str, **about: Any) -> Param:
+    return Param(name, Annotated[kind, Opt(*names, **about)], default=False if kind is bool else None)
+
+
+Text, Flag = str | None, bool
+RESULTS = "How results are written to stdout."
+OUTPUT = _option("output", Text, "-o", "--output", choices=OUTPUTS, help=RESULTS)
+SHORT_OUTPUT = _option("output", Text, "-o", choices=OUTPUTS, help=RESULTS)
 """For a command whose ``--output`` is something else."""
-COLOR = Param(
-    "color",
-    Annotated[str | None, Opt("--color", choices=COLORS, help="Colours in tables; NO_COLOR is honoured.")],
-    default=None,
+COLOR = _option("color", Text, "--color", choices=COLORS, help="Colours in tables; NO_COLOR is honoured.")
+HOME = _option(
+    "home", Text, "--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME."
 )
-HOME = Param(
-    "home",
-    Annotated[
-        str | None,
-        Opt("--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME."),
-    ],
-    default=None,
+NO_HEADER = _option("no_header", Flag, "--no-header", help="Leave out the heading of tables and CSV.")
+WATCH = _option(
+    "watch", float | None, "-w", "--watch", metavar="SEC", bare="2", help="Refresh every SEC seconds (2)."
 )
-NO_HEADER = Param(
-    "no_header",
-    Annotated[bool, Opt("--no-header", help="Leave out the heading of tables and CSV.")],
-    default=False,
+LIMIT = _option("limit", int | None, "--limit", help="At most N entries (tables: 100, else no limit).")
+FILTER = _option(
+    "filter", list[str] | None, "-f", "--filter", metavar="K=V|K!=V",
+    help="Only entries whose field has (not) that value; repeatable.",
+)  # fmt: skip
+USER = _option("user", Text, "--user", metavar="NAME", help="Only entries of this user.")
+STATE = _option(
+    "state", Text, "--state", metavar="STATE,…", help="Only entries in one of these states, finished or not."
 )
-WATCH = Param(
-    "watch",
-    Annotated[
-        float | None,
-        Opt("-w", "--watch", metavar="SEC", bare="2", help="Refresh every SEC seconds (2)."),
-    ],
-    default=None,
-)
-LIMIT = Param(
-    "limit",
-    Annotated[int | None, Opt("--limit", help="At most N entries (tables: 100, else no limit).")],
-    default=None,
-)
-FILTER = Param(
-    "filter",
-    Annotated[
-        list[str] | None,
-        Opt(
-            "-f",
-            "--filter",
-            metavar="K=V|K!=V",
-            help="Only entries whose field has (not) that value; repeatable.",
-        ),
-    ],
-    default=None,
-)
-USER = Param(
-    "user",
-    Annotated[str | None, Opt("--user", metavar="NAME", help="Only entries of this user.")],
-    default=None,
-)
-STATE = Param(
-    "state",
-    Annotated[
-        str | None,
-        Opt("--state", metavar="STATE,…", help="Only entries in one of these states, finished or not."),
-    ],
-    default=None,
-)
-SINCE = Param(
-    "since",
-    Annotated[
-        str | None,
-        Opt(
-            "--since",
-            metavar="TIME",
-            help="Only entries that began in the last 1h, or since 2030-01-31T08:00; finished or not.",
-        ),
-    ],
-    default=None,
-)
-SORT = Param(
-    "sort",
-    Annotated[
-        str | None,
-        Opt(
-            "--sort",
-            metavar="FIELD[:desc]",
-            help="Sort by a field of the JSON form; entries without a value come last.",
-        ),
-    ],
-    default=None,
-)
-COLUMNS = Param(
-    "columns",
-    Annotated[
-        str | None,
-        Opt("--columns", metavar="FIELD,…", help="Show these fields of the JSON form in tables and CSV."),
-    ],
-    default=None,
-)
-NO_LOCAL_NODE = Param(
-    "no_local_node",
-    Annotated[bool, Opt("--no-local-node", help="Do not make this machine a node.")],
-    default=False,
-)
+SINCE = _option(
+    "since", Text, "--since", metavar="TIME",
+    help="Only entries that began in the last 1h, or since 2030-01-31T08:00; finished or not.",
+)  # fmt: skip
+SORT = _option(
+    "sort", Text, "--sort", metavar="FIELD[:desc]",
+    help="Sort by a field of the JSON form; entries without a value come last.",
+)  # fmt: skip
+COLUMNS = _option(
+    "columns", Text, "--columns", metavar="FIELD,…",
+    help="Show these fields of the JSON form in tables and CSV.",
+)  # fmt: skip
+NO_LOCAL_NODE = _option("no_local_node", Flag, "--no-local-node", help="Do not make this machine a node.")
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from vctl import operations
 from vctl.cli import catalog
 from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
@@ -149,55 +150,43 @@ def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Off
     from contextlib import closing
 
     from vctl.config import load
-    from vctl.operations.backends import Local, Remote
     from vctl.store.database import database_path
 
     config = load(flags={"home": home})
     if config.get("address"):
-        from vctl.operations.connection import connect
-
-        return ids(Remote(lambda: closing(connect(config))))
+        return ids(operations.backends.Remote(lambda: closing(operations.connection.connect(config))))
     if not database_path(config.home()).exists():
         return []
     from vctl.store.store import Store
 
-    return ids(Local(config, lambda: Store.open(config.home(), create=False)))
+    return ids(operations.backends.Local(config, lambda: Store.open(config.home(), create=False)))
 
 
 def _jobs(backend: "Backend") -> list[Offer]:
-    from vctl.operations import jobs
-
-    found, _ = jobs.list_jobs(backend, limit=MOST)
+    found, _ = operations.jobs.list_jobs(backend, limit=MOST)
     newest = [("last", "The job submitted last.")] if found else []
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
 
 
 def _tasks(backend: "Backend") -> list[Offer]:
-    from vctl.operations import tasks
-
-    found, _ = tasks.list_tasks(backend)
+    found, _ = operations.tasks.list_tasks(backend)
     return [(task["task_id"], task["state"]) for task in found][-MOST:]
 
 
 def _clusters(backend: "Backend") -> list[Offer]:
-    from vctl.operations import clusters
-
-    found = clusters.list_clusters(backend)[:MOST]
+    found = operations.clusters.list_clusters(backend)[:MOST]
     return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
 
 
 def _nodes(backend: "Backend") -> list[Offer]:
-    from vctl.operations import nodes
-
-    return [(node["node_id"], node["state"]) for node in nodes.list_nodes(backend)][:MOST]
+    return [(node["node_id"], node["state"]) for node in operations.nodes.list_nodes(backend)][:MOST]
 
 
 def _vnodes(backend: "Backend") -> list[Offer]:
     from vctl.core.clusters import PRIMARY
-    from vctl.operations import views
 
     here = os.environ.get("VCTL_CLUSTER_ID") or PRIMARY
-    return [(str(node["NodeID"]), "") for node in views.nodes(backend, here)][:MOST]
+    return [(str(node["NodeID"]), "") for node in operations.views.nodes(backend, here)][:MOST]
 
 
 LIVE: dict[str, Callable[["Backend"], list[Offer]]] = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from vctl import spec
 from vctl.operations.declare import Operation, P, Param, R, Together, params_of
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def _read(param: Param, text: Any) -> Any:
 
 
 def _duration(text: str, path: str) -> float:
-    from vctl.spec.quantities import parse_duration
-
-    return parse_duration(text, path)
+    return spec.quantities.parse_duration(text, path)
 
 
 def _positive_duration(text: str, path: str) -> float:

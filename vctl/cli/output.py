@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vctl import cli
 from vctl.cli.table import Cell, Column
 
 if TYPE_CHECKING:
@@ -79,11 +80,9 @@ def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0)
 
 def amounts(data: Mapping[str, float]) -> Answer:
     """A resource map."""
-    from vctl.cli import words
-
     columns = [
         Column("RESOURCE", "resource"),
-        Column("AMOUNT", lambda row: words.amount(row["resource"], row["amount"]), right=True),
+        Column("AMOUNT", lambda row: cli.words.amount(row["resource"], row["amount"]), right=True),
     ]
     rows = [{"resource": name, "amount": value} for name, value in data.items()]
     return Answer(data, rows=rows, names=list(data), draw=lambda screen: screen.table(columns, rows))
@@ -110,11 +109,9 @@ def each(
 
 
 def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
-    from vctl.cli import words
-
     for name, value in data.items():
         stated = name in ("status", "state") and isinstance(value, str)
-        yield name, words.state(value) if stated else words.value(name, value)
+        yield name, cli.words.state(value) if stated else cli.words.value(name, value)
 
 
 def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
@@ -126,9 +123,7 @@ def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
         rows = [answer.data] if whole else answer.rows
         stream.writelines(_json(row, stream) + "\n" for row in rows)
     elif form == "yaml":
-        from vctl.cli.yaml import dump
-
-        stream.write(dump(answer.data))
+        stream.write(cli.yaml.dump(answer.data))
     elif form == "csv":
         _write_csv(answer.rows, stream, header=header)
     else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
@@ -160,6 +161,4 @@ def _running(form: Form, about: str) -> Line:
 
 
 def _array(form: Form) -> Line:
-    from vctl.ops.arrays import progress
-
-    return Line(progress(form))
+    return Line(ops.arrays.progress(form))

@@ -1,5 +1,6 @@
 """Options of ``vctl vc create`` and ``update`` that say how a cluster's queue is served."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from vctl.operations.declare import Given, Opt, Together
@@ -9,78 +10,38 @@ DISCIPLINES = ("strict", "best-effort", "backfill")
 PREEMPTIONS = ("off", "requeue", "stop")
 NONE = "none"
 
-Order = Annotated[
-    str | None, Opt("--queue-order", choices=ORDERS, help="Order of the queue (default: priority).")
-]
-Discipline = Annotated[
-    str | None,
-    Opt(
-        "--queue-discipline",
-        choices=DISCIPLINES,
-        help="Whether later jobs may pass a job that does not fit (default: best-effort).",
-    ),
-]
-Weight = Annotated[
-    str | None, Opt("--weight", metavar="N", help="Weight among sibling clusters, for order fair (1).")
-]
-Ageing = Annotated[
-    str | None,
-    Opt(
-        "--ageing", metavar="DURATION", help="Waiting time that raises the priority by one; none: no ageing."
-    ),
-]
-HalfLife = Annotated[
-    str | None,
-    Opt(
-        "--half-life",
-        metavar="DURATION",
-        help="Order fair: half-life of past use; none: past use does not count.",
-    ),
-]
-Starvation = Annotated[
-    str | None,
-    Opt(
-        "--starvation-after",
-        metavar="DURATION",
-        help="Waiting time after which resources are reserved for the head (default: 10m).",
-    ),
-]
-Depth = Annotated[
-    str | None,
-    Opt("--backfill-depth", metavar="N", help="Backfill: number of head jobs with a reserved start (1)."),
-]
-MostJobs = Annotated[
-    str | None,
-    Opt("--max-running-jobs", metavar="N", help="Maximum of running jobs in the cluster; none: no limit."),
-]
-MostPerUser = Annotated[
-    str | None,
-    Opt("--max-running-per-user", metavar="N", help="Maximum of running jobs for each user; none: no limit."),
-]
-Preemption = Annotated[
-    str | None,
-    Opt(
-        "--preemption",
-        choices=PREEMPTIONS,
-        help="Whether jobs preempt running jobs of lower priority: requeue or stop these (default: off).",
-    ),
-]
-MinRuntime = Annotated[
-    str | None,
-    Opt("--min-runtime", metavar="DURATION", help="Run time before which a job is not preempted (0)."),
-]
-Grace = Annotated[
-    str | None,
-    Opt(
-        "--preemption-grace",
-        metavar="DURATION",
-        help="Time between the notice of preemption and the end of the job (30s).",
-    ),
-]
+
+def _option(name: str, help: str, metavar: str | None = None, choices: Sequence[str] = ()) -> object:
+    return Annotated[str | None, Opt(name, metavar=metavar, choices=choices, help=help)]
+
+
 OPTIONS = Together(
-    order=Order, discipline=Discipline, weight=Weight, ageing_s=Ageing, half_life_s=HalfLife,
-    starvation_after_s=Starvation, backfill_depth=Depth, max_running_jobs=MostJobs, max_running_per_user=MostPerUser,
-    preemption=Preemption, min_runtime_s=MinRuntime, preemption_grace_s=Grace,
+    order=_option("--queue-order", "Order of the queue (default: priority).", choices=ORDERS),
+    discipline=_option(
+        "--queue-discipline", "Whether later jobs may pass a job that does not fit (default: best-effort).",
+        choices=DISCIPLINES,
+    ),
+    weight=_option("--weight", "Weight among sibling clusters, for order fair (1).", "N"),
+    ageing_s=_option("--ageing", "Waiting time that raises the priority by one; none: no ageing.", "DURATION"),
+    half_life_s=_option(
+        "--half-life", "Order fair: half-life of past use; none: past use does not count.", "DURATION"
+    ),
+    starvation_after_s=_option(
+        "--starvation-after", "Waiting time after which resources are reserved for the head (default: 10m).", "DURATION"
+    ),
+    backfill_depth=_option("--backfill-depth", "Backfill: number of head jobs with a reserved start (1).", "N"),
+    max_running_jobs=_option("--max-running-jobs", "Maximum of running jobs in the cluster; none: no limit.", "N"),
+    max_running_per_user=_option(
+        "--max-running-per-user", "Maximum of running jobs for each user; none: no limit.", "N"
+    ),
+    preemption=_option(
+        "--preemption", "Whether jobs preempt running jobs of lower priority: requeue or stop these (default: off).",
+        choices=PREEMPTIONS,
+    ),
+    min_runtime_s=_option("--min-runtime", "Run time before which a job is not preempted (0).", "DURATION"),
+    preemption_grace_s=_option(
+        "--preemption-grace", "Time between the notice of preemption and the end of the job (30s).", "DURATION"
+    ),
 )  # fmt: skip
 """By the documented names of the settings."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
+from vctl import operations, ops
 from vctl.cli.call import Call
 from vctl.core.clusters import PRIMARY
 from vctl.operations.declare import Opt
@@ -24,9 +25,7 @@ def place(call: Call, given: str | None) -> str:
     """The cluster to look at; one that is named must be there."""
     cluster = call.cluster(given)
     if given is not None:
-        from vctl.operations import clusters
-
-        clusters.get_cluster(call.backend, cluster)
+        operations.clusters.get_cluster(call.backend, cluster)
     return cluster
 
 
@@ -34,8 +33,5 @@ def below(call: Call, top: str, items: "Sequence[F]", *names: str) -> "list[F]":
     """Items of which a named field is the cluster or one below it."""
     if top == PRIMARY:
         return list(items)
-    from vctl.operations import clusters
-    from vctl.ops.scope import below
-
-    is_in = below(top, clusters.list_clusters(call.backend, all_kinds=True))
+    is_in = ops.scope.below(top, operations.clusters.list_clusters(call.backend, all_kinds=True))
     return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]

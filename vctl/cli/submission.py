@@ -1,5 +1,6 @@
 """What ``job submit`` gathers from several options: the environment, the directory, the metadata."""
 
+from vctl import spec
 from vctl.cli.call import Call
 
 
@@ -14,11 +15,9 @@ def surroundings(
         variables, directory = _runtime_env(call, runtime_env)
         working_dir = working_dir or directory
     if env_file or env:
-        from vctl.spec.options import parse_env, read_env_file
-
         if env_file:
-            variables.update(read_env_file(env_file))
-        variables.update(parse_env(env or (), inherited=os.environ))
+            variables.update(spec.options.read_env_file(env_file))
+        variables.update(spec.options.parse_env(env or (), inherited=os.environ))
     if working_dir is None:
         return variables, None
     path = os.path.abspath(os.path.expanduser(working_dir))

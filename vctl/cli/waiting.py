@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vctl import operations, ops
 from vctl.cli.common import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
@@ -36,8 +37,6 @@ SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for 
 
 def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interrupt: bool = False) -> int:
     """Show a job's output until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
-    from vctl.operations import jobs
-
     name = str(job["submission_id"])
     _warn_of_itself(call, name)
     with _waiting(call) as waiter:
@@ -51,7 +50,7 @@ def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interru
             if not stop_on_interrupt:
                 _detached(call, f"job {name} goes on. Stop it with: vctl job stop {name}")
                 return INTERRUPTED
-            jobs.stop(call.backend, name)
+            operations.jobs.stop(call.backend, name)
             watch.until_over()
         form = waiter.form(JOBS, name)
     _tell_end(call, form)
@@ -82,8 +81,6 @@ def wait_for(
 
 def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
     """Show a task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
-    from vctl.ops.forms import failure_of
-
     _warn_of_itself(call, task_id)
     with _waiting(call) as waiter:
         watch = _Watch(waiter, TASKS, task_id, _line(progress), waiter.output(TASKS, task_id))
@@ -93,19 +90,18 @@ def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
             _detached(call, f"task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
             return INTERRUPTED
         form = waiter.form(TASKS, task_id)
-    call.note(None if form is None else failure_of(form))
+    call.note(None if form is None else ops.forms.failure_of(form))
     return exit_code(form)
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
     """Wait until a cluster is gone; False after an interrupt."""
     from vctl.errors import NotFound
-    from vctl.operations import clusters
 
     with _waiting(call) as waiter:
         try:
             while True:
-                clusters.get_cluster(call.backend, cluster_id)
+                operations.clusters.get_cluster(call.backend, cluster_id)
                 waiter.rest("clusters", cluster_id, waiter.longest_s)
         except NotFound:
             return True

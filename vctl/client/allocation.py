@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Job
 from vctl.core.jobs import FINAL, PENDING, SUCCEEDED
@@ -38,7 +39,6 @@ class Allocation:
 
     def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
         from vctl.client.place import Local
-        from vctl.ops import submitting
         from vctl.runtime.door import Door
         from vctl.spec.job_request import JobRequest
 
@@ -60,7 +60,7 @@ class Allocation:
                 attach=("hold", os.fspath(door.path)),
             )
             with place.opened() as store:
-                form = submitting.submit(store, request)
+                form = ops.submitting.submit(store, request)
             self.job = Job(place, str(form["submission_id"]))
             try:
                 self._line = self._granted(place, door, timeout_s)

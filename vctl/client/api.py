@@ -8,6 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate
 
+from vctl import operations, ops, spec
 from vctl.client.cluster_verbs import Clusters, Nodes
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
 from vctl.client.job_verbs import Jobs, Tasks, seconds_of
@@ -76,9 +77,7 @@ class Client(State):
 
     def _clusters(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The clusters of a document, which is checked as a whole."""
-        from vctl.spec.tree_file import parse_tree
-
-        parse_tree(document, units=self._units())
+        spec.tree_file.parse_tree(document, units=self._units())
         found: Sequence[Mapping[str, Any]] = document["clusters"]
         return found
 
@@ -113,18 +112,16 @@ class Client(State):
         ``trace`` is a file, ``model`` such as ``{"jobs": 500, "seed": 1, "load": 0.9}``; else the recorded history
         between two moments, in seconds since the epoch, is played.
         """
-        from vctl.operations import simulation
-        from vctl.ops import simulate, simulated
         from vctl.spec.quantities import parse_resources
 
         each = None
         if node_resources is not None:
             each = parse_resources(dict(node_resources), "node_resources", self._units(), totals=True)
-        wanted = simulated.Wanted(
+        wanted = ops.simulated.Wanted(
             trace=None
             if trace is None
-            else simulate.read_trace(os.fspath(trace), per_node=simulated.processors_of(each)),
-            model=None if model is None else simulated.Model(**model),
+            else ops.simulate.read_trace(os.fspath(trace), per_node=ops.simulated.processors_of(each)),
+            model=None if model is None else ops.simulated.Model(**model),
             since_ns=None if since is None else int(since * 1e9),
             until_ns=None if until is None else int(until * 1e9),
             cluster=cluster,
@@ -134,7 +131,7 @@ class Client(State):
             node_resources=each,
             limit_factor=limit_factor,
         )
-        return simulation.run(self.backend, wanted)
+        return operations.simulation.run(self.backend, wanted)
 
     def prune(self, older_than: float | str, *, dry_run: bool = False) -> documents.Pruned:
         """Forget jobs that ended longer ago, with their logs."""
@@ -142,15 +139,13 @@ class Client(State):
 
     def backup(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Copy the state to a file while it is in use."""
-        from vctl.ops import backup
-
         if not isinstance(self.backend, Local):
             raise NotPermitted(
                 f"{path} cannot be written: the state is at {self.backend!r}",
                 fix="run it there, with VCTL_ADDRESS unset",
             )
         with self.backend.opened() as store:
-            return backup.backup(store, Path(path))
+            return ops.backup.backup(store, Path(path))
 
 
 def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:

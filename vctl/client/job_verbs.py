@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vctl import spec
 from vctl.client import inside
 from vctl.client.handles import Job, Task
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
@@ -263,6 +264,4 @@ def _directory(given: str | os.PathLike[str] | None) -> str | None:
 
 def seconds_of(given: Duration, path: str) -> float:
     """A duration in seconds."""
-    from vctl.spec.quantities import parse_duration
-
-    return parse_duration(given, path)
+    return spec.quantities.parse_duration(given, path)

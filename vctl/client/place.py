@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from vctl import operations
 from vctl.core.caller import Caller
 from vctl.errors import known
 from vctl.operations import backends
@@ -90,9 +91,7 @@ class Remote(backends.Remote):
     """A server, with one connection for each call."""
 
     def __init__(self, config: Config) -> None:
-        from vctl.operations.connection import connect
-
-        super().__init__(lambda: closing(connect(config)))
+        super().__init__(lambda: closing(operations.connection.connect(config)))
         self.config = config
 
     def __repr__(self) -> str:
@@ -101,14 +100,12 @@ class Remote(backends.Remote):
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
         """The server tells when the one that is waited for is over, and sees to it that somebody schedules."""
-        from vctl.operations.connection import at, connect
-
-        with closing(connect(self.config)) as server:
+        with closing(operations.connection.connect(self.config)) as server:
 
             def pause(most_s: float) -> None:
                 began = time.monotonic()
                 wait_s = max(0.0, min(most_s, LOOK_EVERY_S))
-                server.get(at(kind, ref, "wait"), patient=True, timeout_s=wait_s)
+                server.get(operations.connection.at(kind, ref, "wait"), patient=True, timeout_s=wait_s)
                 time.sleep(max(0.0, min(wait_s, 0.05) - (time.monotonic() - began)))
 
             yield pause

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from vctl import ops
 from vctl.client import inside
 from vctl.client.place import Place
 from vctl.core.clusters import PRIMARY
@@ -61,10 +62,8 @@ class State:
 
     def list_clusters(self, *, filters: Filters = (), limit: int | None = None) -> list[ClusterForm]:
         """The cluster and those below it, parents first."""
-        from vctl.ops import scope
-
         found = clusters.list_clusters(self.backend)
-        below = scope.below(self.cluster_id, found)
+        below = ops.scope.below(self.cluster_id, found)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_vnodes(self, *, filters: Filters = (), limit: int | None = None) -> list[VNodeForm]:
@@ -133,12 +132,10 @@ class State:
 
     def _scope(self) -> Callable[[str], bool]:
         """Whether a cluster is the one that is looked at, or below it."""
-        from vctl.ops import scope
-
         here = self.cluster_id
         if here == PRIMARY or JOB_MARK in here:
-            return scope.below(here, ())
-        return scope.below(here, clusters.list_clusters(self.backend))
+            return ops.scope.below(here, ())
+        return ops.scope.below(here, clusters.list_clusters(self.backend))
 
 
 class Verbs:
@@ -150,10 +147,8 @@ class Verbs:
 
 
 def _chosen(found: list[F], filters: Filters, limit: int | None) -> list[F]:
-    from vctl.ops.filters import choose
-
     texts = [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
-    kept = list(choose(found, texts))
+    kept = list(ops.filters.choose(found, texts))
     return kept if limit is None else kept[:limit]
 
 

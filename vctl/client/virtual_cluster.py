@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from vctl import operations
 from vctl.client import inside
 from vctl.client.specs import Amounts, Groups, document_of
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
@@ -122,8 +123,6 @@ class VirtualCluster:
 
     def _make(self, place: Place, job: str, parent: str) -> str:
         """The id of the new cluster, as soon as there is room for all that it must have."""
-        from vctl.operations import clusters
-
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
@@ -131,7 +130,9 @@ class VirtualCluster:
             pause = None
             while True:
                 try:
-                    return str(clusters.create(place, name, spec=self, parent=parent)["cluster_id"])
+                    return str(
+                        operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"]
+                    )
                 except Conflict as error:
                     if "resource" not in error.details:
                         raise
@@ -209,9 +210,7 @@ class _Inside:
 
     def _attached(self) -> list[str]:
         """Tasks that nobody detached, in it and below it."""
-        from vctl.operations import tasks
-
-        found, _ = tasks.list_tasks(self.place, all=False, job=self.job)
+        found, _ = operations.tasks.list_tasks(self.place, all=False, job=self.job)
         own = self.block.cluster_id
         return [
             str(one["task_id"])
@@ -227,16 +226,13 @@ class _Inside:
                 pause(LONGEST_PAUSE_S)
 
     def _cancel(self) -> None:
-        from vctl.operations import tasks
-
         for task_id in self._attached():
-            tasks.cancel(self.place, task_id)
+            operations.tasks.cancel(self.place, task_id)
         self._until_idle()
 
     def _remove(self) -> None:
         """Clusters with detached tasks go when those are over."""
         from vctl.client.state_api import State
-        from vctl.operations import clusters
 
         for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):
-            clusters.delete(self.place, one["cluster_id"], drain=True)
+            operations.clusters.delete(self.place, one["cluster_id"], drain=True)

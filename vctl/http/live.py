@@ -1,10 +1,9 @@
 """The routes that no declaration gives: waiting for an end, output as it grows, events as they happen."""
 
-from __future__ import annotations
-
+from enum import Enum
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import StreamingResponse
 
 from vctl.http import documents, streams
@@ -21,66 +20,43 @@ BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/jobs/{job}/wait", tags=["jobs"], responses=good(documents.Watched), response_model=None)
-async def wait_for_job(
-    request: Request,
-    job: str,
-    timeout_s: Seconds = 20,
-) -> dict[str, Any]:
-    """Wait for the end of a job: answers when the job ends or the time is over."""
-    over, form = await streams.wait_for(server_of(request), streams.JOBS, job, timeout_s)
-    return {"over": over, "job": form}
+def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> None:
+    """The routes that wait for the end of a job or a task, and that read its output."""
 
+    async def wait(
+        request: Request, ref: Annotated[str, Path(alias=one)], timeout_s: Seconds = 20
+    ) -> dict[str, Any]:
+        over, form = await streams.wait_for(server_of(request), kind, ref, timeout_s)
+        return {"over": over, one: form}
 
-@router.get(
-    "/jobs/{job}/logs",
-    tags=["jobs"],
-    responses=BYTES,
-    response_class=StreamingResponse,
-    response_model=None,
-)
-async def job_logs(
-    request: Request,
-    job: str,
-    follow: Annotated[bool, Query(description="Follow the output until the job ends.")] = False,
-    offset: Offset = 0,
-    tail: Tail = None,
-) -> StreamingResponse:
-    """The output of a job, stdout and stderr in order."""
-    return await streams.log_of(
-        server_of(request), streams.JOBS, job, follow=follow, offset=offset, tail=tail
+    async def logs(
+        request: Request,
+        ref: Annotated[str, Path(alias=one)],
+        follow: Annotated[bool, Query(description=f"Follow the output until the {one} ends.")] = False,
+        offset: Offset = 0,
+        tail: Tail = None,
+    ) -> StreamingResponse:
+        return await streams.log_of(server_of(request), kind, ref, follow=follow, offset=offset, tail=tail)
+
+    path = f"/{one}s/{{{one}}}"
+    tags: list[str | Enum] = [f"{one}s"]
+    router.add_api_route(
+        f"{path}/wait",
+        wait,
+        name=f"wait_for_{one}",
+        tags=tags,
+        responses=good(watched),
+        response_model=None,
+        description=f"Wait for the end of a {one}: answers when the {one} ends or the time is over.",
     )
+    router.add_api_route(
+        f"{path}/logs", logs, name=f"{one}_logs", tags=tags, responses=BYTES, response_class=StreamingResponse,
+        response_model=None, description=f"The output of a {one}, stdout and stderr in order.",
+    )  # fmt: skip
 
 
-@router.get("/tasks/{task}/wait", tags=["tasks"], responses=good(documents.WatchedTask), response_model=None)
-async def wait_for_task(
-    request: Request,
-    task: str,
-    timeout_s: Seconds = 20,
-) -> dict[str, Any]:
-    """Wait for the end of a task: answers when the task ends or the time is over."""
-    over, form = await streams.wait_for(server_of(request), streams.TASKS, task, timeout_s)
-    return {"over": over, "task": form}
-
-
-@router.get(
-    "/tasks/{task}/logs",
-    tags=["tasks"],
-    responses=BYTES,
-    response_class=StreamingResponse,
-    response_model=None,
-)
-async def task_logs(
-    request: Request,
-    task: str,
-    follow: Annotated[bool, Query(description="Follow the output until the task ends.")] = False,
-    offset: Offset = 0,
-    tail: Tail = None,
-) -> StreamingResponse:
-    """The output of a task, stdout and stderr in order."""
-    return await streams.log_of(
-        server_of(request), streams.TASKS, task, follow=follow, offset=offset, tail=tail
-    )
+_add(streams.JOBS, "job", documents.Watched)
+_add(streams.TASKS, "task", documents.WatchedTask)
 
 
 @router.get(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from vctl import ops
 from vctl.core.clusters import LOGICAL
 from vctl.errors import Conflict, NotFound, VctlError
 from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResponse, envelope, failure
@@ -62,13 +63,11 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
 
 def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
     """Update what exists, create what does not; who loses a race against another creation is told like an update."""
-    from vctl.ops import clusters
-
     cluster_id, counts = body.virtualClusterId, body.replicaSets
     divisible = body.divisible in (True, "true")
 
     def update() -> ClusterForm:
-        return clusters.update(
+        return ops.clusters.update(
             store, cluster_id, divisible=divisible, replica_sets=counts, revision=int(body.revision)
         )
 
@@ -77,7 +76,7 @@ def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
     except NotFound:
         pass
     try:
-        return clusters.create(store, cluster_id, divisible=divisible, replica_sets=counts)
+        return ops.clusters.create(store, cluster_id, divisible=divisible, replica_sets=counts)
     except Conflict as error:
         if "exists already" not in error.problem:
             raise
@@ -87,12 +86,10 @@ def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
 @router.post("/remove_nodes", responses=good(Managed), response_model=None)
 def remove_nodes(request: Request, body: NodesToRemove) -> JSONResponse:
     """Give nodes of a virtual cluster back to its parent: all that are named, or none."""
-    from vctl.ops import membership
-
     cluster_id = body.virtualClusterId
     try:
         with state(request) as store:
-            membership.remove_nodes(store, cluster_id, body.nodesToRemove)
+            ops.membership.remove_nodes(store, cluster_id, body.nodesToRemove)
     except VctlError as error:
         return _failed(REMOVE_NODES, cluster_id, error)
     return _done("Virtual cluster successfully updated.", virtualClusterId=cluster_id)
@@ -104,10 +101,8 @@ def get_all(
     include_job_clusters: Annotated[bool, Query(description="Include the clusters of jobs.")] = False,
 ) -> JSONResponse:
     """All logical clusters, with their nodes."""
-    from vctl.ops import membership
-
     with state(request) as store:
-        found = membership.instances(store, job_clusters=include_job_clusters)
+        found = ops.membership.instances(store, job_clusters=include_job_clusters)
     clusters = [
         {
             "virtualClusterId": form["cluster_id"],
@@ -125,11 +120,9 @@ def get_all(
 @router.delete("/{virtual_cluster_id:path}", responses=good(Managed), response_model=None)
 def remove(request: Request, virtual_cluster_id: str) -> JSONResponse:
     """Remove a virtual cluster that nothing uses."""
-    from vctl.ops import clusters
-
     try:
         with state(request) as store:
-            clusters.delete(store, virtual_cluster_id)
+            ops.clusters.delete(store, virtual_cluster_id)
     except VctlError as error:
         return _failed(REMOVE, virtual_cluster_id, error)
     return _done(f"Virtual cluster {virtual_cluster_id} removed.", virtualClusterId=virtual_cluster_id)

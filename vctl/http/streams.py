@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from fastapi.responses import StreamingResponse
 
+from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.errors import NotFound, Unreachable
@@ -186,14 +187,12 @@ async def _see_to_it(server: Server) -> None:
 
 def _after_sweep(store: Store, cluster_id: str) -> Form | None:
     """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
-    from vctl.ops import blockers, cluster_views, clusters
-
     try:
-        form = cluster_views.get_cluster(store, cluster_id)
-        if form["state"] != "REMOVING" or blockers.blockers_of(store, cluster_id):
+        form = ops.cluster_views.get_cluster(store, cluster_id)
+        if form["state"] != "REMOVING" or ops.blockers.blockers_of(store, cluster_id):
             return form
         with store.transaction():
-            clusters.sweep_removing(store, store.emit)
-        return cluster_views.get_cluster(store, cluster_id)
+            ops.clusters.sweep_removing(store, store.emit)
+        return ops.cluster_views.get_cluster(store, cluster_id)
     except NotFound:
         return None

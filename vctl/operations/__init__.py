@@ -1,1 +1,20 @@
-"""One declaration per verb, and the two backends that carry verbs out: a state directory and a server."""
+"""One declaration per verb. A module is imported when it is first used: ``operations.jobs.stop``."""
+
+from vctl import modules_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vctl.operations import (
+        backends,
+        clusters,
+        connection,
+        declare,
+        jobs,
+        nodes,
+        simulation,
+        tasks,
+        views,
+        waiting,
+    )
+
+__getattr__ = modules_of(__name__)

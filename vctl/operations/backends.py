@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from vctl import operations, ops
 from vctl.operations.declare import Here, Operation, P, R
 
 if TYPE_CHECKING:
@@ -26,11 +27,9 @@ class Local:
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """From the file."""
-        from vctl.ops import jobs, logs, tasks
-
         with self._opened() as store:
-            path = (jobs.log_path if kind == "jobs" else tasks.log_path)(store, ref)
-        return logs.read_log(path, offset=offset, tail=tail)
+            path = (ops.jobs.log_path if kind == "jobs" else ops.tasks.log_path)(store, ref)
+        return ops.logs.read_log(path, offset=offset, tail=tail)
 
 
 class Remote:
@@ -41,17 +40,15 @@ class Remote:
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a server carry out one verb."""
-        from vctl.operations.connection import at
-
         given = operation.given(args, kwargs)
-        path = at(*(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:]))
+        path = operations.connection.at(
+            *(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:])
+        )
         rest = {param.wire: value for param, value in given}
         with self._connected() as server:
             return operation.reply(server.ask(operation.method, path, rest, in_query=operation.in_query))
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """From the server."""
-        from vctl.operations.connection import at
-
         with self._connected() as server:
-            yield from server.stream(at(kind, ref, "logs"), offset=offset, tail=tail)
+            yield from server.stream(operations.connection.at(kind, ref, "logs"), offset=offset, tail=tail)

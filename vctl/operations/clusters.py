@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vctl import ops
 from vctl.operations.declare import Arg, Filters, Here, Opt, Written, document_of, operation
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ def create(
     queue: Queue = None,
 ) -> "ClusterForm":
     """Create a virtual cluster."""
-    from vctl.ops import clusters
-
-    return clusters.create(
+    return ops.clusters.create(
         here.store,
         cluster_id,
         divisible=divisible,
@@ -83,25 +82,19 @@ def list_clusters(
     all_kinds: Annotated[bool, Opt(help="Also the primary and the clusters of jobs.")] = True,
 ) -> "list[ListedCluster]":
     """Virtual clusters, parents first."""
-    from vctl.ops import cluster_views
-
-    return cluster_views.list_clusters(here.store, filters=filters, all_kinds=all_kinds)
+    return ops.cluster_views.list_clusters(here.store, filters=filters, all_kinds=all_kinds)
 
 
 @operation("vc tree", "GET /clusters/{cluster:path}/tree")
 def tree(here: Here, cluster_id: Id) -> "ClusterTree":
     """A virtual cluster with everything below it, nested under ``tree``."""
-    from vctl.ops import cluster_views
-
-    return cluster_views.tree(here.store, cluster_id)
+    return ops.cluster_views.tree(here.store, cluster_id)
 
 
 @operation("vc get", "GET /clusters/{cluster:path}")
 def get_cluster(here: Here, cluster_id: Id) -> "ClusterForm":
     """Show one virtual cluster."""
-    from vctl.ops import cluster_views
-
-    return cluster_views.get_cluster(here.store, cluster_id)
+    return ops.cluster_views.get_cluster(here.store, cluster_id)
 
 
 @operation("vc update", "PATCH /clusters/{cluster:path}")
@@ -118,9 +111,7 @@ def update(
     queue: Queue = None,
 ) -> "ClusterForm":
     """Change the resources of a virtual cluster: the whole change or none of it."""
-    from vctl.ops import clusters
-
-    return clusters.update(
+    return ops.clusters.update(
         here.store,
         cluster_id,
         divisible=divisible,
@@ -142,9 +133,7 @@ def delete(
     force: Annotated[bool, Opt("--force", help="Stop its jobs and tasks first.")] = False,
 ) -> "RemovedCluster":
     """Delete a virtual cluster; its nodes go back to its parent."""
-    from vctl.ops import clusters
-
-    return clusters.delete(here.store, cluster_id, drain=drain, force=force)
+    return ops.clusters.delete(here.store, cluster_id, drain=drain, force=force)
 
 
 @operation("vc remove-nodes", "POST /clusters/{cluster:path}/remove-nodes")
@@ -157,9 +146,7 @@ def remove_nodes(
     ],
 ) -> "ClusterForm":
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
-    from vctl.ops import membership
-
-    return membership.remove_nodes(here.store, cluster_id, node_ids)
+    return ops.membership.remove_nodes(here.store, cluster_id, node_ids)
 
 
 @operation("vc stop", "POST /clusters/{cluster:path}/stop")
@@ -168,17 +155,13 @@ def stop(here: Here, cluster_id: Id, *, message: Message = None) -> "ClusterForm
 
     Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
     """
-    from vctl.ops import admission
-
-    return admission.stop(here.store, cluster_id, message=message)
+    return ops.admission.stop(here.store, cluster_id, message=message)
 
 
 @operation("vc resume", "POST /clusters/{cluster:path}/resume")
 def resume(here: Here, cluster_id: Id) -> "ClusterForm":
     """Admit jobs to a virtual cluster again."""
-    from vctl.ops import admission
-
-    return admission.resume(here.store, cluster_id)
+    return ops.admission.resume(here.store, cluster_id)
 
 
 def _spec(here: Here, given: Mapping[str, Any] | Written | None) -> "ClusterSpec | None":
@@ -222,9 +205,7 @@ def export(
     ] = None,
 ) -> dict[str, object]:
     """Write the logical clusters as a file for plan and apply, in YAML."""
-    from vctl.ops import tree_files
-
-    return tree_files.export(here.store, cluster)
+    return ops.tree_files.export(here.store, cluster)
 
 
 @operation("vc plan", "POST /tree-file/plan")
@@ -239,9 +220,7 @@ def plan(
 
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
     """
-    from vctl.ops import tree_files
-
-    return tree_files.plan(here.store, _tree(here, clusters), prune=prune)
+    return ops.tree_files.plan(here.store, _tree(here, clusters), prune=prune)
 
 
 @operation("vc apply", "POST /tree-file/apply")
@@ -249,9 +228,9 @@ def apply(
     here: Here, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
 ) -> "TreeDiff":
     """Change the clusters to match a file: all changes or none."""
-    from vctl.ops import tree_files
-
-    return tree_files.apply(here.store, _tree(here, clusters), prune=prune, expect_revision=expect_revision)
+    return ops.tree_files.apply(
+        here.store, _tree(here, clusters), prune=prune, expect_revision=expect_revision
+    )
 
 
 def _tree(here: Here, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":

@@ -21,6 +21,8 @@ from typing import (
     runtime_checkable,
 )
 
+from vctl import spec
+
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.store.store import Store
@@ -188,9 +190,7 @@ class Here:
 
     def amounts(self, document: object, path: str, *, totals: bool = False) -> dict[str, int]:
         """A resource map as it was given."""
-        from vctl.spec.quantities import parse_resources
-
-        return parse_resources(document, path, self.units, totals=totals)
+        return spec.quantities.parse_resources(document, path, self.units, totals=totals)
 
 
 class Backend(Protocol):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vctl import ops, spec
 from vctl.operations.declare import (
     NOT_GIVEN,
     Arg,
@@ -213,19 +214,18 @@ def request(
     ] = "own",
 ) -> "tuple[JobRequest, Mapping[str, str]]":  # fmt: skip
     """What a submit asks for, and the environment of the submitter."""
-    from vctl.spec import job_request as reading
     from vctl.spec import options
     from vctl.spec.cluster_spec import parse_cluster_spec
 
     document = document_of(virtual_cluster)
-    short = reading.shortcut_spec(
+    short = spec.job_request.shortcut_spec(
         num_cpus, num_gpus, memory, nodes, units=here.units, beside_spec=document is not None
     )
-    return reading.JobRequest(
+    return spec.job_request.JobRequest(
         argv=tuple(entrypoint),
         cluster=cluster,
         spec=short if document is None else parse_cluster_spec(document, units=here.units, camel_case=True),
-        entry=reading.entry_request(
+        entry=spec.job_request.entry_request(
             entrypoint_num_cpus,
             entrypoint_num_gpus,
             entrypoint_memory,
@@ -261,18 +261,14 @@ def request(
 @asks(request)
 def submit(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "JobForm":
     """Queue a job, durably."""
-    from vctl.ops import submitting
-
-    return submitting.submit(here.store, asked[0], environment=asked[1])
+    return ops.submitting.submit(here.store, asked[0], environment=asked[1])
 
 
 @operation("job dry-run", "POST /jobs/dry-run")
 @asks(request)
 def dry_run(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "DryRun":
     """The outcome of a submit; nothing is changed."""
-    from vctl.ops import why as ops
-
-    return ops.dry_run(here.store, asked[0], environment=asked[1])
+    return ops.why.dry_run(here.store, asked[0], environment=asked[1])
 
 
 # ---- what was submitted ----
@@ -289,33 +285,27 @@ def list_jobs(
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
 ) -> "tuple[list[JobForm], int]":
     """Jobs, newest first."""
-    from vctl.ops import jobs
-
-    return jobs.list_jobs(here.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members)
+    return ops.jobs.list_jobs(
+        here.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members
+    )
 
 
 @operation("job get", "GET /jobs/{job}")
 def get_job(here: Here, ref: Job) -> "JobForm":
     """One job, by submission id, number, unique prefix or ``last``."""
-    from vctl.ops import jobs
-
-    return jobs.get_job(here.store, str(ref))
+    return ops.jobs.get_job(here.store, str(ref))
 
 
 @operation("job delete", "DELETE /jobs/{job}")
 def delete_one(here: Here, ref: Job) -> "JobForm":
     """Delete a finished job and its log."""
-    from vctl.ops import jobs
-
-    return jobs.delete(here.store, str(ref))[0]
+    return ops.jobs.delete(here.store, str(ref))[0]
 
 
 @operation("job delete-all", "POST /jobs/delete", items="JobList")
 def delete(here: Here, jobs: Jobs) -> "list[JobForm]":
     """Delete several finished jobs: all of them or none."""
-    from vctl.ops import jobs as ops
-
-    return ops.delete(here.store, *jobs)
+    return ops.jobs.delete(here.store, *jobs)
 
 
 @operation("job stop", "POST /jobs/{job}/stop")
@@ -327,33 +317,25 @@ def stop(
     reason: Annotated[str | None, Opt(longest=1000, help="It becomes the message of the job.")] = None,
 ) -> "JobForm":
     """Request the end of a job; its status shows when it has ended."""
-    from vctl.ops import jobs
-
-    return jobs.stop(here.store, str(ref), grace_s=grace_s, message=reason)
+    return ops.jobs.stop(here.store, str(ref), grace_s=grace_s, message=reason)
 
 
 @operation("job rerun", "POST /jobs/{job}/rerun")
 def rerun(here: Here, ref: Job) -> "JobForm":
     """Submit a job again under a new id."""
-    from vctl.ops import rerun as ops
-
-    return ops.rerun(here.store, str(ref))
+    return ops.rerun.rerun(here.store, str(ref))
 
 
 @operation("job hold", "POST /jobs/{job}/hold")
 def hold(here: Here, ref: Job) -> "JobForm":
     """Keep a pending job from starting."""
-    from vctl.ops import job_edits
-
-    return job_edits.hold(here.store, str(ref))
+    return ops.job_edits.hold(here.store, str(ref))
 
 
 @operation("job release", "POST /jobs/{job}/release")
 def release(here: Here, ref: Job) -> "JobForm":
     """Let a held job go back to its place in the queue."""
-    from vctl.ops import job_edits
-
-    return job_edits.release(here.store, str(ref))
+    return ops.job_edits.release(here.store, str(ref))
 
 
 @operation("job edit", "PATCH /jobs/{job}")
@@ -366,11 +348,9 @@ def edit(
     time_limit_s: Seconds = NOT_GIVEN,
 ) -> "JobForm":
     """Change a pending job, or the time limit of a running one; only the fields that are sent."""
-    from vctl.ops import job_edits
-
     wanted = {"priority": priority, "name": name, "time_limit_s": time_limit_s}
     changes = {field: value for field, value in wanted.items() if value is not NOT_GIVEN}
-    return job_edits.edit(here.store, str(ref), changes)
+    return ops.job_edits.edit(here.store, str(ref), changes)
 
 
 @operation("why", "GET /jobs/{job}/why")
@@ -386,6 +366,4 @@ def why(
     Shows the jobs ahead in the queue, the resources that each node lacks and their holders, and the smallest changes
     that would start the job now. Each change was tested with the scheduler on a copy of the state.
     """
-    from vctl.ops import why as ops
-
-    return ops.why(here.store, str(ref))
+    return ops.why.why(here.store, str(ref))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vctl import ops, spec
 from vctl.operations.declare import Arg, Filters, Here, Opt, operation
 
 if TYPE_CHECKING:
@@ -44,16 +45,13 @@ def add(
     source: Annotated[str, Opt(choices=("simulated", "local"), help="Its origin.")] = "simulated",
 ) -> "list[NodeForm]":
     """Declare one node, or many equal ones."""
-    from vctl.ops import nodes
-    from vctl.spec.selectors import parse_labels
-
-    return nodes.add(
+    return ops.nodes.add(
         here.store,
         resources=here.amounts(resources, "resources", totals=True),
         node_id=node_id,
         count=count,
         template=template,
-        labels=None if labels is None else parse_labels(labels, "labels"),
+        labels=None if labels is None else spec.selectors.parse_labels(labels, "labels"),
         source=source,
         units=here.units,
     )
@@ -62,17 +60,13 @@ def add(
 @operation("node list", "GET /nodes", items="NodeList")
 def list_nodes(here: Here, *, filters: Filters = ()) -> "list[NodeForm]":
     """List the physical nodes of all clusters."""
-    from vctl.ops import nodes
-
-    return nodes.list_nodes(here.store, filters=filters)
+    return ops.nodes.list_nodes(here.store, filters=filters)
 
 
 @operation("node get", "GET /nodes/{node}")
 def get_node(here: Here, node_id: Node) -> "NodeForm":
     """Show one node."""
-    from vctl.ops import nodes
-
-    return nodes.get_node(here.store, node_id)
+    return ops.nodes.get_node(here.store, node_id)
 
 
 @operation("node update", "PATCH /nodes/{node}")
@@ -84,10 +78,9 @@ def update(
     labels: Labels = None,
 ) -> "NodeForm":
     """Change the resources or the labels of a node."""
-    from vctl.ops import nodes
     from vctl.spec.selectors import parse_labels
 
-    return nodes.update(
+    return ops.nodes.update(
         here.store,
         node_id,
         resources=None if resources is None else here.amounts(resources, "resources", totals=True),
@@ -99,38 +92,28 @@ def update(
 @operation("node remove", "DELETE /nodes/{node}")
 def remove(here: Here, node_id: Node) -> "NodeForm":
     """Remove a node on which nothing runs."""
-    from vctl.ops import nodes
-
-    return nodes.remove(here.store, node_id)
+    return ops.nodes.remove(here.store, node_id)
 
 
 @operation("node drain", "POST /nodes/{node}/drain")
 def drain(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Drain a node: it gets no new work, and running work goes on."""
-    from vctl.ops import nodes
-
-    return nodes.drain(here.store, node_id, reason=reason)
+    return ops.nodes.drain(here.store, node_id, reason=reason)
 
 
 @operation("node undrain", "POST /nodes/{node}/undrain")
 def undrain(here: Here, node_id: Node) -> "NodeForm":
     """Take a drained node back into service."""
-    from vctl.ops import nodes
-
-    return nodes.undrain(here.store, node_id)
+    return ops.nodes.undrain(here.store, node_id)
 
 
 @operation("node kill", "POST /nodes/{node}/kill")
 def kill(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Declare a node dead; the work on it fails."""
-    from vctl.ops import nodes
-
-    return nodes.kill(here.store, node_id, reason=reason)
+    return ops.nodes.kill(here.store, node_id, reason=reason)
 
 
 @operation("node heartbeat", "POST /nodes/{node}/heartbeat")
 def heartbeat(here: Here, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""
-    from vctl.ops import nodes
-
-    return nodes.heartbeat(here.store, node_id, timeout_s=timeout_s)
+    return ops.nodes.heartbeat(here.store, node_id, timeout_s=timeout_s)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vctl import operations, ops, spec
 from vctl.operations.declare import Backend, Here, Opt, operation
 
 if TYPE_CHECKING:
@@ -31,12 +32,10 @@ def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[
             limit_factor=wanted.limit_factor,
         )
         return {name: value for name, value in found.items() if name not in ENVELOPE}
-    from vctl.operations import clusters
-    from vctl.ops import simulated
-    from vctl.spec.queue_settings import parse_queue
-
-    queue = parse_queue(clusters.get_cluster(backend, "primary")["queue"], "queue")
-    return simulated.made_up(wanted, queue, told)
+    queue = spec.queue_settings.parse_queue(
+        operations.clusters.get_cluster(backend, "primary")["queue"], "queue"
+    )
+    return ops.simulated.made_up(wanted, queue, told)
 
 
 @operation("simulate", "POST /simulate")
@@ -59,8 +58,6 @@ def simulate(
     ] = None,
 ) -> dict[str, Any]:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
-    from vctl.ops import simulated
-    from vctl.ops.simulate import trace_of
     from vctl.spec.fields import refuse
     from vctl.spec.ids import resolve_cluster_id
 
@@ -68,8 +65,10 @@ def simulate(
         raise refuse("model", "a trace is given too", "send one of them")
     each = None if node_resources is None else here.amounts(node_resources, "node_resources", totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
-    wanted = simulated.Wanted(
-        trace=None if lines is None else trace_of(lines, "trace", per_node=simulated.processors_of(each)),
+    wanted = ops.simulated.Wanted(
+        trace=None
+        if lines is None
+        else ops.simulate.trace_of(lines, "trace", per_node=ops.simulated.processors_of(each)),
         model=None if model is None else _model(model),
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
@@ -80,7 +79,7 @@ def simulate(
         node_resources=each,
         limit_factor=limit_factor,
     )
-    data = simulated.at(here.store.home, wanted)
+    data = ops.simulated.at(here.store.home, wanted)
     return {
         "api_version": "vctl/v1",
         "kind": "SimulationRunList",
@@ -90,7 +89,6 @@ def simulate(
 
 
 def _model(given: Mapping[str, Any]) -> "Model":
-    from vctl.ops.simulated import Model
     from vctl.spec.fields import child, did_you_mean, refuse, show
 
     kinds: dict[str, type | tuple[type, ...]] = {"jobs": int, "seed": int, "load": (int, float)}
@@ -102,4 +100,4 @@ def _model(given: Mapping[str, Any]) -> "Model":
             raise refuse(path, f"{show(value)} is not a number", "write a number")
     if given.get("jobs", 1) > MOST_JOBS:
         raise refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
-    return Model(**given)
+    return ops.simulated.Model(**given)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from vctl import ops, spec
 from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operation
 from vctl.operations.jobs import NONE, Directory, Document, Environment, Grace, Title, Variables, Words
 
@@ -75,14 +76,15 @@ def request(
     ] = None,
 ) -> "tuple[TaskRequest, Mapping[str, str]]":  # fmt: skip
     """What a task asks for, and the environment of whoever starts it."""
-    from vctl.spec.selectors import parse_selector
     from vctl.spec.task_request import TaskRequest, task_amounts
 
     return TaskRequest(
         argv=tuple(entrypoint),
         job=job,
         request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units, path="resources"),
-        selector=() if label_selector is None else parse_selector(label_selector, "label_selector"),
+        selector=()
+        if label_selector is None
+        else spec.selectors.parse_selector(label_selector, "label_selector"),
         strategy=strategy,
         name=name,
         max_retries=max_retries,
@@ -99,9 +101,7 @@ def request(
 @asks(request)
 def run(here: Here, asked: "tuple[TaskRequest, Mapping[str, str]]") -> "TaskForm":
     """Start a task in a running job."""
-    from vctl.ops import tasks
-
-    return tasks.run(here.store, asked[0], environment=asked[1])
+    return ops.tasks.run(here.store, asked[0], environment=asked[1])
 
 
 @operation("task list", "GET /tasks", items="TaskList")
@@ -114,34 +114,25 @@ def list_tasks(
     job: OfJob = None,
 ) -> "tuple[list[TaskForm], int]":
     """Tasks, oldest first."""
-    from vctl.ops import tasks
-
-    return tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job)
+    return ops.tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job)
 
 
 @operation("task get", "GET /tasks/{task}")
 def get_task(here: Here, ref: Task) -> "TaskForm":
     """One task, by its id, its number or ``last``."""
-    from vctl.ops import tasks
-
-    return tasks.get_task(here.store, str(ref))
+    return ops.tasks.get_task(here.store, str(ref))
 
 
 @operation("task why", "GET /tasks/{task}/why")
 def why(here: Here, ref: Task) -> "Why":
     """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
-    from vctl.ops import tasks
-    from vctl.ops import why as ops
-
-    return ops.why(here.store, tasks.get_task(here.store, str(ref))["task_id"])
+    return ops.why.why(here.store, ops.tasks.get_task(here.store, str(ref))["task_id"])
 
 
 @operation("task cancel", "POST /tasks/{task}/cancel")
 def cancel(here: Here, ref: Task, *, grace_s: Grace = None) -> "TaskForm":
     """Request the end of a task."""
-    from vctl.ops import tasks
-
-    return tasks.cancel(here.store, str(ref), grace_s=grace_s)
+    return ops.tasks.cancel(here.store, str(ref), grace_s=grace_s)
 
 
 @operation("objects list", "GET /objects", items="ObjectList")
@@ -149,9 +140,7 @@ def list_objects(
     here: Here, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
 ) -> "tuple[list[ObjectForm], int]":
     """Objects, by job and name; of one job when asked."""
-    from vctl.ops import object_views
-
-    return object_views.list_objects(here.store, filters=filters, limit=limit, job=job)
+    return ops.object_views.list_objects(here.store, filters=filters, limit=limit, job=job)
 
 
 @operation("object get", "GET /object")
@@ -162,9 +151,7 @@ def get_object(
     job: Annotated[str | None, Opt(help="Job whose objects are searched first.")] = None,
 ) -> "ObjectForm":
     """One object."""
-    from vctl.ops import object_views
-
-    return object_views.get_object(here.store, ref, job=job)
+    return ops.object_views.get_object(here.store, ref, job=job)
 
 
 @operation("task put", "POST /objects")
@@ -176,9 +163,7 @@ def put(
     ],
 ) -> "ObjectForm":
     """Make an object of a file that a process of a running job wrote into its object directory."""
-    from vctl.ops import objects
-
-    return objects.put(here.store, name, environment=inside)
+    return ops.objects.put(here.store, name, environment=inside)
 
 
 def inside(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

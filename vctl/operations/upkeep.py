@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from vctl import ops
 from vctl.operations.declare import Here, Opt, operation
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def prune(
     dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> "Pruned":
     """Delete jobs that ended long ago, and files that vctl moved aside."""
-    from vctl.ops import jobs
-
-    return jobs.prune(here.store, older_than_s, dry_run=dry_run)
+    return ops.jobs.prune(here.store, older_than_s, dry_run=dry_run)
 
 
 @operation("replay", "POST /replay")
@@ -37,9 +36,7 @@ def replay(
     here: Here, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
 ) -> "Replayed":
     """Repair the state from its tables, as the scheduler does at every start."""
-    from vctl.ops import replay as ops
-
-    return ops.replay(here.store, dry_run=dry_run)
+    return ops.replay.replay(here.store, dry_run=dry_run)
 
 
 Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")]
@@ -48,14 +45,10 @@ Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw
 @operation("doctor", "GET /doctor")
 def doctor(here: Here, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine."""
-    from vctl.ops import health
-
-    return health.doctor(here.store, prove=prove)
+    return ops.health.doctor(here.store, prove=prove)
 
 
 @operation("repair", "POST /doctor/repair?")
 def repair(here: Here, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine after the repairs that are safe."""
-    from vctl.ops import health
-
-    return health.doctor(here.store, prove=prove, repair=True)
+    return ops.health.doctor(here.store, prove=prove, repair=True)

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Annotated
 
+from vctl import ops
 from vctl.errors import NotFound
 from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, operation
 
@@ -35,57 +36,43 @@ EventsIn = Annotated[
 @operation("status", "GET /status")
 def status(here: Here, cluster: Cluster = None) -> "Status":
     """Show running jobs, waiting jobs and free resources."""
-    from vctl.ops import overview
-
-    return overview.status(here.store, cluster)
+    return ops.overview.status(here.store, cluster)
 
 
 @operation("scheduler", "GET /scheduler")
 def scheduler(here: Here) -> "Scheduler":
     """Whether a scheduler is running, and its last heartbeat."""
-    from vctl.ops import views
-
-    return views.scheduler(here.store)
+    return ops.views.scheduler(here.store)
 
 
 @operation("cluster-resources", "GET /cluster-resources")
 def cluster_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
     """Total of a cluster."""
-    from vctl.ops import views
-
-    return views.cluster_resources(here.store, cluster)
+    return ops.views.cluster_resources(here.store, cluster)
 
 
 @operation("available-resources", "GET /available-resources")
 def available_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
     """Free resources of a cluster."""
-    from vctl.ops import views
-
-    return views.available_resources(here.store, cluster)
+    return ops.views.available_resources(here.store, cluster)
 
 
 @operation("cluster-nodes", "GET /cluster-nodes", items="VNodeList")
 def nodes(here: Here, cluster: Cluster = None) -> "list[NodeOfCluster]":
     """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
-    from vctl.ops import views
-
-    return views.nodes(here.store, cluster)
+    return ops.views.nodes(here.store, cluster)
 
 
 @operation("current-cluster", "GET /current-cluster")
 def current_cluster(here: Here, cluster: Cluster = None) -> "CurrentCluster":
     """A cluster as a job in it sees it."""
-    from vctl.ops import views
-
-    return views.current_cluster(here.store, cluster)
+    return ops.views.current_cluster(here.store, cluster)
 
 
 @operation("vnodes", "GET /vnodes", items="VNodeList")
 def vnodes(here: Here) -> "list[VNodeForm]":
     """Every virtual node of every cluster but the primary."""
-    from vctl.ops import views
-
-    return views.vnodes(here.store)
+    return ops.views.vnodes(here.store)
 
 
 @operation("vnode", "GET /vnodes/{vnode:path}")
@@ -93,9 +80,7 @@ def current_node(
     here: Here, vnode_id: Annotated[str, Arg("VNODE", help="Id of a virtual node.")]
 ) -> "CurrentNode":
     """One virtual node as a process on it sees it."""
-    from vctl.ops import views
-
-    return views.current_node(here.store, vnode_id)
+    return ops.views.current_node(here.store, vnode_id)
 
 
 def this_node(given: str | None = None) -> str:
@@ -110,17 +95,13 @@ def this_node(given: str | None = None) -> str:
 @operation("leases", "GET /leases", items="LeaseList")
 def list_leases(here: Here) -> "list[LeaseForm]":
     """Resources that clusters borrow above their minimum."""
-    from vctl.ops import leases
-
-    return leases.list_leases(here.store)
+    return ops.leases.list_leases(here.store)
 
 
 @operation("demand", "GET /demand", items="DemandList")
 def demand(here: Here) -> "list[DemandForm]":
     """Resource requests that wait."""
-    from vctl.ops import leases
-
-    return leases.demand(here.store)
+    return ops.leases.demand(here.store)
 
 
 @operation("events", "GET /events", items="EventList")
@@ -134,9 +115,9 @@ def list_events(
     cluster: EventsIn = None,
 ) -> "tuple[list[EventForm], int]":
     """History, oldest first: after a number, or the newest ones."""
-    from vctl.ops import views
-
-    return views.list_events(here.store, since=since, limit=limit, job=job, cluster=cluster, filters=filters)
+    return ops.views.list_events(
+        here.store, since=since, limit=limit, job=job, cluster=cluster, filters=filters
+    )
 
 
 @operation("summary", "GET /summary/{kind}")
@@ -144,6 +125,4 @@ def summary(
     here: Here, kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")]
 ) -> dict[str, int]:
     """How many jobs there are in each state, or events of each kind."""
-    from vctl.ops import views
-
-    return views.summary(here.store, kind)
+    return ops.views.summary(here.store, kind)

@@ -1,0 +1,20 @@
+"""The border: text and JSON to exact values. A module is imported when it is first used: ``spec.source.read_file``."""
+
+from vctl import modules_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vctl.spec import (
+        fields,
+        ids,
+        job_request,
+        options,
+        quantities,
+        queue_settings,
+        selectors,
+        source,
+        text,
+        tree_file,
+    )
+
+__getattr__ = modules_of(__name__)

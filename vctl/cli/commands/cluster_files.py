@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from vctl import cli, spec
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
@@ -26,11 +27,9 @@ def plan(call: Call, file: File, prune: clusters.Prune = False) -> Answer:
 
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
     """
-    from vctl.cli import tree_changes
-
     data = clusters.plan(call.backend, _clusters(call, file), prune=prune)
-    guarded = tree_changes.command(file, data["revision"], prune=prune)
-    answer = single(data, "plan", lambda screen: tree_changes.draw(screen, data, next_command=guarded))
+    guarded = cli.tree_changes.command(file, data["revision"], prune=prune)
+    answer = single(data, "plan", lambda screen: cli.tree_changes.draw(screen, data, next_command=guarded))
     answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
     return answer
 
@@ -48,28 +47,23 @@ def apply(
     expect_revision: clusters.Expected = None,
 ) -> Answer:
     """Change the clusters to match a file: all changes or none."""
-    from vctl.cli import tree_changes
-
     data = clusters.apply(call.backend, _clusters(call, file), prune=prune, expect_revision=expect_revision)
-    answer = single(data, "apply", lambda screen: tree_changes.draw(screen, data))
+    answer = single(data, "apply", lambda screen: cli.tree_changes.draw(screen, data))
     answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
     return answer
 
 
 def _clusters(call: Call, file: str) -> Any:
     """The clusters of a file, which is checked as a whole."""
-    from vctl.spec.source import read_file
     from vctl.spec.tree_file import parse_tree
 
-    document = read_file(file, "a tree file", "--file")
+    document = spec.source.read_file(file, "a tree file", "--file")
     parse_tree(document, units=call.config.get("unit_resources"))
     return document["clusters"]  # type: ignore[index]  # it was read
 
 
 def _exported(data: dict[str, object]) -> Answer:
-    from vctl.cli.yaml import dump
-
-    return single(data, "export", lambda _: dump(data).splitlines())
+    return single(data, "export", lambda _: cli.yaml.dump(data).splitlines())
 
 
 shows(clusters.export, _exported, "vctl vc export", "vctl vc export team-a -o json", common=CHANGES)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from vctl import cli, spec
 from vctl.cli import queue_options
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
@@ -19,9 +20,7 @@ LIMITS = Together(borrow_limit=Annotated[Text, clusters.BORROW], lending_limit=A
 
 def _full(cluster_id: str) -> str:
     """``primary##train``, as screens show it, is an id too; what names the primary itself is judged below."""
-    from vctl.spec.ids import JOB_MARK, full_cluster_id
-
-    return full_cluster_id(cluster_id) if JOB_MARK in cluster_id else cluster_id
+    return spec.ids.full_cluster_id(cluster_id) if spec.ids.JOB_MARK in cluster_id else cluster_id
 
 
 @command(
@@ -146,9 +145,7 @@ def delete(
     """Delete a virtual cluster; its nodes go back to its parent."""
     data = clusters.delete(call.backend, _full(cluster_id), drain=drain, force=force)
     if data["state"] != "REMOVED" and not no_wait:
-        from vctl.cli import waiting
-
-        if waiting.until_removed(call, cluster_id):
+        if cli.waiting.until_removed(call, cluster_id):
             data["state"] = "REMOVED"
     word = "deleted" if data["state"] == "REMOVED" else "will be deleted when it is empty"
     answer = done(data, cluster_id, f"virtual cluster {cluster_id} {word}")
@@ -182,13 +179,16 @@ def remove_nodes(
 )
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List virtual clusters of every kind: inside a job its own and those below it."""
-    from vctl.cli.columns import CLUSTERS
-
     call.choose(**CHOSEN_BY["clusters"])
     items = clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
     items = below(call, place(call, cluster), items, "cluster_id")
     return listing(
-        "ClusterList", call.first(items), len(items), "cluster_id", CLUSTERS, "no virtual clusters"
+        "ClusterList",
+        call.first(items),
+        len(items),
+        "cluster_id",
+        cli.columns.CLUSTERS,
+        "no virtual clusters",
     )
 
 
@@ -216,10 +216,8 @@ def tree(
     ] = None,
 ) -> Answer:
     """Show virtual clusters as a tree, with the used resources of each."""
-    from vctl.cli import tree as drawing
-
     data = clusters.tree(call.backend, call.cluster(cluster_id))
-    branches = drawing.flatten(data)
-    answer = single(data, data["cluster_id"], lambda screen: drawing.draw(screen, branches))
+    branches = cli.tree.flatten(data)
+    answer = single(data, data["cluster_id"], lambda screen: cli.tree.draw(screen, branches))
     answer.names = [branch["cluster_id"] for branch in branches]
     return answer

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Annotated
 
+from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import READS
 from vctl.cli.declare import command
@@ -35,10 +36,8 @@ def show(
 
 
 def _text(item: object) -> str:
-    from vctl.cli import words
-
     assert isinstance(item, dict)
-    return words.value(item["name"], item["value"])
+    return cli.words.value(item["name"], item["value"])
 
 
 @command("config path", "vctl config path", common=READS)

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from vctl import cli, operations, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, WithProgress
 from vctl.cli.declare import command
@@ -75,11 +76,13 @@ def submit(
     The job waits until everything it asks for is free at the same time, however long that takes. Its output
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
-    from vctl.cli import submission
-
     wanted = dict(asked or {})
-    variables, directory = submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
-    wanted |= {"env": variables, "cwd": directory, "metadata": submission.metadata(metadata, metadata_json)}
+    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
+    wanted |= {
+        "env": variables,
+        "cwd": directory,
+        "metadata": cli.submission.metadata(metadata, metadata_json),
+    }
     wanted["job_scope"] = call.config.get("job_scope")
     wanted.setdefault("grace_s", call.config.get("kill_grace"))
     if not call.job_here:
@@ -91,7 +94,7 @@ def submit(
     if stdin or terminal:
         return _attached(call, wanted, terminal=terminal, no_wait=no_wait, stdin=stdin)
     job = jobs.submit(call.backend, **wanted)
-    call.note(submission.unread_input())
+    call.note(cli.submission.unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
@@ -152,36 +155,29 @@ def _attached(
         )
     if not terminal and os.isatty(0):
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
-    from vctl.cli.attach import converse
-    from vctl.operations.declare import Here
-    from vctl.ops import submitting
     from vctl.runtime.door import Door
 
-    request, environment = jobs.request(Here(call.store, call.config), **wanted)
+    request, environment = jobs.request(operations.declare.Here(call.store, call.config), **wanted)
 
     with Door(call.home) as door:
         attach = ("terminal" if terminal else "stdin", os.fspath(door.path))
-        job = submitting.submit(call.store, replace(request, attach=attach), environment=environment)
+        job = ops.submitting.submit(call.store, replace(request, attach=attach), environment=environment)
         if terminal:
-            return converse(call, door, job["submission_id"])
+            return cli.attach.converse(call, door, job["submission_id"])
         door.hand_over_stdin()
         return _follow(call, job, progress=False, stop_on_interrupt=True)
 
 
 def _dry_run(call: Call, wanted: dict[str, Any]) -> Answer:
     """What the submit would lead to; nothing is changed."""
-    from vctl.cli.why_view import draw_dry_run
-
     data = jobs.dry_run(call.backend, **wanted)
-    return single(data, data["verdict"], lambda screen: draw_dry_run(screen, data))
+    return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))
 
 
 def _follow(call: Call, job: Data, *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
     """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
-    from vctl.cli import waiting
-
     if call.asked_output in (None, "table"):
-        return waiting.follow_job(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
+        return cli.waiting.follow_job(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
     submission_id = job["submission_id"]
-    code = waiting.wait_for(call, waiting.JOBS, [submission_id], timeout_s=None, progress=progress)
+    code = cli.waiting.wait_for(call, cli.waiting.JOBS, [submission_id], timeout_s=None, progress=progress)
     return single(jobs.get_job(call.backend, submission_id), submission_id, code=code)

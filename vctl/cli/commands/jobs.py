@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+from vctl import cli, spec
 from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Timeout, WithProgress
@@ -34,8 +35,6 @@ def list_(
     ] = False,
 ) -> Answer:
     """List jobs, newest first; an array is one line."""
-    from vctl.cli.columns import JOBS
-
     filtered = bool(call.filters)
     chosen = call.choose(**CHOSEN_BY["jobs"])
     over_too = all_ or filtered or chosen or call.output not in ("table", "name")
@@ -45,7 +44,7 @@ def list_(
         members=members or bool(call.filters) or call.output != "table",
     )  # fmt: skip
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
-    return listing("JobList", items, total, "submission_id", JOBS, none)
+    return listing("JobList", items, total, "submission_id", cli.columns.JOBS, none)
 
 
 @command("job status", "vctl job status last", "vctl job status job-5f2c -o json", common=READS)
@@ -67,9 +66,7 @@ def logs(
 ) -> int:
     """Print the output of a job."""
     if follow:
-        from vctl.cli import waiting
-
-        return waiting.follow_job(call, jobs.get_job(call.backend, job), progress=progress)
+        return cli.waiting.follow_job(call, jobs.get_job(call.backend, job), progress=progress)
     written = False
     for block in call.backend.log("jobs", job, tail=tail):
         written = written or bool(block)
@@ -102,9 +99,7 @@ def stop(
     stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
-        from vctl.cli import waiting
-
-        waiting.wait_for(call, waiting.JOBS, running, timeout_s=None)
+        cli.waiting.wait_for(call, cli.waiting.JOBS, running, timeout_s=None)
         stopped = [jobs.get_job(call.backend, job["submission_id"]) for job in stopped]
     elif running:
         call.warn_if_nothing_schedules()
@@ -137,10 +132,8 @@ def wait(
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until jobs end, and exit with the first exit code that is not 0."""
-    from vctl.cli import waiting
-
     names = [jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_]
-    code = waiting.wait_for(call, waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
+    code = cli.waiting.wait_for(call, cli.waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
     over = [jobs.get_job(call.backend, ref) for ref in jobs_]
@@ -184,8 +177,6 @@ def edit(
 
     Priority and name can be changed while a job is pending; the time limit until the job ends.
     """
-    from vctl.spec.quantities import parse_duration
-
     changes: dict[str, Any] = {}
     if priority is not None:
         changes["priority"] = priority
@@ -194,7 +185,7 @@ def edit(
     if time_limit is not None:
         unlimited = time_limit in NO_LIMIT
         changes["time_limit_s"] = (
-            None if unlimited else parse_duration(time_limit, "--time-limit", positive=True)
+            None if unlimited else spec.quantities.parse_duration(time_limit, "--time-limit", positive=True)
         )
     edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
     return each(edited, lambda job: f"job {job['submission_id']} changed")

@@ -1,5 +1,6 @@
 """``vctl lease list`` and ``vctl demand``: what clusters have borrowed, and what nobody can give them now."""
 
+from vctl import cli, operations, ops
 from vctl.cli.call import Call
 from vctl.cli.common import LISTS
 from vctl.cli.declare import command
@@ -10,24 +11,23 @@ from vctl.cli.scoping import InCluster, below, place
 @command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List the resources that clusters borrow above their minimum, oldest first."""
-    from vctl.cli.columns import LEASES
-    from vctl.operations import views
-    from vctl.ops.filters import choose
-
-    items = choose(views.list_leases(call.backend), call.filters, "leases")
+    items = ops.filters.choose(operations.views.list_leases(call.backend), call.filters, "leases")
     items = below(call, place(call, cluster), items, "borrower_id", "lender_id")
     return listing(
-        "LeaseList", call.first(items), len(items), "lease_id", LEASES, "nothing has been borrowed"
+        "LeaseList",
+        call.first(items),
+        len(items),
+        "lease_id",
+        cli.columns.LEASES,
+        "nothing has been borrowed",
     )
 
 
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
 def demand(call: Call, cluster: InCluster = None) -> Answer:
     """Show the resource requests that wait, equal ones of jobs and tasks together."""
-    from vctl.cli.columns import DEMAND
-    from vctl.operations import views
-    from vctl.ops.filters import choose
-
-    items = choose(views.demand(call.backend), call.filters, "demand")
+    items = ops.filters.choose(operations.views.demand(call.backend), call.filters, "demand")
     items = below(call, place(call, cluster), items, "cluster_id")
-    return listing("DemandList", call.first(items), len(items), "cluster_id", DEMAND, "nothing waits")
+    return listing(
+        "DemandList", call.first(items), len(items), "cluster_id", cli.columns.DEMAND, "nothing waits"
+    )

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vctl import cli, spec
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, READS, SINCE, STATE
 from vctl.cli.declare import command, shows
@@ -36,7 +37,6 @@ def add(
     ] = False,
 ) -> Answer:
     """Declare one node, or many equal ones."""
-    from vctl.cli.columns import NODES
     from vctl.errors import BadSpec
 
     if resources is None:
@@ -52,7 +52,7 @@ def add(
         labels=_labels(label, labels) or {},
         source="simulated" if simulated else "local",
     )
-    answer = listing("NodeList", made, len(made), "node_id", NODES, "")
+    answer = listing("NodeList", made, len(made), "node_id", cli.columns.NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
     counted = "node" if len(made) == 1 else f"{len(made)} nodes"
     answer.draw, answer.sentences = None, [f"{counted} {made[0]['node_id']}{last} added"]
@@ -60,9 +60,7 @@ def add(
 
 
 def _document(text: str) -> Any:
-    from vctl.spec.source import read_document
-
-    return read_document(text, "a map of resources", "--resources")
+    return spec.source.read_document(text, "a map of resources", "--resources")
 
 
 def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | None:
@@ -87,15 +85,13 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
 )
 def list_(call: Call) -> Answer:
     """List the physical nodes of all clusters."""
-    from vctl.cli.columns import NODES
-
     call.choose(**CHOSEN_BY["nodes"])
     items = nodes.list_nodes(call.backend, filters=call.filters)
     none = (
         "no nodes yet: the first `vctl run` registers this machine;"
         " `vctl node add --simulated` declares simulated nodes"
     )
-    return listing("NodeList", call.first(items), len(items), "node_id", NODES, none)
+    return listing("NodeList", call.first(items), len(items), "node_id", cli.columns.NODES, none)
 
 
 def _single(node: "NodeForm") -> Answer:

@@ -6,6 +6,7 @@ A list shows what is in one cluster and below it: the one that is named or that 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+from vctl import cli, operations, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS
 from vctl.cli.declare import command
@@ -37,115 +38,91 @@ class Kind:
 
 
 def _clusters(call: Call, cluster: str) -> Items:
-    from vctl.operations import clusters
-
-    items = clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
+    items = operations.clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _cluster(call: Call, ref: str) -> Data:
-    from vctl.operations import clusters
-
-    return clusters.get_cluster(call.backend, ref)
+    return operations.clusters.get_cluster(call.backend, ref)
 
 
 def _vnodes(call: Call, cluster: str) -> Items:
-    from vctl.operations import views
-    from vctl.ops.filters import choose
-
     return _cut(
-        call, choose(below(call, cluster, views.vnodes(call.backend), "cluster_id"), call.filters, "vnodes")
+        call,
+        ops.filters.choose(
+            below(call, cluster, operations.views.vnodes(call.backend), "cluster_id"), call.filters, "vnodes"
+        ),
     )
 
 
 def _vnode(call: Call, ref: str) -> Data:
-    from vctl.operations import views
-
-    return views.current_node(call.backend, ref)
+    return operations.views.current_node(call.backend, ref)
 
 
 def _nodes(call: Call, cluster: str) -> Items:
-    from vctl.operations import nodes, views
-
-    items: Sequence[Data] = nodes.list_nodes(call.backend, filters=call.filters)
+    items: Sequence[Data] = operations.nodes.list_nodes(call.backend, filters=call.filters)
     if cluster != PRIMARY:  # the machines on which it has a part
-        own = {node["NodeName"] for node in views.nodes(call.backend, cluster)}
+        own = {node["NodeName"] for node in operations.views.nodes(call.backend, cluster)}
         items = [item for item in items if item["node_id"] in own]
     return _cut(call, items)
 
 
 def _node(call: Call, ref: str) -> Data:
-    from vctl.operations import nodes
-
-    return nodes.get_node(call.backend, ref)
+    return operations.nodes.get_node(call.backend, ref)
 
 
 def _jobs(call: Call, cluster: str) -> Items:
-    from vctl.operations import jobs
-
     within = None if cluster == PRIMARY else cluster
-    return jobs.list_jobs(call.backend, all=True, cluster=within, filters=call.filters, limit=call.limit)
+    return operations.jobs.list_jobs(
+        call.backend, all=True, cluster=within, filters=call.filters, limit=call.limit
+    )
 
 
 def _job(call: Call, ref: str) -> Data:
-    from vctl.operations import jobs
-
-    return jobs.get_job(call.backend, ref)
+    return operations.jobs.get_job(call.backend, ref)
 
 
 def _tasks(call: Call, cluster: str) -> Items:
-    from vctl.operations import tasks
-
     here = call.job_here  # a job sees its own
     if cluster == PRIMARY:
-        return tasks.list_tasks(call.backend, all=True, filters=call.filters, limit=call.limit, job=here)
-    items, _ = tasks.list_tasks(call.backend, all=True, filters=call.filters, job=here)
+        return operations.tasks.list_tasks(
+            call.backend, all=True, filters=call.filters, limit=call.limit, job=here
+        )
+    items, _ = operations.tasks.list_tasks(call.backend, all=True, filters=call.filters, job=here)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _task(call: Call, ref: str) -> Data:
-    from vctl.operations import tasks
-
-    return tasks.get_task(call.backend, ref)
+    return operations.tasks.get_task(call.backend, ref)
 
 
 def _objects(call: Call, cluster: str) -> Items:
-    from vctl.operations import tasks
-
     here = call.job_here  # a job sees its own
-    items, _ = tasks.list_objects(call.backend, filters=call.filters, job=here)
+    items, _ = operations.tasks.list_objects(call.backend, filters=call.filters, job=here)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
 def _object(call: Call, ref: str) -> Data:
-    from vctl.operations import tasks
-
-    return tasks.get_object(call.backend, ref, job=call.job_here)
+    return operations.tasks.get_object(call.backend, ref, job=call.job_here)
 
 
 def _leases(call: Call, cluster: str) -> Items:
-    from vctl.operations import views
-    from vctl.ops.filters import choose
-
-    items = below(call, cluster, views.list_leases(call.backend), "borrower_id", "lender_id")
-    return _cut(call, choose(items, call.filters, "leases"))
+    items = below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
+    return _cut(call, ops.filters.choose(items, call.filters, "leases"))
 
 
 def _lease(call: Call, ref: str) -> Data:
     from vctl.errors import NotFound
-    from vctl.operations import views
 
-    for lease in views.list_leases(call.backend):
+    for lease in operations.views.list_leases(call.backend):
         if str(lease["lease_id"]) == ref:
             return lease
     raise NotFound(f"there is no lease {ref!r}", fix="see `vctl lease list`")
 
 
 def _events(call: Call, cluster: str) -> Items:
-    from vctl.operations import views
-
     within = None if cluster == PRIMARY else cluster
-    return views.list_events(call.backend, cluster=within, filters=call.filters, limit=call.limit)
+    return operations.views.list_events(call.backend, cluster=within, filters=call.filters, limit=call.limit)
 
 
 def _cut(call: Call, items: Sequence[Data]) -> Items:
@@ -183,22 +160,17 @@ def list_(
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
     """List objects of one kind."""
-    from vctl.cli import columns
-    from vctl.cli.table import Column
-
     kind = KINDS[res]
     call.choose(**CHOSEN_BY[res])
     items, total = kind.many(call, place(call, cluster))
-    shown = getattr(columns, res.upper())
+    shown = getattr(cli.columns, res.upper())
     if detail and items:
-        shown = [Column(name.upper(), _field(name)) for name in items[0]]
+        shown = [cli.table.Column(name.upper(), _field(name)) for name in items[0]]
     return listing(kind.title, items, total, kind.key, shown, f"no {res}")
 
 
 def _field(name: str) -> Callable[[Any], str]:
-    from vctl.cli import words
-
-    return lambda item: words.value(name, item[name])
+    return lambda item: cli.words.value(name, item[name])
 
 
 @command(
@@ -235,9 +207,7 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     call.unlimited()
     here = place(call, cluster)
     if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
-        from vctl.operations import views
-
-        counts = views.summary(call.backend, res)
+        counts = operations.views.summary(call.backend, res)
     else:
         for item in kind.many(call, here)[0]:
             word = str(item[kind.counted])

@@ -3,6 +3,7 @@
 import sys
 from typing import Annotated
 
+from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES
 from vctl.cli.declare import command
@@ -19,7 +20,5 @@ def completion(
     _: Call, shell: Annotated[str, Arg("SHELL", choices=("bash", "zsh", "fish"), help="Which.")]
 ) -> int:
     """Print the completion script for a shell."""
-    from vctl.cli.completion import SCRIPTS
-
-    sys.stdout.write(SCRIPTS[shell])
+    sys.stdout.write(cli.completion.SCRIPTS[shell])
     return 0

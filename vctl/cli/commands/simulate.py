@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from vctl import cli, operations, ops, spec
 from vctl.cli.call import Call
 from vctl.cli.common import COLOR, HOME, NO_HEADER, OUTPUT
 from vctl.cli.declare import command
@@ -84,11 +85,6 @@ def simulate(
     fairness and makespan of each policy, and the difference to the current one. Changes nothing. Queue settings may
     follow the policy: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
     """
-    from vctl.operations import simulation
-    from vctl.ops import simulate as playing
-    from vctl.ops import simulated
-    from vctl.spec.ids import resolve_cluster_id
-
     _check_sources(
         trace,
         model,
@@ -100,12 +96,14 @@ def simulate(
     of_model = {
         name: value for name, value in (("jobs", jobs), ("seed", seed), ("load", load)) if value is not None
     }
-    wanted = simulated.Wanted(
-        trace=None if trace is None else playing.read_trace(trace, per_node=simulated.processors_of(each)),
-        model=None if model is None else simulated.Model(**of_model),  # type: ignore[arg-type]  # as declared above
+    wanted = ops.simulated.Wanted(
+        trace=None
+        if trace is None
+        else ops.simulate.read_trace(trace, per_node=ops.simulated.processors_of(each)),
+        model=None if model is None else ops.simulated.Model(**of_model),  # type: ignore[arg-type]  # as declared above
         since_ns=None if since is None else _moment(since, "--since"),
         until_ns=None if until is None else _moment(until, "--until"),
-        cluster=None if cluster is None else resolve_cluster_id(cluster, "--cluster"),
+        cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, "--cluster"),
         policies=tuple(policy or ()),
         nodes=tuple(_number(one) for one in nodes or ()),
         template=template,
@@ -113,10 +111,10 @@ def simulate(
         limit_factor=limit_factor,
     )
     if write is not None:
-        return _written(simulated.made(wanted), write)
+        return _written(ops.simulated.made(wanted), write)
     if call.config.get("address"):
-        return _answer(simulation.run(call.backend, wanted, _progress(call)))
-    return _answer(simulated.at(call.home, wanted, _progress(call)))
+        return _answer(operations.simulation.run(call.backend, wanted, _progress(call)))
+    return _answer(ops.simulated.at(call.home, wanted, _progress(call)))
 
 
 def _check_sources(
@@ -178,26 +176,24 @@ def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
 
 
 def _written(workload: "Workload", name: str) -> Answer:
-    from vctl.cli.output import done
-    from vctl.ops.simulate import write_jsonl
-
     path = Path(name).expanduser()
     try:
-        write_jsonl(workload, path)
+        ops.simulate.write_jsonl(workload, path)
     except OSError as error:
         raise BadSpec(
             f"--write: cannot write {name}: {error.strerror}", fix="name a file that you can write"
         ) from None
     count = len(workload.arrivals)
-    return done({"file": str(path), "jobs": count}, path, f"{count} jobs written to {path}")
+    return cli.output.done({"file": str(path), "jobs": count}, path, f"{count} jobs written to {path}")
 
 
 def _answer(data: dict[str, object]) -> Answer:
-    from vctl.cli.simulate_view import draw
-
     runs = data["items"]
     assert isinstance(runs, list)
     envelope = {"api_version": API_VERSION, "kind": "SimulationRunList", **data, "total": len(runs)}
     return Answer(
-        envelope, rows=runs, names=[run["policy"] for run in runs], draw=lambda screen: draw(screen, data)
+        envelope,
+        rows=runs,
+        names=[run["policy"] for run in runs],
+        draw=lambda screen: cli.simulate_view.draw(screen, data),
     )

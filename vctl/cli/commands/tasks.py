@@ -3,6 +3,7 @@
 import sys
 from typing import Annotated
 
+from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import (
     CHANGES,
@@ -53,12 +54,10 @@ def run(
     starts once its inputs are there, on the virtual node that holds most of their bytes if it can, and finds them in
     that directory.
     """
-    from vctl.cli.submission import unread_input
-
     if not no_wait:
         call.require_scheduler()
     task = tasks.run(call.backend, **(asked or {}))
-    call.note(unread_input())
+    call.note(cli.submission.unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(task, task["task_id"], task["task_id"])
@@ -67,11 +66,9 @@ def run(
 
 def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
     """Show the task's output, or with ``-o`` nothing but the task itself once it is over."""
-    from vctl.cli import waiting
-
     if call.asked_output in (None, "table"):
-        return waiting.follow_task(call, task_id, progress=progress)
-    code = waiting.wait_for(call, waiting.TASKS, [task_id], timeout_s=None, progress=progress)
+        return cli.waiting.follow_task(call, task_id, progress=progress)
+    code = cli.waiting.wait_for(call, cli.waiting.TASKS, [task_id], timeout_s=None, progress=progress)
     return single(tasks.get_task(call.backend, task_id), task_id, code=code)
 
 
@@ -98,8 +95,6 @@ def list_(
     job: Job = None,
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""
-    from vctl.cli.columns import TASKS
-
     filtered = bool(call.filters)
     chosen = call.choose(**CHOSEN_BY["tasks"])
     over_too = all_ or filtered or chosen or call.output not in ("table", "name")
@@ -111,7 +106,7 @@ def list_(
         job=job or call.job_here,
     )
     none = "no tasks" if over_too else "no tasks are waiting or running; -a shows finished ones"
-    return listing("TaskList", items, total, "task_id", TASKS, none)
+    return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)
 
 
 @command("task status", "vctl task status last", "vctl task status task-7 -o json", common=READS)
@@ -133,9 +128,7 @@ def logs(
 ) -> int:
     """Print the output of a task."""
     if follow:
-        from vctl.cli import waiting
-
-        return waiting.follow_task(call, tasks.get_task(call.backend, task)["task_id"], progress=progress)
+        return cli.waiting.follow_task(call, tasks.get_task(call.backend, task)["task_id"], progress=progress)
 
     for block in call.backend.log("tasks", task, tail=tail):
         sys.stdout.buffer.write(block)
@@ -177,10 +170,8 @@ def wait(
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until tasks end, and exit with the first exit code that is not 0."""
-    from vctl.cli import waiting
-
     ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]
-    code = waiting.wait_for(call, waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
+    code = cli.waiting.wait_for(call, cli.waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
     over = [tasks.get_task(call.backend, ref) for ref in tasks_]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from vctl import ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
@@ -47,14 +48,12 @@ def daemon(
     Jobs outlive the scheduler: the next one adopts the running jobs. A background scheduler, which commands start when
     they need one, ends when this one starts. A second foreground scheduler is refused.
     """
-    from vctl.ops import background as ops
-
     if status + stop + background > 1:
         raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
     if status:
-        return _status(ops.status(call.home))
+        return _status(ops.background.status(call.home))
     if stop:
-        ended = ops.stop(call.home)
+        ended = ops.background.stop(call.home)
         if ended is None:
             call.note("No scheduler is running.")
             return _said({"stopped": False, "kind": None, "pid": None}, "")
@@ -64,13 +63,13 @@ def daemon(
         from vctl.daemon.loop import run_daemon
 
         return run_daemon(call.home, call.config)
-    if (start := ops.inherited_start(call.home)) is not None:
+    if (start := ops.background.inherited_start(call.home)) is not None:
         from vctl.daemon.loop import run_in_background
 
         return run_in_background(call.home, call.config, start)
     _ = call.store  # made when there is none
-    ops.wait_for_start(ops.Background(call.config))
-    return _status(ops.status(call.home))
+    ops.background.wait_for_start(ops.background.Background(call.config))
+    return _status(ops.background.status(call.home))
 
 
 def _status(found: Data) -> Answer:
@@ -130,22 +129,18 @@ def _refuse_remote(call: Call, problem: str) -> None:
 @command("backup", "vctl backup state.db", common=CHANGES)
 def backup(call: Call, file: File) -> Answer:
     """Write a copy of the state to a file, while jobs run."""
-    from vctl.ops import backup as ops
-
     path = Path(os.path.abspath(file))
     _refuse_remote(call, f"{path} cannot be written: the state is at {call.config.get('address')}")
-    data = ops.backup(call.store, path)
+    data = ops.backup.backup(call.store, path)
     return done(data, path, f"backup written to {path}")
 
 
 @command("restore", "vctl restore state.db", common=CHANGES)
 def restore(call: Call, file: File) -> Answer:
     """Replace the state with a backup; no scheduler may be running."""
-    from vctl.ops import backup as ops
-
     path = Path(os.path.abspath(file))
     _refuse_remote(call, f"{call.home} is not replaced by {path}: VCTL_ADDRESS names a server")
-    data = ops.restore(call.home, path)
+    data = ops.backup.restore(call.home, path)
     return done(data, path, f"{call.home} restored from {path}")
 
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS
 from vctl.cli.declare import command
@@ -35,10 +36,8 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
     For each resource: the physical total, the part that clusters below have reserved, and the part that jobs use.
     Inside a job only its cluster is shown; -c primary shows everything.
     """
-    from vctl.cli.status_view import draw
-
     data = views.status(call.backend, call.cluster(cluster))
-    answer = single(data, "status", lambda screen: draw(screen, data))
+    answer = single(data, "status", lambda screen: cli.status_view.draw(screen, data))
     answer.names = [cluster["cluster_id"] for cluster in data["clusters"]]
     return answer
 
@@ -73,11 +72,14 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
 )
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """List the virtual nodes of a virtual cluster."""
-    from vctl.cli.columns import NODES_OF_A_CLUSTER
-
     items = views.nodes(call.backend, call.cluster(cluster))
     return listing(
-        "VNodeList", call.first(items), len(items), "NodeID", NODES_OF_A_CLUSTER, "this cluster has no nodes"
+        "VNodeList",
+        call.first(items),
+        len(items),
+        "NodeID",
+        cli.columns.NODES_OF_A_CLUSTER,
+        "this cluster has no nodes",
     )
 
 
@@ -122,8 +124,6 @@ def events(
     cluster: views.EventsIn = None,
 ) -> Answer:
     """Show the history of changes."""
-    from vctl.cli.columns import EVENTS
-
     within = call.cluster(cluster)
     items, total = views.list_events(call.backend, since=since, job=job, cluster=within, limit=call.limit)
-    return listing("EventList", items, total, "seq", EVENTS, "no events yet")
+    return listing("EventList", items, total, "seq", cli.columns.EVENTS, "no events yet")
