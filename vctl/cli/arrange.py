@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,7 +33,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
     if columns is not None:
         names = [_known(name.strip(), rows, "--columns") for name in columns.split(",")]
         answer.rows = [{name: row.get(name) for name in names} for row in rows]
-        shown = [Column(name.upper(), _field(name)) for name in names]
+        shown = [field(name) for name in names]
         answer.draw = lambda screen: screen.table(shown, rows)
     elif answer.redraw is not None:
         answer.draw = answer.redraw(rows)
@@ -66,5 +66,6 @@ def _known(name: str, rows: Sequence[Data], option: str) -> str:
     raise BadSpec(f"{option}: unknown field {name!r}", fix=fix)
 
 
-def _field(name: str) -> Callable[[Any], str]:
-    return lambda row: words.value(name, row.get(name))
+def field(name: str) -> Column:
+    """The column of a field of the JSON form."""
+    return Column(name.upper(), lambda row: words.value(name, row.get(name)))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vctl import cli, operations, ops, spec
+from vctl.cli.common import CHOSEN_BY
 from vctl.cli.declare import Command
 from vctl.config import Config, load
 from vctl.core.caller import Caller
@@ -189,6 +190,12 @@ class Call:
                 f"{since}>={ops.forms.timestamp(int(parse_since(wanted_since, time.time()) * 1e9))}"
             )
         return wanted_state is not None or wanted_since is not None
+
+    def over_too(self, kind: str, *, asked: bool) -> bool:
+        """Whether jobs or tasks that are over are wanted: asked for, or chosen from; data has them always."""
+        filtered = bool(self.filters)
+        chosen = self.choose(**CHOSEN_BY[kind])
+        return asked or filtered or chosen or self.output not in ("table", "name")
 
     def unlimited(self) -> None:
         """Everything is wanted, because it is counted and not shown."""

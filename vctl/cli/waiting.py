@@ -13,16 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vctl import operations, ops
+from vctl import cli, operations
 from vctl.cli.common import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
 from vctl.core.tasks import FINAL as FINAL_TASK
 from vctl.errors import TimedOut
-from vctl.ops.forms import exit_code
+from vctl.ops.forms import exit_code, failure_of
 
 if TYPE_CHECKING:
     from vctl.cli.call import Call
+    from vctl.cli.output import Answer
     from vctl.daemon import waiting as here
     from vctl.operations import waiting as there
 
@@ -32,29 +33,83 @@ if TYPE_CHECKING:
 Form = Mapping[str, Any]
 
 JOBS, TASKS = "jobs", "tasks"
+KEYS = {JOBS: "submission_id", TASKS: "task_id"}
 SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
 
 
-def follow_job(call: Call, job: Form, *, progress: bool = False, stop_on_interrupt: bool = False) -> int:
-    """Show a job's output until it is over; its exit code. An interrupt detaches, or stops the job when asked to."""
-    name = str(job["submission_id"])
+def get(call: Call, kind: str, ref: str) -> Form:
+    """A job or a task by any of its names."""
+    if kind == JOBS:
+        return operations.jobs.get_job(call.backend, ref)
+    return operations.tasks.get_task(call.backend, ref)
+
+
+def follow(
+    call: Call, kind: str, form: Form, *, progress: bool = False, stop_on_interrupt: bool = False
+) -> int:
+    """Show its output until it is over; its exit code. An interrupt detaches, or stops a job when asked to."""
+    name, array = str(form[KEYS[kind]]), "array" in form
     _warn_of_itself(call, name)
     with _waiting(call) as waiter:
-        if "array" in job:
-            watch = _Watch(waiter, JOBS, name, Progress(sys.stderr, always=True), None)
-        else:
-            watch = _Watch(waiter, JOBS, name, _line(progress), waiter.output(JOBS, name))
+        watch = _Watch(
+            waiter, kind, name, _line(progress or array), None if array else waiter.output(kind, name)
+        )
         try:
             watch.until_over()
         except KeyboardInterrupt:
             if not stop_on_interrupt:
-                _detached(call, f"job {name} goes on. Stop it with: vctl job stop {name}")
+                one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
+                _detached(
+                    call, f"{one} {name} goes on. {verb.capitalize()} it with: vctl {one} {verb} {name}"
+                )
                 return INTERRUPTED
             operations.jobs.stop(call.backend, name)
             watch.until_over()
-        form = waiter.form(JOBS, name)
-    _tell_end(call, form)
-    return exit_code(form)
+        ended = waiter.form(kind, name)
+    if ended is not None:
+        _tell_end(call, ended)
+    return exit_code(ended)
+
+
+def followed(
+    call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
+) -> Answer | int:
+    """Show its output, or with ``-o`` nothing but the job or task itself once it is over."""
+    if call.asked_output in (None, "table"):
+        return follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt)
+    name = form[KEYS[kind]]
+    code = wait_for(call, kind, [name], timeout_s=None, progress=progress)
+    return cli.output.single(get(call, kind, name), name, code=code)
+
+
+def waited(
+    call: Call, kind: str, refs: Sequence[str], *, timeout_s: float | None, progress: bool
+) -> Answer | int:
+    """Wait until all are over; with ``-o`` they are shown then."""
+    names = [str(get(call, kind, ref)[KEYS[kind]]) for ref in refs]
+    code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
+    if call.asked_output is None:
+        return code
+    over = [get(call, kind, ref) for ref in refs]
+    key, title = KEYS[kind], f"{kind[:-1].capitalize()}List"
+    return cli.output.each(
+        title, key, over, lambda one: f"{one[key]} {one.get('status') or one['state']}", code=code
+    )
+
+
+def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
+    """Its output as it is now, or to its end; where a job has none because it waits, why."""
+    if follows:
+        return follow(call, kind, get(call, kind, ref), progress=progress)
+    written = False
+    for block in call.backend.log(kind, ref, tail=tail):
+        written = written or bool(block)
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    if not written and kind == JOBS and (job := get(call, kind, ref))["status"] == jb.PENDING:
+        name, why = job["submission_id"], job["message"] or job["state_reason"]
+        call.note(f"job {name} has not started, so it has no output: {why}; vctl why {name}")
+    return 0
 
 
 def wait_for(
@@ -77,21 +132,6 @@ def wait_for(
                 return INTERRUPTED
             codes.append(exit_code(waiter.form(kind, name)))
     return next((code for code in codes if code), 0)
-
-
-def follow_task(call: Call, task_id: str, *, progress: bool = False) -> int:
-    """Show a task's output to its end; its exit code, 130 after an interrupt (it goes on)."""
-    _warn_of_itself(call, task_id)
-    with _waiting(call) as waiter:
-        watch = _Watch(waiter, TASKS, task_id, _line(progress), waiter.output(TASKS, task_id))
-        try:
-            watch.until_over()
-        except KeyboardInterrupt:
-            _detached(call, f"task {task_id} goes on. Cancel it with: vctl task cancel {task_id}")
-            return INTERRUPTED
-        form = waiter.form(TASKS, task_id)
-    call.note(None if form is None else ops.forms.failure_of(form))
-    return exit_code(form)
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
@@ -180,18 +220,14 @@ def _line(asked: bool) -> Progress:
     return Progress(sys.stderr, always=asked)
 
 
-def _tell_end(call: Call, form: Form | None) -> None:
-    """What the output of a job does not tell."""
-    if (
-        form is None
-        or "array" in form
-        or form["status"] == jb.SUCCEEDED
-        or form["state_reason"] == jb.NON_ZERO_EXIT
-    ):
-        return
-    call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
-    if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
-        call.note(f"Fix: run the line in a shell: vctl job submit -- sh -c {line}")
+def _tell_end(call: Call, form: Form) -> None:
+    """What the output of a job or a task does not tell."""
+    if "task_id" in form:
+        call.note(failure_of(form))
+    elif "array" not in form and form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
+        call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
+        if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
+            call.note(f"Fix: run the line in a shell: vctl job submit -- sh -c {line}")
 
 
 def _shell_line(entrypoint: str) -> str | None:

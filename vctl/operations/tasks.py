@@ -112,9 +112,10 @@ def list_tasks(
     all: Annotated[bool, Opt(help="Include finished tasks.")] = True,  # noqa: A002  # the name on the wire
     limit: Limit = None,
     job: OfJob = None,
+    cluster: Annotated[str | None, Opt(help="Only tasks in this cluster and below.")] = None,
 ) -> "tuple[list[TaskForm], int]":
     """Tasks, oldest first."""
-    return ops.tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job)
+    return ops.tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job, cluster=cluster)
 
 
 @operation("task get", "GET /tasks/{task}")

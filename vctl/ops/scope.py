@@ -55,21 +55,32 @@ def of_jobs(store: Store, cluster_id: str | None) -> Condition:
     return f"j.parent_cluster_id IN ({', '.join('?' * len(tops))})", [*tops]
 
 
+def of_tasks(store: Store, cluster_id: str | None) -> Condition:
+    """The SQL condition on tasks in a cluster and below it."""
+    top = existing(store, cluster_id)
+    return ("1", []) if top == PRIMARY else _within(_logical(store, top), "cluster_id")
+
+
+def _within(tops: Iterable[str], *columns: str) -> Condition:
+    """One of the columns names one of the clusters, or one of a job in it: its id carries theirs."""
+    parts: list[str] = []
+    values: list[object] = []
+    for one in tops:
+        for column in columns:
+            parts.append(f"{column} = ? OR {column} >= ? AND {column} < ?")
+            values += [one, one + JOB_MARK, one + _AFTER_MARK]
+    return f"({' OR '.join(parts)})", values
+
+
 def of_events(store: Store, cluster_id: str | None) -> Condition:
     """The SQL condition on events of a cluster, of those below it and of their jobs."""
     top = existing(store, cluster_id)
     if top == PRIMARY:
         return "1", []
-    parts: list[str] = []
-    values: list[object] = []
-    for one in _logical(store, top):
-        for column in ("cluster_id", "object_id"):
-            parts.append(f"{column} = ? OR {column} >= ? AND {column} < ?")
-            values += [one, one + JOB_MARK, one + _AFTER_MARK]
+    where, values = _within(_logical(store, top), "cluster_id", "object_id")
     if JOB_MARK in top and not _is_sub(top) and (job_id := job_of(store, top)) is not None:
-        parts.append(f"job_id IN {jobs.SUBMITTED_BY}")
-        values.append(job_id)
-    return f"({' OR '.join(parts)})", values
+        return f"({where} OR job_id IN {jobs.SUBMITTED_BY})", [*values, job_id]
+    return where, values
 
 
 def _is_sub(cluster_id: str) -> bool:

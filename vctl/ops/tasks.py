@@ -12,7 +12,7 @@ from vctl.core import tasks as tk
 from vctl.core.tasks import Task
 from vctl.engine.changes import Launch, TaskEnded, TaskStopAsked, TaskSubmitted
 from vctl.errors import Conflict, NotFound
-from vctl.ops import forms, logs, rights
+from vctl.ops import forms, logs, rights, scope
 from vctl.ops import jobs as job_ops
 from vctl.ops.filters import parse_filters
 from vctl.ops.task_reasons import TaskReasons, check_node
@@ -150,11 +150,12 @@ def list_tasks(
     filters: Sequence[str] = (),
     limit: int | None = None,
     job: str | None = None,
+    cluster: str | None = None,
 ) -> tuple[list[TaskForm], int]:
     """Tasks, oldest first, the newest when limited, and how many there are; without ``all`` only those not over."""
     wanted = parse_filters(filters, FILTER_KEYS)
-    where: list[str] = ["1"]
-    values: list[object] = []
+    within, values = scope.of_tasks(store, cluster)
+    where = [within]
     if not all:
         where.append("ended_at IS NULL")
     if job is not None:

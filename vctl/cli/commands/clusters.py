@@ -6,10 +6,11 @@ from typing import Annotated, Any
 from vctl import cli, spec
 from vctl.cli import queue_options
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOSEN_BY, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
+from vctl.cli.commands.objects import listed
+from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
 from vctl.cli.declare import command
-from vctl.cli.output import Answer, done, listing, single
-from vctl.cli.scoping import InCluster, below, place
+from vctl.cli.output import Answer, done, single
+from vctl.cli.scoping import InCluster, place
 from vctl.operations import clusters
 from vctl.operations.declare import Arg, Given, Opt, Together
 
@@ -179,17 +180,7 @@ def remove_nodes(
 )
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List virtual clusters of every kind: inside a job its own and those below it."""
-    call.choose(**CHOSEN_BY["clusters"])
-    items = clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
-    items = below(call, place(call, cluster), items, "cluster_id")
-    return listing(
-        "ClusterList",
-        call.first(items),
-        len(items),
-        "cluster_id",
-        cli.columns.CLUSTERS,
-        "no virtual clusters",
-    )
+    return listed(call, "clusters", place(call, cluster), "no virtual clusters")
 
 
 @command(

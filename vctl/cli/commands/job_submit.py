@@ -6,9 +6,14 @@ from vctl import cli, operations, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, WithProgress
 from vctl.cli.declare import command
-from vctl.cli.output import Answer, Data, done, single
+from vctl.cli.output import Answer, done, single
 from vctl.operations import jobs
 from vctl.operations.declare import Given, Opt, Together
+
+NoWait = Annotated[bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")]
+StopOnInterrupt = Annotated[
+    bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
+]
 
 
 @command(
@@ -60,15 +65,11 @@ def submit(
     terminal: Annotated[
         bool, Opt("--pty", help="Connect the command to this terminal, as `vctl shell` does.")
     ] = False,
-    no_wait: Annotated[
-        bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
-    ] = False,
+    no_wait: NoWait = False,
     dry_run: Annotated[
         bool, Opt("--dry-run", help="Show whether and where the job would start, without submitting it.")
     ] = False,
-    stop_on_interrupt: Annotated[
-        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
-    ] = False,
+    stop_on_interrupt: StopOnInterrupt = False,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Run a command in a part of the cluster that is reserved for it.
@@ -98,7 +99,9 @@ def submit(
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
-    return _follow(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
+    return cli.waiting.followed(
+        call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=stop_on_interrupt
+    )
 
 
 @command(
@@ -110,12 +113,8 @@ def submit(
 def rerun(
     call: Call,
     job: jobs.JobRef,
-    no_wait: Annotated[
-        bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")
-    ] = False,
-    stop_on_interrupt: Annotated[
-        bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
-    ] = False,
+    no_wait: NoWait = False,
+    stop_on_interrupt: StopOnInterrupt = False,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Submit a job again under a new id.
@@ -129,7 +128,9 @@ def rerun(
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(again, again["submission_id"], again["submission_id"])
-    return _follow(call, again, progress=progress, stop_on_interrupt=stop_on_interrupt)
+    return cli.waiting.followed(
+        call, cli.waiting.JOBS, again, progress=progress, stop_on_interrupt=stop_on_interrupt
+    )
 
 
 def _attached(
@@ -165,19 +166,10 @@ def _attached(
         if terminal:
             return cli.attach.converse(call, door, job["submission_id"])
         door.hand_over_stdin()
-        return _follow(call, job, progress=False, stop_on_interrupt=True)
+        return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=False, stop_on_interrupt=True)
 
 
 def _dry_run(call: Call, wanted: dict[str, Any]) -> Answer:
     """What the submit would lead to; nothing is changed."""
     data = jobs.dry_run(call.backend, **wanted)
     return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))
-
-
-def _follow(call: Call, job: Data, *, progress: bool, stop_on_interrupt: bool) -> Answer | int:
-    """Show the job's output, or with ``-o`` nothing but the job itself once it is over."""
-    if call.asked_output in (None, "table"):
-        return cli.waiting.follow_job(call, job, progress=progress, stop_on_interrupt=stop_on_interrupt)
-    submission_id = job["submission_id"]
-    code = cli.waiting.wait_for(call, cli.waiting.JOBS, [submission_id], timeout_s=None, progress=progress)
-    return single(jobs.get_job(call.backend, submission_id), submission_id, code=code)

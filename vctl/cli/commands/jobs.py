@@ -1,13 +1,12 @@
 """``vctl job``: watch and stop jobs."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from vctl import cli, spec
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, CHOSEN_BY, LISTS, READS, Timeout, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.operations import jobs
@@ -35,9 +34,7 @@ def list_(
     ] = False,
 ) -> Answer:
     """List jobs, newest first; an array is one line."""
-    filtered = bool(call.filters)
-    chosen = call.choose(**CHOSEN_BY["jobs"])
-    over_too = all_ or filtered or chosen or call.output not in ("table", "name")
+    over_too = call.over_too("jobs", asked=all_)
     within = call.cluster(cluster)
     items, total = jobs.list_jobs(
         call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
@@ -65,24 +62,7 @@ def logs(
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a job."""
-    if follow:
-        return cli.waiting.follow_job(call, jobs.get_job(call.backend, job), progress=progress)
-    written = False
-    for block in call.backend.log("jobs", job, tail=tail):
-        written = written or bool(block)
-        sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-    if not written:
-        call.note(_why_silent(jobs.get_job(call.backend, job)))
-    return 0
-
-
-def _why_silent(job: Data) -> str | None:
-    """Why a job that has not started has no output."""
-    if job["status"] != "PENDING":
-        return None
-    why = job["message"] or job["state_reason"]
-    return f"job {job['submission_id']} has not started, so it has no output: {why}; vctl why {job['submission_id']}"
+    return cli.waiting.print_log(call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress)
 
 
 @command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
@@ -132,12 +112,7 @@ def wait(
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until jobs end, and exit with the first exit code that is not 0."""
-    names = [jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_]
-    code = cli.waiting.wait_for(call, cli.waiting.JOBS, names, timeout_s=timeout_s, progress=progress)
-    if call.asked_output is None:
-        return code
-    over = [jobs.get_job(call.backend, ref) for ref in jobs_]
-    return each(over, lambda job: f"{job['submission_id']} {_now(job)}", code=code)
+    return cli.waiting.waited(call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress)
 
 
 @command("job hold", "vctl job hold train-1", common=CHANGES)

@@ -2,6 +2,7 @@
 
 from vctl import cli, operations, ops
 from vctl.cli.call import Call
+from vctl.cli.commands.objects import listed
 from vctl.cli.common import LISTS
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, listing
@@ -11,16 +12,7 @@ from vctl.cli.scoping import InCluster, below, place
 @command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List the resources that clusters borrow above their minimum, oldest first."""
-    items = ops.filters.choose(operations.views.list_leases(call.backend), call.filters, "leases")
-    items = below(call, place(call, cluster), items, "borrower_id", "lender_id")
-    return listing(
-        "LeaseList",
-        call.first(items),
-        len(items),
-        "lease_id",
-        cli.columns.LEASES,
-        "nothing has been borrowed",
-    )
+    return listed(call, "leases", place(call, cluster), "nothing has been borrowed")
 
 
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import cli, spec
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOSEN_BY, LISTS, READS, SINCE, STATE
+from vctl.cli.commands.objects import listed
+from vctl.cli.common import CHANGES, LISTS, READS, SINCE, STATE
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, done, listing, single
+from vctl.core.clusters import PRIMARY
 from vctl.operations import nodes
 from vctl.operations.declare import Opt
 
@@ -85,13 +87,11 @@ def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | N
 )
 def list_(call: Call) -> Answer:
     """List the physical nodes of all clusters."""
-    call.choose(**CHOSEN_BY["nodes"])
-    items = nodes.list_nodes(call.backend, filters=call.filters)
     none = (
         "no nodes yet: the first `vctl run` registers this machine;"
         " `vctl node add --simulated` declares simulated nodes"
     )
-    return listing("NodeList", call.first(items), len(items), "node_id", cli.columns.NODES, none)
+    return listed(call, "nodes", PRIMARY, none)
 
 
 def _single(node: "NodeForm") -> Answer:

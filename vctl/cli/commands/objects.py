@@ -4,7 +4,7 @@ A list shows what is in one cluster and below it: the one that is named or that 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from vctl import cli, operations, ops
 from vctl.cli.call import Call
@@ -13,28 +13,20 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.scoping import InCluster, below, place
 from vctl.core.clusters import PRIMARY
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, NotFound
 from vctl.operations.declare import Arg, Opt
 
 Items = tuple[Sequence[Data], int]
 
 
-class Kind:
+class Kind(NamedTuple):
     """One kind of object: how its list is called, its key, what a summary counts, how they are read."""
 
-    def __init__(
-        self,
-        title: str,
-        key: str,
-        counted: str,
-        many: Callable[[Call, str], Items],
-        one: Callable[[Call, str], Data] | None,
-    ) -> None:
-        self.title = title
-        self.key = key
-        self.counted = counted
-        self.many = many
-        self.one = one
+    title: str
+    key: str
+    counted: str
+    many: Callable[[Call, str], Items]
+    one: Callable[[Call, str], Data] | None
 
 
 def _clusters(call: Call, cluster: str) -> Items:
@@ -42,21 +34,9 @@ def _clusters(call: Call, cluster: str) -> Items:
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
-def _cluster(call: Call, ref: str) -> Data:
-    return operations.clusters.get_cluster(call.backend, ref)
-
-
 def _vnodes(call: Call, cluster: str) -> Items:
-    return _cut(
-        call,
-        ops.filters.choose(
-            below(call, cluster, operations.views.vnodes(call.backend), "cluster_id"), call.filters, "vnodes"
-        ),
-    )
-
-
-def _vnode(call: Call, ref: str) -> Data:
-    return operations.views.current_node(call.backend, ref)
+    items = below(call, cluster, operations.views.vnodes(call.backend), "cluster_id")
+    return _cut(call, ops.filters.choose(items, call.filters, "vnodes"))
 
 
 def _nodes(call: Call, cluster: str) -> Items:
@@ -67,33 +47,15 @@ def _nodes(call: Call, cluster: str) -> Items:
     return _cut(call, items)
 
 
-def _node(call: Call, ref: str) -> Data:
-    return operations.nodes.get_node(call.backend, ref)
-
-
 def _jobs(call: Call, cluster: str) -> Items:
-    within = None if cluster == PRIMARY else cluster
-    return operations.jobs.list_jobs(
-        call.backend, all=True, cluster=within, filters=call.filters, limit=call.limit
-    )
-
-
-def _job(call: Call, ref: str) -> Data:
-    return operations.jobs.get_job(call.backend, ref)
+    return operations.jobs.list_jobs(call.backend, cluster=cluster, filters=call.filters, limit=call.limit)
 
 
 def _tasks(call: Call, cluster: str) -> Items:
     here = call.job_here  # a job sees its own
-    if cluster == PRIMARY:
-        return operations.tasks.list_tasks(
-            call.backend, all=True, filters=call.filters, limit=call.limit, job=here
-        )
-    items, _ = operations.tasks.list_tasks(call.backend, all=True, filters=call.filters, job=here)
-    return _cut(call, below(call, cluster, items, "cluster_id"))
-
-
-def _task(call: Call, ref: str) -> Data:
-    return operations.tasks.get_task(call.backend, ref)
+    return operations.tasks.list_tasks(
+        call.backend, cluster=cluster, filters=call.filters, limit=call.limit, job=here
+    )
 
 
 def _objects(call: Call, cluster: str) -> Items:
@@ -102,18 +64,12 @@ def _objects(call: Call, cluster: str) -> Items:
     return _cut(call, below(call, cluster, items, "cluster_id"))
 
 
-def _object(call: Call, ref: str) -> Data:
-    return operations.tasks.get_object(call.backend, ref, job=call.job_here)
-
-
 def _leases(call: Call, cluster: str) -> Items:
     items = below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
     return _cut(call, ops.filters.choose(items, call.filters, "leases"))
 
 
 def _lease(call: Call, ref: str) -> Data:
-    from vctl.errors import NotFound
-
     for lease in operations.views.list_leases(call.backend):
         if str(lease["lease_id"]) == ref:
             return lease
@@ -121,8 +77,7 @@ def _lease(call: Call, ref: str) -> Data:
 
 
 def _events(call: Call, cluster: str) -> Items:
-    within = None if cluster == PRIMARY else cluster
-    return operations.views.list_events(call.backend, cluster=within, filters=call.filters, limit=call.limit)
+    return operations.views.list_events(call.backend, cluster=cluster, filters=call.filters, limit=call.limit)
 
 
 def _cut(call: Call, items: Sequence[Data]) -> Items:
@@ -130,15 +85,42 @@ def _cut(call: Call, items: Sequence[Data]) -> Items:
 
 
 KINDS = {
-    "clusters": Kind("ClusterList", "cluster_id", "kind", _clusters, _cluster),
-    "vnodes": Kind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
-    "nodes": Kind("NodeList", "node_id", "state", _nodes, _node),
-    "jobs": Kind("JobList", "submission_id", "status", _jobs, _job),
-    "tasks": Kind("TaskList", "task_id", "state", _tasks, _task),
-    "objects": Kind("ObjectList", "object_id", "node_id", _objects, _object),
+    "clusters": Kind(
+        "ClusterList", "cluster_id", "kind", _clusters,
+        lambda call, ref: operations.clusters.get_cluster(call.backend, ref),
+    ),
+    "vnodes": Kind(
+        "VNodeList", "vnode_id", "kind", _vnodes, lambda call, ref: operations.views.current_node(call.backend, ref)
+    ),
+    "nodes": Kind(
+        "NodeList", "node_id", "state", _nodes, lambda call, ref: operations.nodes.get_node(call.backend, ref)
+    ),
+    "jobs": Kind(
+        "JobList", "submission_id", "status", _jobs, lambda call, ref: operations.jobs.get_job(call.backend, ref)
+    ),
+    "tasks": Kind(
+        "TaskList", "task_id", "state", _tasks, lambda call, ref: operations.tasks.get_task(call.backend, ref)
+    ),
+    "objects": Kind(
+        "ObjectList", "object_id", "node_id", _objects,
+        lambda call, ref: operations.tasks.get_object(call.backend, ref, job=call.job_here),
+    ),
     "leases": Kind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
     "events": Kind("EventList", "seq", "kind", _events, None),
-}
+}  # fmt: skip
+
+
+def listed(call: Call, kind: str, cluster: str, none: str, *, detail: bool = False) -> Answer:
+    """The objects of a kind in a cluster and below it; in tables all their fields, or the usual ones."""
+    call.choose(**CHOSEN_BY[kind])
+    found = KINDS[kind]
+    items, total = found.many(call, cluster)
+    shown = getattr(cli.columns, kind.upper())
+    if detail and items:
+        shown = [cli.arrange.field(name) for name in items[0]]
+    return listing(found.title, items, total, found.key, shown, none)
+
+
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
 Single = Annotated[
     str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")
@@ -160,17 +142,7 @@ def list_(
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
     """List objects of one kind."""
-    kind = KINDS[res]
-    call.choose(**CHOSEN_BY[res])
-    items, total = kind.many(call, place(call, cluster))
-    shown = getattr(cli.columns, res.upper())
-    if detail and items:
-        shown = [cli.table.Column(name.upper(), _field(name)) for name in items[0]]
-    return listing(kind.title, items, total, kind.key, shown, f"no {res}")
-
-
-def _field(name: str) -> Callable[[Any], str]:
-    return lambda item: cli.words.value(name, item[name])
+    return listed(call, res, place(call, cluster), f"no {res}", detail=detail)
 
 
 @command(

@@ -1,13 +1,11 @@
 """``vctl task``: start commands inside a running job, watch and cancel them."""
 
-import sys
 from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import (
     CHANGES,
-    CHOSEN_BY,
     LISTS,
     NAMES_OUTPUTS,
     READS,
@@ -18,6 +16,7 @@ from vctl.cli.common import (
 )
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
+from vctl.cli.scoping import place
 from vctl.operations import tasks
 from vctl.operations.declare import Arg, Given, Opt, Together
 
@@ -26,6 +25,11 @@ TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or la
 Job = Annotated[
     str | None,
     Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+]
+
+TasksIn = Annotated[
+    str | None,
+    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only tasks in this cluster and below."),
 ]
 
 
@@ -61,15 +65,7 @@ def run(
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(task, task["task_id"], task["task_id"])
-    return _follow(call, task["task_id"], progress=progress)
-
-
-def _follow(call: Call, task_id: str, *, progress: bool) -> Answer | int:
-    """Show the task's output, or with ``-o`` nothing but the task itself once it is over."""
-    if call.asked_output in (None, "table"):
-        return cli.waiting.follow_task(call, task_id, progress=progress)
-    code = cli.waiting.wait_for(call, cli.waiting.TASKS, [task_id], timeout_s=None, progress=progress)
-    return single(tasks.get_task(call.backend, task_id), task_id, code=code)
+    return cli.waiting.followed(call, cli.waiting.TASKS, task, progress=progress)
 
 
 @command("task put", "vctl task put book", common=CHANGES)
@@ -93,18 +89,14 @@ def list_(
     call: Call,
     all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
     job: Job = None,
+    cluster: TasksIn = None,
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""
-    filtered = bool(call.filters)
-    chosen = call.choose(**CHOSEN_BY["tasks"])
-    over_too = all_ or filtered or chosen or call.output not in ("table", "name")
+    over_too = call.over_too("tasks", asked=all_)
     items, total = tasks.list_tasks(
-        call.backend,
-        all=over_too,
-        filters=call.filters,
-        limit=call.limit,
-        job=job or call.job_here,
-    )
+        call.backend, all=over_too, filters=call.filters, limit=call.limit,
+        job=job or (call.job_here if cluster is None else None), cluster=cluster and place(call, cluster),
+    )  # fmt: skip
     none = "no tasks" if over_too else "no tasks are waiting or running; -a shows finished ones"
     return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)
 
@@ -127,13 +119,7 @@ def logs(
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a task."""
-    if follow:
-        return cli.waiting.follow_task(call, tasks.get_task(call.backend, task)["task_id"], progress=progress)
-
-    for block in call.backend.log("tasks", task, tail=tail):
-        sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-    return 0
+    return cli.waiting.print_log(call, cli.waiting.TASKS, task, follows=follow, tail=tail, progress=progress)
 
 
 @command("task cancel", "vctl task cancel task-7", "vctl task cancel 7 8 --grace 10s", common=CHANGES)
@@ -170,9 +156,4 @@ def wait(
     progress: WithProgress = False,
 ) -> Answer | int:
     """Wait until tasks end, and exit with the first exit code that is not 0."""
-    ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]
-    code = cli.waiting.wait_for(call, cli.waiting.TASKS, ids, timeout_s=timeout_s, progress=progress)
-    if call.asked_output is None:
-        return code
-    over = [tasks.get_task(call.backend, ref) for ref in tasks_]
-    return each("TaskList", "task_id", over, lambda task: f"{task['task_id']} {task['state']}", code=code)
+    return cli.waiting.waited(call, cli.waiting.TASKS, tasks_, timeout_s=timeout_s, progress=progress)
