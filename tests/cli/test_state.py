@@ -209,7 +209,7 @@ def test_a_mistyped_filter_is_refused_also_where_there_is_nothing(nodes: Cli, wo
 
 
 def test_the_fields_that_filters_know_are_those_of_the_forms() -> None:
-    from vctl.ops.filters import KEYS
+    from vctl.ops.forms import KEYS
     from vctl.spec import documents
 
     known = {

@@ -10,7 +10,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict, NotFound
-from vctl.ops import admission, clusters, job_edits, jobs, submitting
+from vctl.ops import clusters, job_edits, jobs, submitting
 from vctl.spec.job_request import JobRequest
 
 pytestmark = spec("7.delete")
@@ -78,7 +78,7 @@ def test_a_new_scheduler_goes_on_with_it(draining: Life) -> None:
 def test_a_stopped_cluster_empties_its_queue_when_it_is_drained(life: Life) -> None:
     life.nodes(1, "t")
     clusters.create(life.store, "c", replica_sets={"t": 1})
-    admission.stop(life.store, "c")
+    clusters.stop(life.store, "c")
     submit(life, "waits", "true")
     life.turn()
     assert life.job("waits")["state_reason"] == "ClusterStopped"

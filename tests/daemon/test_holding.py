@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import gates, job_edits, logs, submitting
+from vctl.ops import job_edits, logs, reasons, submitting
 from vctl.ops import jobs as job_ops
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
@@ -224,7 +224,7 @@ def test_the_view_says_what_the_commands_say(here: Life) -> None:
     for row in here.store.rows("SELECT * FROM jobs"):
         view = here.store.row("SELECT state_reason, message FROM v_jobs WHERE job_id = ?", row["job_id"])
         assert view is not None
-        reason, message = gates.gate(here.store, row)
+        reason, message = reasons.gate(here.store, row)
         assert tuple(view) == (reason or "PendingEvaluation", message), row["submission_id"]
         seen.add(reason)
     assert seen == {None, "Held", "BeginTime", "Dependency", "ArrayLimit", "Backoff", "Preempted"}

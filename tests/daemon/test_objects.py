@@ -13,7 +13,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_elastic import Elastic
 from tests.specification import spec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import health, logs, object_views, objects, submitting, tasks, views
+from vctl.ops import health, logs, objects, submitting, tasks, views
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 
@@ -68,7 +68,7 @@ class Site(Elastic):
         return objects.put(self.store, name, environment=around)
 
     def where(self, name: str) -> list[str]:
-        found: list[str] = object_views.get_object(self.store, f"j/{name}")["node_ids"]
+        found: list[str] = objects.get_object(self.store, f"j/{name}")["node_ids"]
         return found
 
     def used(self, cluster_id: str = JOB) -> float:
@@ -137,14 +137,12 @@ def test_an_input_pulls_its_user_over_and_is_counted_where_it_lies(site: Site) -
     assert (site.where("big"), site.where("small")) == (["n2"], ["n1", "n2"])
     assert site.used() == 5006
     assert site.used("primary") == 5006
-    form = object_views.get_object(site.store, "big")
+    form = objects.get_object(site.store, "big")
     assert (form["object_id"], form["task_id"], form["size"]) == ("j/big", made, 5000)
     assert Path(form["path"]).stat().st_size == 5000
-    assert [one["name"] for one in object_views.list_objects(site.store, filters=["node_id=n2"])[0]] == [
-        "big"
-    ]
+    assert [one["name"] for one in objects.list_objects(site.store, filters=["node_id=n2"])[0]] == ["big"]
     site.life.end("j")
-    assert (site.used("primary"), object_views.list_objects(site.store)) == (0, ([], 0))
+    assert (site.used("primary"), objects.list_objects(site.store)) == (0, ([], 0))
 
 
 def test_a_tree_that_takes_long_to_measure(site: Site) -> None:
@@ -156,7 +154,7 @@ def test_a_tree_that_takes_long_to_measure(site: Site) -> None:
     )
     assert site.over(maker, reader) == [FINISHED] * 2
     assert site.log(reader).strip() == "9001"
-    assert [one["size"] for one in object_views.list_objects(site.store)[0]] == [3]
+    assert [one["size"] for one in objects.list_objects(site.store)[0]] == [3]
 
 
 def test_a_chain_and_a_tree_of_files(site: Site) -> None:
@@ -183,7 +181,7 @@ def test_an_output_that_is_missing(site: Site) -> None:
     assert site.over(forgetful, linking) == [failed("OutputMissing", 1)] * 2
     assert "without its output in $VCTL_OBJECT_DIR: there is no b" in site.message(forgetful)
     assert "a symbolic link" in site.message(linking)
-    assert object_views.list_objects(site.store) == ([], 0)
+    assert objects.list_objects(site.store) == ([], 0)
 
 
 def test_one_that_fails_takes_its_users_with_it(site: Site) -> None:
@@ -292,12 +290,12 @@ def test_equal_names_in_two_jobs(site: Site) -> None:
     (site.life.home / "objects" / "2.1.n3" / "a").write_text("other")
     objects.put(site.store, "a", environment={"VCTL_SUBMISSION_ID": "k", "VCTL_NODE_ID": "n3"})
     with pytest.raises(BadSpec, match="several jobs have an object 'a': j/a, k/a"):
-        object_views.get_object(site.store, "a")
-    assert object_views.get_object(site.store, "a", job="k")["object_id"] == "k/a"
-    assert [one["object_id"] for one in object_views.list_objects(site.store, job="k")[0]] == ["k/a"]
+        objects.get_object(site.store, "a")
+    assert objects.get_object(site.store, "a", job="k")["object_id"] == "k/a"
+    assert [one["object_id"] for one in objects.list_objects(site.store, job="k")[0]] == ["k/a"]
     assert (site.used("kPrimaryClusterID##k"), site.used("primary")) == (5, 6)
     with pytest.raises(NotFound):
-        object_views.get_object(site.store, "j/b")
+        objects.get_object(site.store, "j/b")
 
 
 # ---- nodes that die ----
@@ -316,7 +314,7 @@ def test_what_lay_on_a_dead_node_is_lost(site: Site) -> None:
         "OwnerEnded",
     )  # the gang had a part there, so the job ends, too
     assert blocker
-    assert object_views.list_objects(site.store) == ([], 0)
+    assert objects.list_objects(site.store) == ([], 0)
 
 
 def elsewhere(life: Life) -> Site:
@@ -363,7 +361,7 @@ def test_files_that_somebody_removed(site: Site) -> None:
     (site.place("n2") / "a").unlink()
     users = [site.task("j", 1, strategy=f"NODE:{node_id}", **uses("a")) for node_id in ("n1", "n2")]
     assert [end[:2] for end in site.over(*users)] == [("FAILED", "InputFailed")] * 2
-    assert object_views.list_objects(site.store) == ([], 0)
+    assert objects.list_objects(site.store) == ([], 0)
 
 
 # ---- attempts, crashes, what is left ----

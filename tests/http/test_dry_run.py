@@ -13,7 +13,7 @@ from tests.http.conftest import Running
 from tests.specification import spec
 from vctl.core.clusters import REMOVING
 from vctl.engine.changes import ClusterMoved
-from vctl.ops import admission, clusters, jobs, submitting
+from vctl.ops import clusters, jobs, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
@@ -100,7 +100,7 @@ def test_each_refusal_is_the_same(place: Running) -> None:
 def test_what_is_accepted_is_foretold_as_it_then_is(place: Running) -> None:
     """Gates are those of the submit: a condition that is met is none, one that can no longer come true ends it."""
     with Store.open(place.home) as store:
-        admission.stop(store, "small")
+        clusters.stop(store, "small")
         jobs.stop(store, "half_2")
     one_cpu = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}
     cases: list[tuple[dict[str, Any], str | None, str]] = [

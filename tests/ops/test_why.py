@@ -18,7 +18,7 @@ from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import admission, clusters, jobs, nodes, submitting, why
+from vctl.ops import clusters, jobs, nodes, submitting, why
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array
 
@@ -127,7 +127,7 @@ def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
 def test_what_is_held_or_stopped(world: World):
     add(world)
     clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))
-    admission.stop(world.store, "team")
+    clusters.stop(world.store, "team")
     submit(world, "held", hold=True)
     submit(world, "closed", cluster="team")
     later = submit(world, "later", begin_at=world.now() / 1e9 + 60)
@@ -229,7 +229,7 @@ def populate(world: World, rng: Random) -> list[str]:
     if rng.random() < 0.6:
         world.turn()
     if rng.random() < 0.1:
-        admission.stop(world.store, "team")
+        clusters.stop(world.store, "team")
     items, _ = jobs.list_jobs(world.store, filters=["status=PENDING"])
     return [item["submission_id"] for item in items]
 

@@ -19,8 +19,8 @@ import pytest
 from tests.specification import spec
 from tests.world import World, amounts, hand_cranked
 from vctl.errors import VctlError
-from vctl.ops import admission, job_edits, overview, submitting, why
 from vctl.ops import clusters as cluster_ops
+from vctl.ops import job_edits, overview, submitting, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -183,7 +183,7 @@ class Walk:
 
     def stop_or_resume(self) -> None:
         stopped = self.store.value("SELECT state FROM clusters WHERE cluster_id = 'whole'") == "STOPPED"
-        (admission.resume if stopped else admission.stop)(self.store, "whole")
+        (cluster_ops.resume if stopped else cluster_ops.stop)(self.store, "whole")
 
     def sleep(self) -> None:
         self.world.sleep(self.dice.choice((1, 60)))

@@ -17,8 +17,8 @@ from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import VctlError
-from vctl.ops import admission, job_edits, submitting
 from vctl.ops import clusters as cluster_ops
+from vctl.ops import job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
@@ -228,7 +228,9 @@ class Users:
 
     def stop_or_resume(self) -> None:
         if cluster_id := self.one("SELECT cluster_id FROM clusters WHERE kind = 'logical'"):
-            self.dice.choice([admission.stop, admission.resume, admission.resume])(self.store, cluster_id)
+            self.dice.choice([cluster_ops.stop, cluster_ops.resume, cluster_ops.resume])(
+                self.store, cluster_id
+            )
 
     # ---- jobs and tasks ----
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         simulate_view,
         status_view,
         submission,
-        table,
         tree,
         tree_changes,
         waiting,

@@ -148,7 +148,7 @@ class Verbs:
 
 def _chosen(found: list[F], filters: Filters, limit: int | None) -> list[F]:
     texts = [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
-    kept = list(ops.filters.choose(found, texts))
+    kept = list(ops.forms.choose(found, texts))
     return kept if limit is None else kept[:limit]
 
 

@@ -89,7 +89,7 @@ def remove_nodes(request: Request, body: NodesToRemove) -> JSONResponse:
     cluster_id = body.virtualClusterId
     try:
         with state(request) as store:
-            ops.membership.remove_nodes(store, cluster_id, body.nodesToRemove)
+            ops.clusters.remove_nodes(store, cluster_id, body.nodesToRemove)
     except VctlError as error:
         return _failed(REMOVE_NODES, cluster_id, error)
     return _done("Virtual cluster successfully updated.", virtualClusterId=cluster_id)
@@ -102,7 +102,7 @@ def get_all(
 ) -> JSONResponse:
     """All logical clusters, with their nodes."""
     with state(request) as store:
-        found = ops.membership.instances(store, job_clusters=include_job_clusters)
+        found = ops.clusters.instances(store, job_clusters=include_job_clusters)
     clusters = [
         {
             "virtualClusterId": form["cluster_id"],

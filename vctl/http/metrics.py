@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from vctl.core.clusters import PRIMARY
 from vctl.core.resources import SCALE
 from vctl.ops import views
-from vctl.ops.totals import totals_of
+from vctl.ops.capacity import totals_of
 from vctl.store import clusters, feed, job_views, nodes
 from vctl.store.store import Store
 

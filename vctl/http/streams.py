@@ -189,7 +189,7 @@ def _after_sweep(store: Store, cluster_id: str) -> Form | None:
     """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
     try:
         form = ops.cluster_views.get_cluster(store, cluster_id)
-        if form["state"] != "REMOVING" or ops.blockers.blockers_of(store, cluster_id):
+        if form["state"] != "REMOVING" or ops.cluster_views.blockers_of(store, cluster_id):
             return form
         with store.transaction():
             ops.clusters.sweep_removing(store, store.emit)

@@ -146,7 +146,7 @@ def remove_nodes(
     ],
 ) -> "ClusterForm":
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
-    return ops.membership.remove_nodes(here.store, cluster_id, node_ids)
+    return ops.clusters.remove_nodes(here.store, cluster_id, node_ids)
 
 
 @operation("vc stop", "POST /clusters/{cluster:path}/stop")
@@ -155,13 +155,13 @@ def stop(here: Here, cluster_id: Id, *, message: Message = None) -> "ClusterForm
 
     Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
     """
-    return ops.admission.stop(here.store, cluster_id, message=message)
+    return ops.clusters.stop(here.store, cluster_id, message=message)
 
 
 @operation("vc resume", "POST /clusters/{cluster:path}/resume")
 def resume(here: Here, cluster_id: Id) -> "ClusterForm":
     """Admit jobs to a virtual cluster again."""
-    return ops.admission.resume(here.store, cluster_id)
+    return ops.clusters.resume(here.store, cluster_id)
 
 
 def _spec(here: Here, given: Mapping[str, Any] | Written | None) -> "ClusterSpec | None":

@@ -323,7 +323,7 @@ def stop(
 @operation("job rerun", "POST /jobs/{job}/rerun")
 def rerun(here: Here, ref: Job) -> "JobForm":
     """Submit a job again under a new id."""
-    return ops.rerun.rerun(here.store, str(ref))
+    return ops.submitting.rerun(here.store, str(ref))
 
 
 @operation("job hold", "POST /jobs/{job}/hold")

@@ -141,7 +141,7 @@ def list_objects(
     here: Here, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
 ) -> "tuple[list[ObjectForm], int]":
     """Objects, by job and name; of one job when asked."""
-    return ops.object_views.list_objects(here.store, filters=filters, limit=limit, job=job)
+    return ops.objects.list_objects(here.store, filters=filters, limit=limit, job=job)
 
 
 @operation("object get", "GET /object")
@@ -152,7 +152,7 @@ def get_object(
     job: Annotated[str | None, Opt(help="Job whose objects are searched first.")] = None,
 ) -> "ObjectForm":
     """One object."""
-    return ops.object_views.get_object(here.store, ref, job=job)
+    return ops.objects.get_object(here.store, ref, job=job)
 
 
 @operation("task put", "POST /objects")

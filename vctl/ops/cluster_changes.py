@@ -16,8 +16,7 @@ from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
-from vctl.ops.blockers import blockers_of, in_use
-from vctl.ops.cluster_views import cluster_row
+from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
 from vctl.ops.growth import granted_for, settle_leases
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever

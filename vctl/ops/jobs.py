@@ -12,7 +12,7 @@ from vctl.core.spans import spans_of
 from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
-from vctl.ops.filters import Filter, parse_filters
+from vctl.ops.forms import Filter, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
 from vctl.store import feed, job_views, tasks

@@ -21,7 +21,7 @@ from vctl.engine.changes import MachinesAsked, NodeChanged, NodeRemoved, VNodesC
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
-from vctl.ops.filters import parse_filters
+from vctl.ops.forms import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, observed, provider, rows, upkeep
 from vctl.store.store import Row, Store

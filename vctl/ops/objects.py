@@ -7,22 +7,25 @@ tasks that wait for it: they go on waiting while it works, and fail with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
 from vctl.engine.changes import ObjectCreated
 from vctl.engine.rules import objects as rule
 from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import forms, rights
 from vctl.ops import jobs as job_ops
-from vctl.ops import object_views, rights
+from vctl.ops.forms import choose
 from vctl.runtime import objects as files
+from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, jobs, nodes, rows
 from vctl.store import objects as table
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm
@@ -121,7 +124,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         files.seal(place, name)
         store.emit(ObjectCreated(store.clock(), job["job_id"], name, node_id, cluster_id, size))
         settle(store, job["job_id"], [name])
-    return object_views.get_object(store, f"{submission_id}/{name}")
+    return get_object(store, f"{submission_id}/{name}")
 
 
 def _known_node(store: Store, node_id: str) -> str:
@@ -151,9 +154,81 @@ def without_files(store: Store) -> list[str]:
     """Objects that lie nowhere: a copy may not have been brought yet, so one of several places is enough."""
     return [
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
-        for one in object_views.list_objects(store)[0]
+        for one in list_objects(store)[0]
         if not any(
             files.is_there(files.place_of(store.home, one["job_id"], one["attempt"], node_id), one["name"])
             for node_id in one["node_ids"]
         )
     ]
+
+
+def list_objects(
+    store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
+) -> tuple[list[ObjectForm], int]:
+    """Objects, by job and name, and how many there are without the limit; of one job when asked."""
+    where, values = "1", []
+    if job is not None:
+        where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
+    with store.snapshot():
+        found = choose(_forms(store, table.listed(store, where, values)), filters, "objects")
+    return (found if limit is None else found[:limit]), len(found)
+
+
+def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
+    """One object, by ``JOB/NAME``, or by its name where that is enough. ``job`` is looked at first."""
+    owner, slash, name = ref.rpartition("/")
+    with store.snapshot():
+        if slash:
+            found = _forms(
+                store,
+                table.listed(store, "o.job_id = ? AND o.name = ?", (job_ops.resolve(store, owner), name)),
+            )
+        else:
+            found = _forms(store, table.listed(store, "o.name = ?", (name,)))
+            found = [one for one in found if one["submission_id"] == job] or found
+    if len(found) > 1:
+        shown = ", ".join(str(one["object_id"]) for one in found[:5])
+        raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
+    if not found:
+        raise NotFound(f"there is no object {ref!r}", fix="see `vctl list objects`", details={"object": ref})
+    return found[0]
+
+
+def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
+    """Copies put together to objects; the first copy of each is where it was made."""
+    found: dict[tuple[int, str], ObjectForm] = {}
+    for row in copies:
+        one = found.get((row["job_id"], row["name"]))
+        if one is None:
+            place = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
+            found[row["job_id"], row["name"]] = {
+                "object_id": f"{row['submission_id']}/{row['name']}",
+                "name": row["name"],
+                "job_id": row["job_id"],
+                "submission_id": row["submission_id"],
+                "cluster_id": row["cluster_id"],
+                "task_id": row["task_id"],
+                "node_id": row["node_id"],
+                "node_ids": [row["node_id"]],
+                "size": row["size"],
+                "created_at": forms.timestamp(row["created_at"]),
+                "attempt": row["attempt"],
+                "path": str(place / row["name"]),
+            }
+        else:
+            one["node_ids"].append(row["node_id"])
+    return list(found.values())
+
+
+def used_bytes(store: Store, cluster_id: str) -> int:
+    """Bytes of the objects of a cluster and of those below it, every copy counted."""
+    sizes = table.sizes(store)
+    if cluster_id == PRIMARY or not sizes:
+        return sum(row["size"] for row in sizes)
+    below = [cluster_id, *clusters.subtree(store, cluster_id)]
+    return sum(
+        row["size"]
+        for row in sizes
+        # what a sub-cluster left stays with the job when that cluster is gone; ids carry those of their parents
+        if any(row["cluster_id"] == one or row["cluster_id"].startswith(one + JOB_MARK) for one in below)
+    )

@@ -15,7 +15,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
-from vctl.ops.totals import totals_of
+from vctl.ops.capacity import totals_of
 from vctl.scheduler.orders import order_key
 from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store

@@ -14,10 +14,10 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text, counted, listed
-from vctl.ops import gates
+from vctl.ops.forms import timestamp
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.scheduler.shortage import Shortage, parts_of, shortage
-from vctl.store import job_views, rows, settings
+from vctl.store import dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 Told = tuple[str | None, str | None]
@@ -51,7 +51,7 @@ class Reasons:
         """Token and message of a row of ``job_views``."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
-        reason, message = gates.gate(self.store, row)
+        reason, message = gate(self.store, row)
         if is_gate(reason):
             return reason, message
         if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
@@ -63,14 +63,14 @@ class Reasons:
 
     def gate(self, row: Row) -> str | None:
         """The reason that keeps a pending job out of the queue; None when it is in it."""
-        reason, _ = gates.gate(self.store, row)
+        reason, _ = gate(self.store, row)
         return reason if is_gate(reason) else None
 
     def fresh(self, row: Row) -> Told:
         """The same at the moment of the submit, when no scheduler has looked yet. Counts nothing."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
-        reason, message = gates.gate(self.store, row)
+        reason, message = gate(self.store, row)
         return (reason, message) if reason is not None else (jb.PENDING_EVALUATION, UNSEEN)
 
     def shortage(self, row: Row) -> Shortage:
@@ -208,3 +208,32 @@ def is_gate(reason: str | None) -> bool:
 
 def _run(count: int, whose: str) -> str:
     return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
+
+
+NAMED = 5
+"""So many of the jobs that are waited for are named."""
+
+
+def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
+    """Reason and words for what holds a pending job back, (None, None) when nothing does."""
+    if row["held"]:
+        return jb.HELD, "held until `vctl job release`"
+    if row["waits_for"]:
+        return jb.DEPENDENCY, _awaited(store, row["job_id"])
+    if row["state_reason"] == jb.PREEMPTED and not row["closed"]:
+        return jb.PREEMPTED, row["message"]  # why it waits again is told until it runs
+    if row["begin_at"] is not None and row["begin_at"] > store.clock():
+        at = timestamp(row["begin_at"])
+        if row["attempt"]:
+            kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
+            return jb.BACKOFF, kept or f"next try at {at}"
+        return jb.BEGIN_TIME, f"begins at {at}"
+    if row["closed"]:
+        return jb.ARRAY_LIMIT, "the running members of its array are at the limit"
+    return None, None
+
+
+def _awaited(store: Store, job_id: int) -> str:
+    found = dependencies.awaited(store, job_id, NAMED + 1)
+    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
+    return f"waits for {names}{' …' if len(found) > NAMED else ''}"

@@ -1,23 +1,25 @@
-"""Submitting a job: where it goes, whether it could ever run there, and the rows it is written as."""
+"""Submitting a job, an array of jobs, or a job once more."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.engine.changes import Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, nodes, rights
+from vctl.ops import arrays, dependencies, jobs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array, parse_warning_signal
 from vctl.store import clusters, observed, rows, shapes
 from vctl.store import jobs as table
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
@@ -248,4 +250,62 @@ def _no_cluster(store: Store, cluster_id: str) -> NotFound:
         f"there is no virtual cluster {cluster_id}",
         fix=f"did you mean {guess}?" if guess else "see `vctl vc list`",
         details={"cluster_id": cluster_id},
+    )
+
+
+_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
+
+
+def rerun(store: Store, ref: str | int) -> JobForm:
+    """Queue a job, or all of an array, again. One member of an array sees the index that it had."""
+    with store.snapshot():
+        array = arrays.named(store, ref)
+        job_id = array["first_job_id"] if array is not None else jobs.resolve(store, ref)
+        row, launch = table.get(store, job_id), table.launch(store, job_id)
+        assert row is not None
+        assert launch is not None
+        rights.check_job(store, row)
+        request = _request(row, launch, array)
+    return submit(store, request, environment={"PATH": request.env.get("PATH", os.defpath)})
+
+
+def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
+    options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
+    if (relay := options.get("relay")) is not None and relay[0] != "label":
+        raise BadSpec(
+            f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
+            fix="run that program again",
+        )
+    env = dict(rows.loads(launch["env"]))
+    if array is None and row["array_id"] is not None:
+        env |= {
+            "VCTL_ARRAY_ID": row["array_id"],
+            "VCTL_ARRAY_INDEX": str(row["array_index"]),
+            "VCTL_ARRAY_COUNT": str(launch["count"]),
+        }
+    signal = rules.get("signal")
+    retries: dict[str, Any] = {
+        name: rules[name] for name in ("max_retries", "backoff_s") if rules.get("max_retries")
+    }
+    if retries:
+        retries["retry_on"] = tuple(rules["retry_on"])
+    return JobRequest(
+        argv=tuple(rows.loads(launch["argv"])),
+        cluster=row["parent_cluster_id"],
+        spec=None if row["shares_parent"] or spec == ClusterSpec() else spec,
+        entry=None if options.get("sees_all") or row["per_node"] else rows.loads(row["entry"]),
+        priority=row["priority"],
+        time_limit_s=row["time_limit_s"],
+        name=row["name"] or "",
+        env=env,
+        clean_env=True,
+        cwd=launch["cwd"],
+        metadata=rows.loads(row["metadata"]),
+        grace_s=row["grace_s"],
+        per_node=bool(row["per_node"]),
+        label=relay is not None,
+        signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
+        array=None if array is None else parse_array(array["range"]),
+        job_scope=rules.get("job_scope", rights.OWN),
+        **retries,
     )

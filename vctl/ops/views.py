@@ -11,9 +11,9 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
 from vctl.ops import forms, scope
+from vctl.ops.capacity import Slot, slots_of, totals_of
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
-from vctl.ops.filters import KEYS, parse_filters
-from vctl.ops.totals import Slot, slots_of, totals_of
+from vctl.ops.forms import KEYS, parse_filters
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
 from vctl.store.rows import loads
@@ -80,7 +80,7 @@ def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
 
 def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentCluster:
     """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
-    from vctl.ops.object_views import used_bytes
+    from vctl.ops.objects import used_bytes
 
     with store.snapshot():
         form = get_cluster(store, resolve(cluster_id))

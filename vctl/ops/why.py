@@ -9,28 +9,33 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
+from vctl.core.tasks import PendingTask
 from vctl.core.wording import counted, listed
-from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, starts, submitting
-from vctl.ops.obstacles import obstacles
+from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
 from vctl.ops.reasons import Reasons, Told
-from vctl.ops.remedies import remedy
-from vctl.ops.why_tasks import CUT, MOST_AHEAD, nothing_found, why_task
+from vctl.ops.remedies import remedy, remedy_for_task
+from vctl.ops.self_waiting import task_waits_for_itself
+from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Outcome, Situation, Trials, ahead_of
+from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful, nearest
+from vctl.scheduler.whatif_tasks import TaskTrials
+from vctl.scheduler.whatif_tasks import helpful as helpful_for_task
 from vctl.store import arrays as members
-from vctl.store import job_views, preemptions, rows, tasks
+from vctl.store import job_views, preemptions, rows, runs, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
-    from vctl.spec.reports import Ahead, DryRun, Preempted, Why, WhyJob
+    from vctl.spec.reports import Ahead, DryRun, Found, Preempted, Why, WhyJob, WhyTask
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
@@ -64,7 +69,7 @@ def why(store: Store, ref: str | int) -> Why:
         gate = reasons.gate(row)
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
-    answer["preempts"] = starts.preempted(situation, outcome.preempts) or ending
+    answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
     if gate is None:
         answer["state_reason"], answer["message"] = _reason(situation, job, outcome, told, short)
     elif gate == jb.HELD and outcome.start is None:
@@ -175,7 +180,7 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempt
     victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
     found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
     total = [situation.ledger.total(one.parent_id) for one in found]
-    return starts.preempted(
+    return situations.preempted(
         situation,
         [
             Victim(one, loss_of(
@@ -227,9 +232,9 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     if gate is None and outcome.start is not None:
         start = outcome.start
         return _foretold(row, "starts now", (None, "it would start now")) | {
-            "node_ids": starts.node_ids(start),
-            "pieces": starts.pieces(start),
-            "borrowed": starts.borrowed(situation.ledger, start),
+            "node_ids": situations.node_ids(start),
+            "pieces": situations.pieces(start),
+            "borrowed": situations.borrowed(situation.ledger, start),
         }
     derived = told[0] != jb.PENDING_EVALUATION
     reason, message = told if derived else _now(situation, job, outcome, short)
@@ -237,7 +242,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
         "queue_position": place,
         "ahead": before,
         "nodes": obstacles(situation, job),
-        "preempts": starts.preempted(situation, outcome.preempts),
+        "preempts": situations.preempted(situation, outcome.preempts),
     }
 
 
@@ -259,3 +264,76 @@ def _foretold(row: Row, verdict: str, told: Told) -> DryRun:
 
 class _TakenBack(Exception):
     """Nothing of a dry run stays."""
+
+
+MOST_AHEAD = 100
+"""So many of those ahead are listed; ``queue_position`` counts them all."""
+CUT = "the search for changes reached its budget; some changes were not tested"
+
+
+def why_task(store: Store, row: Row) -> WhyTask:
+    """The reason, the tasks ahead, each virtual node, and the smallest changes that would start it now."""
+    with store.snapshot():
+        reason, message = TaskReasons(store).of(row)
+        answer: WhyTask = {
+            "task_id": row["task_id"],
+            "job_id": row["job_id"],
+            "status": row["state"],
+            "state_reason": reason,
+            "message": _words(row, message),
+            "queue_position": None,
+            **nothing_found(),
+        }
+        if row["state"] != tk.PENDING_NODE:
+            return answer
+        launch = tasks.launch(store, row["task_id"])
+        assert launch is not None
+        situation, task = situations.load(store), rows.task(row).pending()
+        others = _running(store, task)
+        answer["waits_for_itself"] = task_waits_for_itself(store, row)
+    ahead = [one for one in situation.tasks if one.cluster_id == task.cluster_id and one.number < task.number]
+    answer["queue_position"] = len(ahead) + 1
+    answer["ahead"] = [
+        {"task_id": one.task_id, "resources": forms.amounts(one.request)}
+        for one in sorted(ahead, key=lambda one: one.number)[:MOST_AHEAD]
+    ]
+    answer["nodes"] = obstacles_of_task(situation, task)
+    trials = TaskTrials(situation, task, others)
+    if trials.starts():
+        answer["message"] = f"{answer['message']}; nothing blocks it"
+        return answer
+    found, cut = helpful_for_task(trials, situations.kinds_of_nodes(situation))
+    answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
+    answer["searched"], answer["cut"] = True, CUT if cut else None
+    return answer
+
+
+def nothing_found() -> Found:
+    """The fields of an answer that only a search fills."""
+    return {
+        "ahead": [],
+        "nodes": [],
+        "preempts": [],
+        "changes": [],
+        "nearest": [],
+        "waits_for_itself": None,
+        "searched": False,
+        "cut": None,
+    }
+
+
+def _words(row: Row, message: str | None) -> str | None:
+    if row["state"] == tk.RUNNING:
+        return f"it has been running since {forms.timestamp(row['started_at'])}"
+    if row["state"] in tk.FINAL:
+        return f"it ended at {forms.timestamp(row['ended_at'])}" + (f": {message}" if message else "")
+    return message
+
+
+def _running(store: Store, task: PendingTask) -> list[Holder]:
+    """Tasks that run in its cluster, the newest first."""
+    found = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
+    return [
+        Holder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
+        for row in sorted(found, key=lambda row: -row["assigned_at"])
+    ]

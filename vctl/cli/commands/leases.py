@@ -18,7 +18,7 @@ def list_(call: Call, cluster: InCluster = None) -> Answer:
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
 def demand(call: Call, cluster: InCluster = None) -> Answer:
     """Show the resource requests that wait, equal ones of jobs and tasks together."""
-    items = ops.filters.choose(operations.views.demand(call.backend), call.filters, "demand")
+    items = ops.forms.choose(operations.views.demand(call.backend), call.filters, "demand")
     items = below(call, place(call, cluster), items, "cluster_id")
     return listing(
         "DemandList", call.first(items), len(items), "cluster_id", cli.columns.DEMAND, "nothing waits"

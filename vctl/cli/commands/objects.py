@@ -36,7 +36,7 @@ def _clusters(call: Call, cluster: str) -> Items:
 
 def _vnodes(call: Call, cluster: str) -> Items:
     items = below(call, cluster, operations.views.vnodes(call.backend), "cluster_id")
-    return _cut(call, ops.filters.choose(items, call.filters, "vnodes"))
+    return _cut(call, ops.forms.choose(items, call.filters, "vnodes"))
 
 
 def _nodes(call: Call, cluster: str) -> Items:
@@ -66,7 +66,7 @@ def _objects(call: Call, cluster: str) -> Items:
 
 def _leases(call: Call, cluster: str) -> Items:
     items = below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
-    return _cut(call, ops.filters.choose(items, call.filters, "leases"))
+    return _cut(call, ops.forms.choose(items, call.filters, "leases"))
 
 
 def _lease(call: Call, ref: str) -> Data:
