@@ -24,8 +24,8 @@ GROUPS = {
     "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
     "task": ("Run commands inside a job, watch and cancel them.", "tasks"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),
-    "lease": ("Show the resources that clusters have borrowed.", "leases"),
-    "config": ("Show the settings and where they come from.", "configuration"),
+    "lease": ("Show the resources that clusters have borrowed.", "objects"),
+    "config": ("Show the settings and where they come from.", "serve"),
 }
 """Words that are followed by a second word; the last column names one module, or several."""
 
@@ -40,8 +40,8 @@ WORDS = {
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Simulate a workload under other policies or machines.", "simulate"),
-    "why": ("Explain why a job or a task waits, and which changes would start it now.", "why"),
-    "demand": ("Show the resource requests that wait.", "leases"),
+    "why": ("Explain why a job or a task waits, and which changes would start it now.", "views"),
+    "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
     "serve": ("Run the HTTP server until it is stopped.", "serve"),
@@ -51,7 +51,7 @@ WORDS = {
     "restore": ("Replace the state with a backup.", "upkeep"),
     "prune": ("Delete jobs that ended long ago.", "upkeep"),
 }
-HIDDEN = {"completion": "shells"}
+HIDDEN = {"completion": "serve"}
 SHORT = {
     "run": "job submit",
     "ps": "job list",

@@ -7,10 +7,9 @@ from vctl import cli, spec
 from vctl.cli import queue_options
 from vctl.cli.call import Call
 from vctl.cli.commands.objects import listed
-from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE
+from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, single
-from vctl.cli.scoping import InCluster, place
 from vctl.operations import clusters
 from vctl.operations.declare import Arg, Given, Opt, Together
 

@@ -8,10 +8,9 @@ from typing import Annotated, NamedTuple
 
 from vctl import cli, operations, ops
 from vctl.cli.call import Call
-from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS
+from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS, InCluster, below, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
-from vctl.cli.scoping import InCluster, below, place
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, NotFound
 from vctl.operations.declare import Arg, Opt
@@ -190,3 +189,19 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     answer = single(data, res, lambda screen: screen.pairs([*rows, ("total", str(total))]))
     answer.rows = [{kind.counted: word, "count": count} for word, count in counts.items()]
     return answer
+
+
+@command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
+def leases(call: Call, cluster: InCluster = None) -> Answer:
+    """List the resources that clusters borrow above their minimum, oldest first."""
+    return listed(call, "leases", place(call, cluster), "nothing has been borrowed")
+
+
+@command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
+def demand(call: Call, cluster: InCluster = None) -> Answer:
+    """Show the resource requests that wait, equal ones of jobs and tasks together."""
+    items = ops.forms.choose(operations.views.demand(call.backend), call.filters, "demand")
+    items = below(call, place(call, cluster), items, "cluster_id")
+    return listing(
+        "DemandList", call.first(items), len(items), "cluster_id", cli.columns.DEMAND, "nothing waits"
+    )

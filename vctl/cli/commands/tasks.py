@@ -13,10 +13,10 @@ from vctl.cli.common import (
     STATE,
     Timeout,
     WithProgress,
+    place,
 )
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
-from vctl.cli.scoping import place
 from vctl.operations import tasks
 from vctl.operations.declare import Arg, Given, Opt, Together
 

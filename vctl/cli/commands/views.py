@@ -1,13 +1,13 @@
-"""What a cluster has, has left and does: the introspection commands and ``vctl status``."""
+"""What a cluster has and does, and why something waits: the introspection commands, vctl status and vctl why."""
 
 from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS
-from vctl.cli.declare import command
-from vctl.cli.output import Answer, amounts, listing, single
-from vctl.operations import views
+from vctl.cli.declare import command, shows
+from vctl.cli.output import Answer, Data, amounts, listing, single
+from vctl.operations import jobs, views
 from vctl.operations.declare import Arg, Opt
 
 Cluster = Annotated[
@@ -127,3 +127,12 @@ def events(
     within = call.cluster(cluster)
     items, total = views.list_events(call.backend, since=since, job=job, cluster=within, limit=call.limit)
     return listing("EventList", items, total, "seq", cli.columns.EVENTS, "no events yet")
+
+
+def _why(data: Data) -> Answer:
+    return single(
+        data, data.get("submission_id") or data["task_id"], lambda screen: cli.why_view.draw(screen, data)
+    )
+
+
+shows(jobs.why, _why, "vctl why last", "vctl why train-1 -o json", "vctl why task-7", common=READS)
