@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
+from vctl.daemon.command_server import CommandServer
 from vctl.daemon.place import Place
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
@@ -69,13 +70,13 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     scheduler = scheduler_of(store, config, kind=kind)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
-    collection = Collection()
+    collection, commands = Collection(), CommandServer(store.home)
     try:
         collection.start()
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = not _loop(scheduler, signals, collection, lock, idle_s)
+        orderly = not _loop(scheduler, signals, collection, commands, lock, idle_s)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler rules, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -84,13 +85,19 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         raise
     finally:
         collection.stop()
+        commands.close()
         scheduler.close(orderly=orderly)
         lock.release()
     return 0
 
 
 def _loop(
-    scheduler: Scheduler, signals: Signals, collection: Collection, lock: SchedulerLock, idle_s: float | None
+    scheduler: Scheduler,
+    signals: Signals,
+    collection: Collection,
+    commands: CommandServer,
+    lock: SchedulerLock,
+    idle_s: float | None,
 ) -> bool:
     """Take turns until a signal; True when it has left because there was nothing to do for so long."""
     poll = select.poll()
@@ -101,8 +108,9 @@ def _loop(
     busy_at = time.monotonic()
     while not signals.caught:
         place.look_after()
+        commands.look_after()
         scheduler.turn()
-        sleep_s = scheduler.sleep_s()
+        sleep_s = min(scheduler.sleep_s(), commands.due_s())
         if idle_s is not None:
             if scheduler.is_needed():
                 busy_at = time.monotonic()

@@ -102,7 +102,7 @@ class Background:
                 return
             log = self.home / LOG
             self._starts.append((time.monotonic(), _make_room(log)))
-            env = {**_environment(os.environ), **self.settings()}
+            env = {**small_environment(os.environ), **self.settings()}
             words = [
                 sys.executable,
                 "-P",
@@ -263,7 +263,7 @@ def inherited_start(home: Path) -> locks.StartLock | None:
     return locks.StartLock.inherited(home, HANDED_OVER)
 
 
-def _environment(around: Mapping[str, str]) -> dict[str, str]:
+def small_environment(around: Mapping[str, str]) -> dict[str, str]:
     """A small one, in which this package is found again."""
     kept = {name: around[name] for name in _KEPT if name in around}
     root = os.fspath(Path(__file__).absolute().parents[2])

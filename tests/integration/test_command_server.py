@@ -1,0 +1,258 @@
+"""While a scheduler runs, commands are handed to a process that has everything imported (spec 13): same words, output,
+exit codes as without, and nothing is lost or done twice when that process is stuck, killed or another version."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import PATIENCE_S, ROOT, VCTL, Place, Ran, eventually, is_gone
+from tests.specification import spec
+from vctl.cli import catalog, command_client
+from vctl.cli.command_client import SOCKET
+from vctl.runtime import processes
+
+pytestmark = spec("13.output")
+
+OWN = {"VCTL_DEBUG": "1"}
+"""Has a command carried out in its own process."""
+IMPORTED = b"vctl.cli.app"
+"""What a command imports that is not handed over."""
+
+
+def server_of(place: Place) -> int | None:
+    """The pid of the process that answers commands, once it listens."""
+    home = os.fsencode(place.home)
+    for one in processes.all_processes():
+        words = processes.command(one.pid)
+        if b"vctl.cli.command_server" in words and words[-1] == home and (place.home / SOCKET).exists():
+            return one.pid
+    return None
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A state directory with a daemon, its command server, a node, clusters and jobs."""
+    folder = tmp_path_factory.mktemp("served")
+    place = Place(folder / "state", folder / "work")
+    try:
+        place.add_nodes(3)
+        place.daemon()
+        eventually(lambda: server_of(place), "the command server")
+        place.ok("vc", "create", "team", "--divisible", "--replica-sets", '{"4c8g": 1}')
+        place.submit("--submission-id", "over", "--", "sh", "-c", "echo out; exit 3")
+        place.reach("over", "FAILED")
+        place.submit("--submission-id", "runs", "--name", "ä b", "--", "sleep", "1000")
+        place.reach("runs", "RUNNING")
+        place.submit("--submission-id", "waits", "--num-cpus", "4", "--nodes", "2", "--", "true")
+        yield place
+    finally:
+        place.end()
+
+
+def traced(place: Place, *words: str, **env: str) -> Ran:
+    """A command with the list of its imports on stderr."""
+    return place.run(*words, PYTHONPROFILEIMPORTTIME="1", **env)
+
+
+CASES = [
+    ["status", "-o", "json"], ["status"], [], ["ps", "-o", "json"], ["ps", "-a"], ["ps", "-a", "-o", "csv"],
+    ["job", "list", "-a", "-o", "jsonl"], ["job", "status", "over", "-o", "json"], ["job", "status", "over"],
+    ["logs", "over"], ["job", "logs", "over", "--tail", "1"], ["why", "waits", "-o", "json"],
+    ["vc", "tree"], ["vc", "list", "-o", "yaml"], ["vc", "get", "team", "-o", "json"], ["node", "list", "-o", "json"],
+    ["list", "events", "-o", "json"], ["events", "--limit", "3"], ["summary", "jobs", "-o", "json"],
+    ["cluster-resources"], ["available-resources", "-c", "team", "-o", "json"], ["nodes", "-o", "name"],
+    ["current-cluster"], ["lease", "list"], ["demand"], ["__complete", "job", "status", ""],
+    ["job", "status", "no-such"], ["job", "status", "no-such", "-o", "json"], ["ps", "--no-such"], ["job", "lst"],
+    ["vc", "update", "team", "--revision", "7", "--replica-sets", "{}"], ["job", "status"], ["status", "--help"],
+    ["run", "-d", "--num-cpus", "x", "--", "true"], ["run", "-d", "--num-cpus", "1000", "--", "true"],
+    ["run", "--dry-run", "-o", "json", "--submission-id", "dry", "--", "true"], ["run", "-d"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_a_command_says_the_same_either_way(served: Place, words: list[str]) -> None:
+    handed, own = served.run(*words), served.run(*words, **OWN)
+    for clock in (
+        b"_ns",
+        b"beat",
+        b"wait_s",
+        b"AGE",
+        b"run_s",
+        b"ago",
+        b"round",
+    ):  # what differs from moment to moment
+        if clock in own.stdout + own.stderr:
+            assert handed.code == own.code
+            assert handed.stdout.count(b"\n") == own.stdout.count(b"\n")
+            return
+    assert (handed.code, handed.stdout, handed.stderr) == (own.code, own.stdout, own.stderr)
+
+
+def test_it_is_really_handed_over(served: Place) -> None:
+    assert IMPORTED not in traced(served, "ps").stderr
+    assert IMPORTED in traced(served, "ps", **OWN).stderr
+
+
+def test_a_submit_takes_environment_directory_and_input_of_the_one_who_asks(served: Place) -> None:
+    spec = json.dumps({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}).encode()
+    script = 'pwd; echo "$MINE"; umask'
+    done = subprocess.run(
+        [*VCTL, "run", "-d", "--submission-id", "asks", "--virtual-cluster", "-", "--", "sh", "-c", script],
+        env=served.environment({"MINE": "a b=c\nd", "PYTHONPROFILEIMPORTTIME": "1"}), cwd=served.folder,
+        input=spec, capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"asks\n")
+    assert IMPORTED not in done.stderr
+    served.reach("asks", "SUCCEEDED")
+    assert served.run("logs", "asks").out.splitlines()[:3] == [str(served.folder), "a b=c", "d"]
+
+
+def test_bytes_that_are_no_text_go_through(served: Place) -> None:
+    name = os.fsdecode(b"bytes-\xff")
+    handed = served.run("run", "-d", "--submission-id", "raw", "--", "echo", name, RAW=name)
+    assert handed.code == 0
+    served.reach("raw", "SUCCEEDED")
+    assert served.run("logs", "raw").stdout == b"bytes-\xff\n"
+
+
+def test_an_output_that_nobody_reads_any_more(served: Place) -> None:
+    for more in ({}, OWN):
+        shell = f"{sys.executable} -m vctl list events -o json; echo $? >&2"
+        done = subprocess.run(
+            ["bash", "-c", f"({shell}) | true"], env=served.environment(more), cwd=served.folder,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True,
+        )  # fmt: skip
+        assert done.stderr in (b"141\n", b"0\n")
+
+
+def test_ctrl_c_ends_it(served: Place) -> None:
+    """Its output stands in a full pipe."""
+    read, write = os.pipe()
+    fill = os.fpathconf(read, "PC_PIPE_BUF")
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, bytes(fill))
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    process = subprocess.Popen(
+        [*VCTL, "list", "events", "-o", "json"], env=served.environment({}), cwd=served.folder,
+        stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    server = server_of(served)
+    assert server is not None
+    eventually(lambda: len(processes.descendants(server)) > 0, "a fork that writes")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130
+    os.close(read)
+    os.close(write)
+    eventually(lambda: not processes.descendants(server), "the end of the fork")
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_closed_standard_file(served: Place) -> None:
+    for closed in ("<&-", ">&-", "2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m vctl ps {closed}"], env=served.environment({}), check=False,
+            cwd=served.folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done
+
+
+def test_another_installation_carries_its_commands_out_itself(served: Place, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "vctl", tmp_path / "vctl", ignore=shutil.ignore_patterns("__pycache__"))
+    done = traced(served, "ps", "-o", "json", PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
+    assert done.code == 0
+    assert IMPORTED in done.stderr
+
+
+def test_an_environment_that_is_too_large_for_a_message(served: Place) -> None:
+    more = {f"LARGE{n}": "x" * 100_000 for n in range(3)}
+    assert served.run("ps", "-o", "json", **more).code == 0
+
+
+def test_a_directory_that_is_gone(served: Place, tmp_path: Path) -> None:
+    script = (
+        f"cd {tmp_path}; mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m vctl job list -o json"
+    )
+    results = [
+        subprocess.run(
+            ["sh", "-c", script], env=served.environment(more), stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=PATIENCE_S, check=False,
+        )
+        for more in ({}, OWN)
+    ]  # fmt: skip
+    assert results[0].returncode == results[1].returncode
+
+
+def test_a_suspended_server_holds_nobody_up(served: Place) -> None:
+    server = server_of(served)
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    try:
+        done = traced(served, "run", "-d", "--submission-id", "once", "--", "true")
+        assert (done.code, done.stdout) == (0, b"once\n")
+        assert IMPORTED in done.stderr
+    finally:
+        os.kill(server, signal.SIGCONT)
+    eventually(lambda: not processes.descendants(server), "the end of what was asked and given up")
+    served.reach("once", "SUCCEEDED")
+    assert [name for name in served.jobs() if name.startswith("once")] == ["once"]
+
+
+def test_a_server_that_is_killed_before_it_answers(tmp_path: Path) -> None:
+    """It may have carried the command out: that is said, and nothing is done again."""
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(home / SOCKET))
+        listening.listen()
+        place = Place(home, tmp_path / "work")
+        process = place.start("run", "-d", "--", "true")
+        line, _ = listening.accept()
+        with line:
+            line.send(b"1 " + command_client.stamp())
+            assert line.recv(1 << 18)
+        done = place.finish(process)
+    assert (done.code, done.stdout) == (1, b"")
+    assert done.err.splitlines()[0] == "Error: the command was killed before it was done"
+    assert not (home / "cluster.db").exists()
+
+
+def test_it_ends_with_its_scheduler_and_comes_with_the_next(tmp_path: Path) -> None:
+    place = Place(tmp_path / "state", tmp_path / "work")
+    place.add_nodes(1)
+    try:
+        daemon = place.daemon()
+        first = eventually(lambda: server_of(place), "the command server")
+        place.kill(daemon)
+        eventually(lambda: is_gone(first), "the end of the server")
+        assert place.run("ps").code == 0  # nobody listens at the old socket
+        daemon = place.daemon()
+        eventually(lambda: IMPORTED not in traced(place, "ps").stderr, "the next server")
+        assert server_of(place) not in (None, first)
+        place.term(daemon)
+        assert server_of(place) is None
+        assert not (place.home / SOCKET).exists()
+    finally:
+        place.end()
+
+
+def test_every_command_in_the_lists_exists() -> None:
+    for words in command_client.QUICK | command_client.QUICK_WHEN_DETACHED:
+        if words not in ("", "__complete"):
+            command, rest = catalog.find(words.split())
+            assert rest == []
+            assert command.path in (words, catalog.SHORT.get(words))

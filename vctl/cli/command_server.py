@@ -1,0 +1,121 @@
+"""The process that has everything imported and waits for commands; each is carried out by a fork of it.
+
+``python -m vctl.cli.command_server HOME``, started by a scheduler, ends with the scheduler: its standard input ends
+then. It opens no database (SQLite does not survive a fork) and holds no lock. Its other end is ``command_client``.
+"""
+
+import gc
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from importlib import import_module
+from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
+
+from vctl.cli.command_client import SOCKET, stamp
+
+LIFE = 0
+"""The descriptor that ends with the scheduler."""
+MOST_BYTES = 1 << 18
+BACKLOG = 128
+MODULES = (
+    "vctl.__main__", "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
+    "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
+    "vctl.ops.background", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply", "vctl.store.write",
+    "vctl.operations.backends", "vctl.spec.job_request", "vctl.spec.cluster_spec", "json",
+)  # fmt: skip
+"""What commands import; the command modules are added."""
+
+
+def main() -> None:
+    """Listen until the scheduler is gone."""
+    from vctl.cli import catalog
+
+    for name in MODULES:
+        import_module(name)
+    for _, modules in (*catalog.GROUPS.values(), *catalog.WORDS.values()):
+        for name in modules.split():
+            import_module(f"vctl.cli.commands.{name}")
+    listening = listen(sys.argv[1])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects who has answered
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
+    mine = stamp()
+    poll = select.poll()
+    poll.register(LIFE, 0)  # its end is all that can come from there
+    poll.register(listening, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if LIFE in ready:
+            return
+        with suppress(OSError):
+            line, _ = listening.accept()
+            with line:
+                if os.fork() == 0:
+                    answer(line, mine)
+
+
+def listen(home: str) -> socket:
+    """A socket in the state directory, where nobody else's can be: its scheduler holds the lock."""
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    path = f"/proc/self/fd/{folder}/{SOCKET}"  # short, as the address of a socket has to be
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    listening = socket(AF_UNIX, SOCK_SEQPACKET)
+    os.umask(0o077)
+    listening.bind(path)
+    listening.listen(BACKLOG)
+    os.close(folder)
+    return listening
+
+
+def answer(line: socket, mine: bytes) -> None:
+    """In the fork: carry one command out, if the same user asks; does not return."""
+    code = 70
+    try:
+        if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
+            return
+        line.send(b"%d %s" % (os.getpid(), mine))
+        message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
+        if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
+            return  # it does without, or is another installation
+        code = carry_out(message.split(b"\0"), files)
+        line.send(b"%d" % code)
+    except BaseException:  # noqa: BLE001 - nothing may leave a fork but by _exit
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def carry_out(parts: list[bytes], files: list[int]) -> int:
+    """Become the process that asked, as far as a command can tell, and run its words."""
+    from vctl.__main__ import answer as run
+
+    folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
+    words, variables = parts[4 : 4 + count], parts[4 + count :]
+    for fd, given in enumerate(files):
+        os.dup2(given, fd)
+        os.close(given)
+    os.environb.clear()
+    for pair in variables:
+        name, _, value = pair.partition(b"=")
+        os.environb[name] = value
+    os.chdir(folder)
+    os.umask(mask)
+    time.tzset()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [sys.argv[0], *map(os.fsdecode, words)]
+    sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
+    sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    main()
