@@ -1,4 +1,4 @@
-"""Entry point of the ``vctl`` command. What must be instant is answered before anything is imported."""
+"""Entry point of the ``vctl`` command."""
 
 import os
 import sys
@@ -6,34 +6,15 @@ import sys
 
 def main() -> int:
     """Run the command line and return the exit code."""
-    words = sys.argv[1:]
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_standard_files()
     try:
-        from vctl.cli.command_client import hand_over
+        from vctl.cli import command_client
 
-        code = hand_over(words)
-    except KeyboardInterrupt:
-        return 130
-    return answer(words) if code is None else code
-
-
-def answer(words: list[str]) -> int:
-    """Carry a command line out in this process."""
-    if words == ["--version"] or words == ["version"]:
-        from vctl import __version__
-
-        sys.stdout.write(f"vctl {__version__}\n")
-        return 0
-    if words[:1] == ["__complete"]:
-        from vctl.cli.completion import offer
-
-        return offer(words[1:])
-    try:
-        from vctl.cli.app import run
-
-        return run(words)
-    except KeyboardInterrupt:  # while it is still imported
+        words = sys.argv[1:]
+        code = command_client.hand_over(words)
+        return command_client.carry_out(words) if code is None else code
+    except KeyboardInterrupt:  # while something is still imported
         return 130
 
 

@@ -49,6 +49,22 @@ def hand_over(words: list[str]) -> int | None:
     return _answered(line, int(pid))
 
 
+def carry_out(words: list[str]) -> int:
+    """Carry a command out in this process. What must be instant is answered before more is imported."""
+    if words in (["--version"], ["version"]):
+        from vctl import __version__
+
+        sys.stdout.write(f"vctl {__version__}\n")
+        return 0
+    if words[:1] == ["__complete"]:
+        from vctl.cli.completion import offer
+
+        return offer(words[1:])
+    from vctl.cli.app import run
+
+    return run(words)
+
+
 def is_quick(words: list[str]) -> bool:
     """Whether a command is worth it. What is not in the list works in the same way, in a process of its own."""
     options = words[: words.index("--")] if "--" in words else words

@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
 
+from vctl.cli import command_client
 from vctl.cli.command_client import SOCKET, stamp
 
 LIFE = 0
@@ -21,7 +22,7 @@ LIFE = 0
 MOST_BYTES = 1 << 18
 BACKLOG = 128
 MODULES = (
-    "vctl.__main__", "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
+    "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
     "vctl.ops.background", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply", "vctl.store.write",
     "vctl.operations.backends", "vctl.spec.job_request", "vctl.spec.cluster_spec", "json",
@@ -91,8 +92,6 @@ def answer(line: socket, mine: bytes) -> None:
 
 def carry_out(parts: list[bytes], files: list[int]) -> int:
     """Become the process that asked, as far as a command can tell, and run its words."""
-    from vctl.__main__ import answer as run
-
     folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
     words, variables = parts[4 : 4 + count], parts[4 + count :]
     for fd, given in enumerate(files):
@@ -111,7 +110,7 @@ def carry_out(parts: list[bytes], files: list[int]) -> int:
     sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
-    code = run(sys.argv[1:])
+    code = command_client.carry_out(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     return code
