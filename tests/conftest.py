@@ -60,7 +60,7 @@ def end_schedulers(folder: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """After the last test no process works on a state directory of these tests: those that end by themselves have a while."""
+    """After the last test no process works on a state directory of these tests; each has a while to end by itself."""
     yield
     folder = os.fsencode(tmp_path_factory.getbasetemp())
     end_schedulers(tmp_path_factory.getbasetemp())
