@@ -1,4 +1,4 @@
-"""Entry point of the ``vctl`` command."""
+"""Entry point of the ``vctl`` command. What must be instant is answered before anything is imported."""
 
 import os
 import sys
@@ -8,10 +8,15 @@ def main() -> int:
     """Run the command line and return the exit code."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_standard_files()
+    words = sys.argv[1:]
+    if words == ["--version"] or words == ["version"]:
+        from vctl import __version__
+
+        sys.stdout.write(f"vctl {__version__}\n")
+        return 0
     try:
         from vctl.cli import command_client
 
-        words = sys.argv[1:]
         code = command_client.hand_over(words)
         return command_client.carry_out(words) if code is None else code
     except KeyboardInterrupt:  # while something is still imported

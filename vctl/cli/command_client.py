@@ -50,12 +50,7 @@ def hand_over(words: list[str]) -> int | None:
 
 
 def carry_out(words: list[str]) -> int:
-    """Carry a command out in this process. What must be instant is answered before more is imported."""
-    if words in (["--version"], ["version"]):
-        from vctl import __version__
-
-        sys.stdout.write(f"vctl {__version__}\n")
-        return 0
+    """Carry a command out in this process."""
     if words[:1] == ["__complete"]:
         from vctl.cli.completion import offer
 
