@@ -29,6 +29,7 @@ from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.placement import place, place_again
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import clusters, feed, preemptions, rows
 from vctl.store.store import Store
@@ -280,6 +281,10 @@ class World:
             row[0] for row in waiting
         }
         assert self._orphans() == []
+        for queue in state.queues.values():
+            for one in queue.shapes.values():
+                job, where = one.example, (state.ledger, queue.parent_id, one.example.spec, one.example.entry)
+                assert place_again(*where, dict(one.places)) == place(*where), job
         kept = {one.job_id: one for one in preemptions.nominations(self.store)}
         assert state.nominations == kept
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}

@@ -9,7 +9,7 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.scheduler.feasibility import could_help, ever
-from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.placement import Placed, Places, Unplaced, place, place_again
 
 pytestmark = spec("6.complete")
 
@@ -132,3 +132,28 @@ def test_nothing_that_now_fits_is_called_hopeless() -> None:
                 helped += 1
                 assert could_help(world, parent_id, spec, entry, [vnode_id]), seed
     assert helped > 10
+
+
+def test_a_place_that_is_known_is_the_one_that_a_search_finds() -> None:
+    """Spec 6: equal free capacity, equal place, whatever took it before; only cores and instances are chosen anew."""
+    repeated = 0
+    for seed in range(80):
+        world, parent_id, wanted, entry = random_case(seed)
+        pick, known = random.Random(seed), Places()
+        taken: list[str] = []
+        for number in range(24):
+            stamp = world.index(parent_id).stamp
+            was_known = stamp in known
+            found = place_again(world, parent_id, wanted, entry, known)
+            assert found == place(world, parent_id, wanted, entry), (seed, number)
+            repeated += was_known and isinstance(found, Placed)
+            if taken and pick.random() < 0.5:
+                world.discharge(taken.pop(pick.randrange(len(taken))))
+            else:
+                vnode_id = pick.choice(sorted(world.members[parent_id]))
+                want = candidates.amounts(pick.choice(["0.5c", "1c", "1c", "0.5g", "1g", "1c 1g"]))
+                if world.capacities[vnode_id].fits(want):
+                    held = world.capacities[vnode_id].choice(want)
+                    taken.append(f"{seed}.{number}")
+                    world.charge(taken[-1], vnode_id, held)
+    assert repeated > 150

@@ -148,18 +148,23 @@ class FreeCapacity:
     def take(self, request: Amounts) -> Allocation:
         """Take a request that fits; returns exactly what was taken."""
         assert self.fits(request), (request, self.free)
+        allocation = self.choice(request)
+        self.take_exactly(allocation)
+        return allocation
+
+    def choice(self, request: Amounts) -> Allocation:
+        """What a request that fits would get."""
         instances = {
             name: self.pick(name, amount) or {}
             for name, amount in request.items()
             if amount and name in self.instances
         }
-        cpu = request.get(CPU, 0)
-        cores: tuple[int, ...] = ()
-        if cpu and cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu:
-            cores = tuple(sorted(self.cores)[: cpu // SCALE])
-        allocation = Allocation(dict(request), instances, cores)
-        self.take_exactly(allocation)
-        return allocation
+        return Allocation(dict(request), instances, self.pick_cores(request.get(CPU, 0)))
+
+    def pick_cores(self, cpu: int) -> tuple[int, ...]:
+        """The cores that go with this amount of CPU: none with a fraction, or where others have shared too many."""
+        is_whole = cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu
+        return tuple(sorted(self.cores)[: cpu // SCALE]) if is_whole else ()
 
     def take_most(self, wanted: Allocation) -> Allocation:
         """Take as much of an allocation as is free: of its very instances, and of any cores."""

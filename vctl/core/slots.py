@@ -37,12 +37,14 @@ class SlotIndex:
     """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes.
 
     ``SlotClass.ids`` are in the order of their physical nodes, so that ties fall to the lowest node id.
-    ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids.
+    ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids. ``stamp`` is the
+    same whenever the same virtual nodes are filed under the same classes.
     """
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, SlotClass] = {}
         self.crowded: dict[str, set[str]] = {}
+        self.stamp = 0
         self._on_node: dict[str, set[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
@@ -56,6 +58,7 @@ class SlotIndex:
         }
         twin._on_node = {node_id: set(here) for node_id, here in self._on_node.items()}
         twin.crowded = {node_id: twin._on_node[node_id] for node_id in self.crowded}
+        twin.stamp = self.stamp
         twin._key_of, twin._order = dict(self._key_of), dict(self._order)
         return twin
 
@@ -90,6 +93,7 @@ class SlotIndex:
         self._order[vnode_id] = (node_id, vnode_id)
         insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key
+        self.stamp ^= hash((vnode_id, node_id, key))
         here = self._on_node.setdefault(node_id, set())
         here.add(vnode_id)
         if len(here) > 1:
@@ -110,6 +114,7 @@ class SlotIndex:
                 leaving.setdefault(old, set()).add(vnode_id)
                 joining.setdefault(key, []).append(vnode_id)
                 self._key_of[vnode_id] = key
+                self.stamp ^= hash((vnode_id, one[1], old)) ^ hash((vnode_id, one[1], key))
         for key, gone in leaving.items():
             group = self.classes[key]
             group.ids = [vnode_id for vnode_id in group.ids if vnode_id not in gone]
@@ -127,6 +132,7 @@ class SlotIndex:
             return
         group = self.classes[key]
         order = self._order[vnode_id]
+        self.stamp ^= hash((vnode_id, order[0], key))
         del group.ids[bisect_left(group.ids, order, key=self._order.__getitem__)]
         del self._order[vnode_id]
         if not group.ids:

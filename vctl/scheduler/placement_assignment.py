@@ -148,13 +148,7 @@ def _take(
             if i not in mine and level_of(share, own.get(i, 0)) == level
         )
         mine[index] = min(request[name], SCALE)
-    cpu = request.get(CPU, 0)
-    cores = (
-        sorted(capacity.cores)[: cpu // SCALE]
-        if cpu % SCALE == 0 and len(capacity.cores) * SCALE >= cpu
-        else []
-    )
-    allocation = Allocation(dict(request), instances, tuple(cores))
+    allocation = Allocation(dict(request), instances, capacity.pick_cores(request.get(CPU, 0)))
     capacity.take_exactly(allocation)
     return allocation
 

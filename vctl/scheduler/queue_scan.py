@@ -17,7 +17,7 @@ from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import find_with_growth, is_short, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
-from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue
@@ -324,7 +324,8 @@ class QueueScan:
         return shape.count.is_met(shape.count.within(index.classes.values()))
 
     def _place(self, job: PendingJob) -> Placed | Unplaced:
-        return place(self.ledger, job.parent_id, job.spec, job.entry)
+        places = self.queue.shapes[job.shape].places
+        return place_again(self.ledger, job.parent_id, job.spec, job.entry, places)
 
     def _grow(self, job: PendingJob) -> Start | Unplaced:
         grown = place_with_growth(self.ledger, job.parent_id, job.spec, job.entry)

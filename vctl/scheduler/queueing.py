@@ -30,6 +30,7 @@ MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
 
 if TYPE_CHECKING:
+    from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption_search import Look, Search
     from vctl.scheduler.shared_reservations import Shared
 
@@ -75,6 +76,8 @@ class SchedulingClass:
     reach: frozenset[int] = frozenset()
     """Whose nominations were in sight at that look: a job that may use others, too, has to be tried itself."""
 
+    places: Places = field(default_factory=dict)
+    """Where its gang goes, by the free capacity of the cluster."""
     _count: UpperBound | None = None
 
     @property
@@ -88,6 +91,7 @@ class SchedulingClass:
         """Forget all verdicts."""
         self.blocked = self.before = None
         self.reach = frozenset()
+        self.places.clear()
         for sub_queue in self.sub_queues.values():
             sub_queue.walled, sub_queue.futile = (), None
 
