@@ -15,7 +15,6 @@ from vctl.engine.changes import Copy, JobStarted, TaskBound, TaskStarted, VNodes
 from vctl.engine.rules import preemption
 from vctl.ops.forms import timestamp
 from vctl.ops.growth import granted_for
-from vctl.scheduler import plan as pl
 from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.cycle import MOST_STARTS
 from vctl.scheduler.elasticity import Grow
@@ -29,6 +28,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
     """Write every gang that still fits; a stale one is decided again. Returns the processes to launch."""
     started: list[Run] = []
     all_came = True
+    state.trial = plan.trial
     with store.transaction():
         state.follow(store)  # inside the write lock: from here on nobody changes anything
         for start in plan.starts:
@@ -36,7 +36,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
             queue = state.queues.get(start.job.parent_id)
             job = None if parent is None or queue is None else queue.jobs.get(start.job.job_id)
             is_wanted = job is start.job or job == start.job
-            if not is_wanted or not pl.still_fits(state.ledger, start):
+            if not is_wanted or not state.has_place(start):
                 all_came = False  # it was stopped or changed meanwhile, or its place was taken
                 continue
             started += _start(store, state, start)
@@ -46,6 +46,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> list[Run]:
                 all_came = False
                 continue
             started.append(_start_task(store, state, task))
+        state.end_trial()
         _tell_tasks(store, state, plan.task_waits)
         if not all_came:
             state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end

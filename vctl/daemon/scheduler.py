@@ -237,7 +237,7 @@ class Scheduler:
         began = time.perf_counter()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
-            now_ns=self.store.clock(), running=state.running, usage=state.usage,
+            now_ns=self.store.clock(), running=state.running, usage=state.usage, keeps=True,
         )  # fmt: skip
         if plan.is_empty:
             return plan, []

@@ -15,6 +15,7 @@ from vctl.engine.changes import ClusterRemoved
 from vctl.engine.tasks import Tasks
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.plan import Start, Trial, still_fits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
@@ -43,6 +44,8 @@ class SchedulerState:
         self.gated: dict[int, PendingJob] = {}
         """Jobs that wait outside of the queues: held, for other jobs, or for a place in their array."""
         self.seen = seen
+        self.trial: Trial | None = None
+        """Starts that are taken in the ledger and not committed yet: any other change takes them back."""
         self.stops: set[int] = set()
         """Running jobs that somebody asked to stop."""
         self.array_limits = ArrayLimits()
@@ -101,6 +104,19 @@ class SchedulerState:
             if not siblings:
                 del self.runs_of_job[run.job_id]
         self.ledger.discharge(run.run_id)
+
+    def has_place(self, start: Start) -> bool:
+        """Whether a start still fits: it is taken, and nothing has changed since; or by a look at what is free now."""
+        if self.trial is not None and self.trial.starts.get(start.job.job_id) is start:
+            return True
+        self.end_trial()
+        return still_fits(self.ledger, start)
+
+    def end_trial(self) -> None:
+        """Take back what is only tried."""
+        if self.trial is not None:
+            self.trial.take_back()
+            self.trial = None
 
     def members_of(self, job_id: int) -> list[str]:
         """The main processes of a job that are not over: several for ``--per-node``."""

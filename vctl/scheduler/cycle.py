@@ -11,7 +11,7 @@ from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
 from vctl.scheduler.nominations import Nominations
-from vctl.scheduler.plan import Plan, Start, Wait, revert
+from vctl.scheduler.plan import Plan, Start, Trial, Wait
 from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
@@ -35,15 +35,17 @@ def decide(
     usage: Usage | None = None,
     preempts: bool = True,
     search_steps: int | None = None,
+    keeps: bool = False,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     A shape that does not fit is judged once; all its jobs share the verdict. ``running`` are the jobs that run,
     ``usage`` what fair shares remember of the past. ``preempts`` False: nobody is ended, whatever the settings say;
-    ``search_steps`` are what the search for those may cost in this round.
+    ``search_steps`` are what the search for those may cost in this round. ``keeps`` leaves the starts taken in the
+    ledger, in ``Plan.trial``, where they are all that the round has tried and no cluster grows for them.
     """
     running = Running() if running is None else running
-    starts: list[Start] = []
+    trial = Trial(ledger)
     waits: list[Wait] = []
     round_ = TaskRound(ledger, MOST_STARTS)
     grown = dict(ledger.grown)
@@ -79,8 +81,8 @@ def decide(
             for queue in open_queues
         ]
         for start in _in_turn(turns):
-            starts.append(start)
-            if len(starts) >= MOST_STARTS:
+            trial.starts[start.job.job_id] = start
+            if len(trial.starts) >= MOST_STARTS:
                 break
         for turn in turns:
             turn.finish()
@@ -88,9 +90,11 @@ def decide(
         shared.finish(queues.values())
     finally:
         holds.close()
-        for start in reversed(starts):
-            revert(ledger, start)
+        starts = tuple(trial.starts.values())
+        for start in starts:
             running.take_back(start.job.job_id)
+        if not keeps or round_.starts or any(start.growth or start.cluster is None for start in starts):
+            trial.take_back()
         for task in reversed(round_.starts):
             revert_task(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone
@@ -99,9 +103,9 @@ def decide(
         usage.note_waiting(queues.values(), ledger, {start.job.job_id for start in starts})
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
     return Plan(
-        tuple(starts), tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
+        starts, tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
         preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed), unsearched=preemptor.unsearched,
-        tasks_deferred=round_.deferred,
+        tasks_deferred=round_.deferred, trial=trial if trial.starts else None,
     )  # fmt: skip
 
 

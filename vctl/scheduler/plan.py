@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import JOB, Cluster, VNode
@@ -57,6 +58,34 @@ class Wait:
     message: str
 
 
+class Trial:
+    """Starts of a plan that are taken in the ledger, until each is committed or anything else changes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.starts: dict[int, Start] = {}
+
+    def settle(self, job_id: int, cluster: Cluster, vnodes: Sequence[VNode]) -> bool:
+        """A job starts for good: whether its cluster is there already; its processes are to be charged."""
+        start = self.starts.pop(job_id, None)
+        if start is None or start.vnodes != vnodes or start.growth:
+            self.take_back()
+            return False
+        self.ledger.discharge(start.run_id)
+        self.ledger.put_cluster(cluster)
+        self.ledger.note_growth(vnode.vnode_id for vnode in vnodes)
+        for vnode in vnodes:
+            self.ledger.note_joined(vnode.cluster_id, vnode.node_id)
+        return True
+
+    def take_back(self) -> None:
+        """Leave the ledger as it was; what comes back was never gone."""
+        grown, joined, self.ledger.grown, self.ledger.joined = self.ledger.grown, self.ledger.joined, {}, {}
+        while self.starts:
+            revert(self.ledger, self.starts.popitem()[1])
+        self.ledger.grown, self.ledger.joined = grown, joined
+
+
 @value(frozen=True, slots=True)
 class Plan:
     """Proposals of one round; a commit re-checks each start with the ledger's own predicate."""
@@ -74,6 +103,8 @@ class Plan:
     """Whether more may be found at once: the round ended at its bound of searches."""
     tasks_deferred: bool = False
     """Whether tasks were put off that may start in the next round."""
+    trial: Trial | None = field(default=None, compare=False)
+    """The starts, where they are still taken in the ledger."""
 
     @property
     def is_empty(self) -> bool:

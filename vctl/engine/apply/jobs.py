@@ -15,8 +15,9 @@ from vctl.engine.state import SchedulerState
 def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     job, ledger = change.job, state.ledger
     if change.cluster is not None:
-        ledger.put_cluster(change.cluster)
-        ledger.assign_all(change.vnodes)
+        if state.trial is None or not state.trial.settle(job.job_id, change.cluster, change.vnodes):
+            ledger.put_cluster(change.cluster)
+            ledger.assign_all(change.vnodes)
     for run in change.runs:
         add_run(state, run)
     state.dequeue(job.job_id)
