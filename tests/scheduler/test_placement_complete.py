@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.scheduler import brute, candidates
 from tests.specification import spec
@@ -157,3 +158,15 @@ def test_a_place_that_is_known_is_the_one_that_a_search_finds() -> None:
                     taken.append(f"{seed}.{number}")
                     world.charge(taken[-1], vnode_id, held)
     assert repeated > 150
+
+
+def test_what_was_known_of_a_cluster_is_not_believed_of_another_one_of_its_name() -> None:
+    """Spec 6: a cluster is removed and made again, on the same node with another label."""
+    world = candidates.ledger("2c", {"n1": "zone=a"})
+    wanted, known = candidates.spec("PACK: 1c @zone=a"), Places()
+    candidates.slice_cluster(world, "part", "n1=1c")
+    assert isinstance(place_again(world, "part", wanted, {}, known), Placed)
+    world.remove_cluster("part")
+    world.put_node(replace(world.nodes["n1"], labels={"zone": "b"}))
+    candidates.slice_cluster(world, "part", "n1=1c")
+    assert isinstance(place_again(world, "part", wanted, {}, known), Unplaced)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -60,6 +61,7 @@ class Ledger:
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
+        self._begun = count()
         self._static: dict[str, tuple[VNode, str, int]] = {}
         """What of a virtual node's class does not change while it is the same: (the node, its template, its kind)."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
@@ -73,13 +75,12 @@ class Ledger:
         twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
         twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
         twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        twin.charges, twin.homes = dict(self.charges), dict(self.homes)
+        twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin.removing = set(self.removing)
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
-        twin._static = dict(self._static)
+        twin._static, twin._begun = dict(self._static), self._begun
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
         return twin
@@ -300,7 +301,7 @@ class Ledger:
         """The schedulable virtual nodes of a cluster by class; kept up to date from the first call on."""
         index = self._indexes.get(cluster_id)
         if index is None:
-            index = self._indexes[cluster_id] = SlotIndex()
+            index = self._indexes[cluster_id] = SlotIndex(next(self._begun))
             for vnode_id in self.members.get(cluster_id, ()):
                 self.file(index, vnode_id, self.capacities[vnode_id])
         return index
@@ -393,8 +394,7 @@ class Ledger:
         template_id = template_of(vnode, node)
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] != template_id:
-            own = lb.common(vnode.labels)
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
-            number = kinds.setdefault((own, template_id), len(kinds))
-            known = self._static[vnode_id] = (vnode, template_id, number)
+            kind = (lb.common(vnode.labels), template_id)
+            known = self._static[vnode_id] = (vnode, template_id, kinds.setdefault(kind, len(kinds)))
         return vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity

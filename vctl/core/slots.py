@@ -38,13 +38,13 @@ class SlotIndex:
 
     ``SlotClass.ids`` are in the order of their physical nodes, so that ties fall to the lowest node id.
     ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids. ``stamp`` is the
-    same whenever the same virtual nodes are filed under the same classes.
+    same whenever the same virtual nodes are filed under the same classes; an index that is made anew has others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: int = 0) -> None:
         self.classes: dict[ClassKey, SlotClass] = {}
         self.crowded: dict[str, set[str]] = {}
-        self.stamp = 0
+        self.stamp = stamp
         self._on_node: dict[str, set[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
