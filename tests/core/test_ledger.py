@@ -41,7 +41,7 @@ amounts = st.fixed_dictionaries(
 class FakeStore(Store):
     """The real tables in memory; nobody is told of a commit."""
 
-    def _announce(self, entry: int = -1) -> None:  # noqa: ARG002
+    def _announce(self, entry: int = -1) -> None:
         return
 
 
