@@ -30,7 +30,7 @@ from vctl.engine.state import SchedulerState
 from vctl.scheduler.nominations import Nomination
 
 S = 10**9
-DETAILS = Details(None, "{}", None, 3.0, "{}", "{}", None)
+DETAILS = Details(None, "{}", None, "{}", None)
 pytestmark = spec("9.return", "9.lending")
 
 

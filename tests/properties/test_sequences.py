@@ -16,13 +16,13 @@ import pytest
 from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
 from vctl.core.clusters import ClusterSpec
+from vctl.core.nodes import MADE_BY
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
-from vctl.ops.nodes import MADE_BY
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.runtime import objects as files

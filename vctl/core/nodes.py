@@ -42,6 +42,9 @@ class Node:
 
 
 UP, DOWN = "up", "down"
+MADE_BY = "vctl.io/provider"
+"""Label of a node that a node provider made, and may take away; its value is the kind of the provider."""
+MADE_BY_COMMAND = "command"
 
 
 @value(frozen=True, slots=True)

@@ -11,19 +11,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
-from vctl.core.nodes import DEAD, DOWN, RELEASING, UP, Node, NodeRequest
-from vctl.core.resources import whole_node
+from vctl.core.nodes import DEAD, DOWN, UP, NodeRequest
 from vctl.daemon.following import FollowedState
 from vctl.daemon.lease_expiry import LeaseExpiry
-from vctl.engine.changes import MachinesAsked, MachinesDone, MachinesFailed, NodeRemoved
+from vctl.engine.rules import machines
 from vctl.ops.feasible import TEMPLATES
-from vctl.ops.nodes import MADE_BY, NODE_ID, release
+from vctl.ops.nodes import NODE_ID, new_request_id
 from vctl.runtime.commands import Call, end_left_behind
-from vctl.scheduler.provisioning import Template, wanted_nodes
 from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
-from vctl.store import nodes, objects, observed
+from vctl.store import observed
 from vctl.store.store import Store
 
 RETRY_S, MOST_RETRY_S = 10.0, 300.0
@@ -35,7 +34,7 @@ MOST_CALLS = 8
 
 @dataclass(slots=True)
 class Provider:
-    """Carries out what ``wanted_nodes`` decides; the tables tell which nodes it has made and was asked for."""
+    """Carries out what the rules decide (``engine/rules/machines.py``)."""
 
     store: Store
     spec: ProviderSpec
@@ -73,7 +72,9 @@ class Provider:
         """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
         if self.spec.kind == NONE:
             return False
-        return bool(state.node_requests) or any(self._is_ours(node) for node in state.ledger.nodes.values())
+        return bool(state.node_requests) or any(
+            machines.is_ours(node) for node in state.ledger.nodes.values()
+        )
 
     def close(self) -> None:
         """Give commands that are at work a moment, and end the others: the next scheduler calls them again."""
@@ -84,14 +85,6 @@ class Provider:
         self._calls.clear()
 
     # ---- requests ----
-
-    def _ask(self, action: str, template: Template, node_ids: tuple[str, ...]) -> None:
-        """Write the intent; in a transaction."""
-        request = NodeRequest(
-            os.urandom(8).hex(), self.spec.kind, action, template.name, template.resources, template.labels,
-            node_ids, self.store.clock(),
-        )  # fmt: skip
-        self.store.emit(MachinesAsked(request))
 
     def _carry_out(self, state: FollowedState) -> None:
         requests = _oldest_first(state)
@@ -161,110 +154,40 @@ class Provider:
         wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = time.monotonic() + wait_s
         message = f"{request.action}: {problem}; next try in {wait_s:g} s"
-        with self.store.transaction():
-            self.store.emit(MachinesFailed(replace(request, attempts=request.attempts + 1, message=message)))
-        state.follow(self.store)
+        state.emit_all(self.store, lambda: machines.failed(state, request, message))
         self._wake_in(wait_s)
 
-    def _finish(self, state: FollowedState, request: NodeRequest, node_ids: list[str]) -> None:
-        """The machines are there, or they are gone: in one transaction with the end of the request."""
-        with self.store.transaction():
-            for node_id in node_ids:
-                there = nodes.get(self.store, node_id)
-                if request.action == UP and there is None:
-                    labels = {**request.labels, MADE_BY: request.kind}
-                    total = whole_node(request.amounts, self.spec.units)
-                    nodes.insert(self.store, Node(node_id, request.template, total, node_id, labels))
-                elif request.action == DOWN and there is not None and there["state"] == RELEASING:
-                    self.store.emit(NodeRemoved(node_id))
-            self.store.emit(MachinesDone(request, tuple(node_ids)))
+    def _finish(self, state: FollowedState, request: NodeRequest, node_ids: Collection[str]) -> None:
+        now = self.store.clock()
+        state.emit_all(self.store, lambda: machines.done(state, request, node_ids, self.spec.units, now))
         self._retry_at.pop(request.request_id, None)
-        state.follow(self.store)
-
-    # ---- more nodes ----
-
-    def _is_ours(self, node: Node) -> bool:
-        return node.labels.get(MADE_BY) is not None and node.state != DEAD
 
     def _scale_up(self, state: FollowedState) -> None:
-        if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
-            return
-        present: dict[str, int] = {}
-        for node in filter(self._is_ours, state.ledger.nodes.values()):
-            present[node.template_id] = present.get(node.template_id, 0) + 1
-        coming: dict[str, int] = {}
-        failing = set()
-        for request in state.node_requests.values():
-            if request.action == UP:
-                if request.attempts:
-                    failing.add(request.template)
-                else:
-                    coming[request.template] = coming.get(request.template, 0) + len(request.nodes)
-        templates = {t.name: t for t in self.spec.templates if t.name not in failing}
+        spec, now = self.spec, self.store.clock()
         idle = [] if self.returns is None else self.returns.returnable(state)
-        wanted = wanted_nodes(
-            state.ledger, state.queues, state.tasks.queues, templates.values(), present, self.spec.units,
-            coming={name: count for name, count in coming.items() if name in templates}, idle=idle,
-            running=state.running, now_ns=self.store.clock(),
-        )  # fmt: skip
+        wanted = machines.wanted(state, spec.templates, spec.units, idle, now)
         if self.returns is not None and wanted.called_back:
             self._wake_in(self.returns.call_back(wanted.called_back))
-        if not wanted.nodes:
-            return
-        with self.store.transaction():
-            taken = self._taken(state)
-            for name, count in wanted.nodes.items():
-                self._ask(UP, templates[name], _fresh(name, count, taken))
-        state.follow(self.store)
-
-    def _taken(self, state: FollowedState) -> set[str]:
-        asked = {node_id for request in state.node_requests.values() for node_id in request.nodes}
-        return asked | set(nodes.ids_like(self.store, ""))
-
-    # ---- fewer nodes ----
+        state.emit_all(
+            self.store,
+            lambda: machines.asked(state, wanted.nodes, spec.templates, spec.kind, now, new_request_id),
+        )
 
     def _scale_down(self, state: FollowedState) -> None:
         """Take away nodes of ours that have been empty for the idle time; those that died at once."""
-        now, gone = time.monotonic(), []
-        kept = {
-            state.ledger.vnodes[part[0]].node_id
-            for nomination in state.nominations.values()
-            for part in nomination.pieces
-            if part[0] in state.ledger.vnodes
-        }
-        for node_id, node in state.ledger.nodes.items():
-            if node.labels.get(MADE_BY) != self.spec.kind or node.state == RELEASING:
-                continue
-            if state.ledger.children[node_id] or node_id in state.ledger.homes or node_id in kept:
-                self._idle_since.pop(node_id, None)
-                continue
-            since = self._idle_since.get(node_id)
-            if since is None:  # a new one is for work that has its turn first
-                self._idle_since[node_id] = since = now
-            elif node.state == DEAD or now - since >= self.spec.idle_s:
-                gone.append(node_id)
-                continue
-            self._wake_in(self.spec.idle_s - (now - since))
-        for node_id in gone:
-            self._release(state, node_id)
-        for node_id in self._idle_since.keys() - state.ledger.nodes.keys():
-            del self._idle_since[node_id]
-
-    def _release(self, state: FollowedState, node_id: str) -> None:
-        """The node takes no work from now on, and stays a row until its machine is gone."""
-        with self.store.transaction():
-            state.follow(self.store)
-            node = state.ledger.nodes.get(node_id)
-            if node is None or state.ledger.children[node_id] or node_id in state.ledger.homes:
-                return
-            if node.state != DEAD and objects.are_on(self.store, node_id):
-                return  # running jobs need them
-            if self.spec.kind == COMMAND:
-                release(self.store, node_id, node.template_id)
-            else:
-                self.store.emit(NodeRemoved(node_id))
-        self._idle_since.pop(node_id, None)
-        state.follow(self.store)
+        now, wall, kind = time.monotonic(), self.store.clock(), self.spec.kind
+        unused = machines.unused(state, kind)
+        before = self._idle_since
+        self._idle_since = {node.node_id: before.get(node.node_id, now) for node in unused}
+        due = set()
+        for node in unused:
+            left_s = self.spec.idle_s - (now - self._idle_since[node.node_id])
+            if node.node_id in before and (node.state == DEAD or left_s <= 0):
+                due.add(node.node_id)
+            else:  # a new one is for work that has its turn first
+                self._wake_in(left_s)
+        if due:
+            state.emit_all(self.store, lambda: machines.released(state, due, kind, wall, new_request_id))
 
     def _wake_in(self, seconds: float) -> None:
         at = time.monotonic() + seconds
@@ -273,17 +196,6 @@ class Provider:
 
 def _oldest_first(state: FollowedState) -> list[NodeRequest]:
     return sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
-
-
-def _fresh(name: str, count: int, taken: set[str]) -> tuple[str, ...]:
-    """So many ids of nodes that nothing has or is to have."""
-    found: list[str] = []
-    number = 0
-    while len(found) < count:
-        number += 1
-        if (node_id := f"{name}-p{number}") not in taken:
-            found.append(node_id)
-    return tuple(found)
 
 
 def _ids(answer: bytes, request: NodeRequest) -> list[str]:

@@ -15,9 +15,9 @@ from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE
-from vctl.core.nodes import DOWN, Node, NodeRequest
+from vctl.core.nodes import MADE_BY, MADE_BY_COMMAND, Node
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
-from vctl.engine.changes import MachinesAsked, NodeChanged, NodeRemoved, VNodesChanged
+from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms, rights
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000
-MADE_BY = "vctl.io/provider"
-"""Label of a node that a node provider made, and may take away; its value is the kind of the provider."""
-MADE_BY_COMMAND = "command"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -366,18 +363,18 @@ def remove(store: Store, node_id: str) -> NodeForm:
         if row["state"] == nd.RELEASING:
             provider.drop(store, row["node_id"])  # given up: nobody ends its machine any more
         elif rows.loads(row["labels"]).get(MADE_BY) == MADE_BY_COMMAND:
-            release(store, row["node_id"], row["template_id"])
+            from vctl.engine.rules.machines import ending  # here: who lists nodes need not load the scheduler
+
+            for change in ending(row["node_id"], row["template_id"], store.clock(), new_request_id):
+                store.emit(change)
             return form
         store.emit(NodeRemoved(row["node_id"]))
     return form
 
 
-def release(store: Store, node_id: str, template: str) -> None:
-    """An empty machine of a node provider is to be ended: it takes no work, and stays a row until that is done."""
-    table.move(store, node_id, "release")
-    request_id, now = os.urandom(8).hex(), store.clock()
-    asked = NodeRequest(request_id, MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), now)
-    store.emit(MachinesAsked(asked))
+def new_request_id() -> str:
+    """The id of one more request to a node provider."""
+    return os.urandom(8).hex()
 
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:
