@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.scheduler import trees
 from tests.scheduler.test_replacement import world
 from tests.specification import spec
-from vctl.core.clusters import Cluster, ClusterSpec
+from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING
@@ -29,7 +29,7 @@ def state_of(ledger: Ledger, *runs: Run) -> SchedulerState:
     for run in runs:
         ledger.charge(run.run_id, run.vnode_id, run.allocation)
         state.running.put(
-            RunningJob(run.job_id, "primary", run.cluster_id, run.run_id, "me", None, f"j{run.job_id}")
+            RunningJob(run.job_id, PRIMARY, run.cluster_id, run.run_id, "me", None, f"j{run.job_id}")
         )
     return state
 
@@ -62,9 +62,9 @@ def test_a_node_dies_whose_lease_of_heartbeats_is_over() -> None:
 def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:
     one = Allocation({"CPU": 10000})
     runs = [
-        Run("1.1.0.a", 1, 1, 0, "primary", "n1", "n1", one),
-        Run("1.1.1.b", 1, 1, 1, "primary", "n2", "n2", one),
-        Run("2.1.0.c", 2, 1, 0, "primary", "n2", "n2", one),
+        Run("1.1.0.a", 1, 1, 0, PRIMARY, "n1", "n1", one),
+        Run("1.1.1.b", 1, 1, 1, PRIMARY, "n2", "n2", one),
+        Run("2.1.0.c", 2, 1, 0, PRIMARY, "n2", "n2", one),
     ]
     state = state_of(trees.tree("4c,4c"), *runs)
     assert nodes.lost(state, ["n1"]) == []  # it changed, and lives
@@ -98,7 +98,7 @@ def test_a_lease_ends_with_the_node_that_it_lay_on() -> None:
 
 
 def test_a_draining_node_is_drained_when_nothing_is_left_on_it_and_keeps_its_reason() -> None:
-    run = Run("1.1.0.a", 1, 1, 0, "primary", "n1", "n1", Allocation({"CPU": 10000}))
+    run = Run("1.1.0.a", 1, 1, 0, PRIMARY, "n1", "n1", Allocation({"CPU": 10000}))
     state = state_of(trees.tree("4c,4c"), run)
     move(state, "n1", DRAINING)
     assert order(state) == []
@@ -108,7 +108,7 @@ def test_a_draining_node_is_drained_when_nothing_is_left_on_it_and_keeps_its_rea
 
 
 def test_a_node_that_shrank_is_as_others_once_what_lies_on_it_fits() -> None:
-    run = Run("1.1.0.a", 1, 1, 0, "primary", "n1", "n1", Allocation({"CPU": 30000}))
+    run = Run("1.1.0.a", 1, 1, 0, PRIMARY, "n1", "n1", Allocation({"CPU": 30000}))
     state = state_of(trees.tree("4c"), run)
     small = replace(state.ledger.nodes["n1"], total=Allocation({"CPU": 20000}), shrunk=True)
     apply(state, ch.NodeChanged(small))
@@ -130,7 +130,7 @@ def test_a_cluster_that_is_to_go_goes_when_nothing_is_in_it_children_first() -> 
 
 def test_the_cluster_of_a_job_that_is_over_goes_at_a_sweep_unless_a_task_lives_in_it() -> None:
     ledger = trees.tree("4c")
-    ledger.put_cluster(Cluster("p##j", "primary", "job", ClusterSpec(), job="1"))
+    ledger.put_cluster(Cluster("p##j", PRIMARY, "job", ClusterSpec(), job="1"))
     state = state_of(ledger)
     assert order(state) == []
     apply(state, ch.TaskSubmitted(NOW, Task("task-1", 1, 1, "p##j", "j", {}, 1.0, detached=True)))

@@ -1,0 +1,109 @@
+"""What a node provider is asked for: a state, idle leases and the time on the one side, requests on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.scheduler import trees
+from tests.specification import spec
+from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.jobs import PendingJob, Run
+from vctl.core.nodes import DEAD, DOWN, MADE_BY, RELEASING, UP, Node, NodeRequest
+from vctl.core.resources import DEFAULT_UNITS, Allocation, whole_node
+from vctl.engine import changes as ch
+from vctl.engine.apply import apply
+from vctl.engine.rules import machines
+from vctl.engine.state import SchedulerState
+from vctl.scheduler.provisioning import Template
+
+pytestmark = spec("9.provider")
+
+NOW = 9
+FOUR = Template("4c", {"CPU": 40000}, 3, {"zone": "a"})
+DETAILS = ch.Details(None, "{}", None, "{}", None)
+ASKED = NodeRequest("id", "simulated", UP, "4c", FOUR.resources, FOUR.labels, ("4c-p1",), NOW)
+
+
+def new_id() -> str:
+    return "id"
+
+
+def machine(node_id: str, kind: str = "simulated") -> Node:
+    return Node(node_id, "4c", whole_node(FOUR.resources), node_id, {"zone": "a", MADE_BY: kind})
+
+
+def state_of(*nodes: Node) -> SchedulerState:
+    state = SchedulerState(trees.tree("1c"), {}, 0)
+    for node in nodes:
+        apply(state, ch.NodeAdded(1, node, None, "{}"))
+    return state
+
+
+def job(number: int, cpus: int) -> ch.JobSubmitted:
+    shape = ClusterSpec(flexible_min={"CPU": cpus * 10000})
+    return ch.JobSubmitted(PendingJob(number, f"j{number}", PRIMARY, f"s{cpus}", shape, {}), DETAILS)
+
+
+def follows(state: SchedulerState, changes: Iterator[ch.Change]) -> list[ch.Change]:
+    found = []
+    for change in changes:
+        apply(state, change)
+        found.append(change)
+    return found
+
+
+def counts(state: SchedulerState) -> dict[str, int]:
+    return dict(machines.wanted(state, [FOUR], DEFAULT_UNITS, (), NOW).nodes)
+
+
+def test_as_many_machines_are_asked_for_as_let_what_waits_start_and_no_more_than_there_may_be() -> None:
+    state = state_of(machine("4c-p2"))
+    assert counts(state) == {}
+    for number in range(1, 4):
+        apply(state, job(number, 4))
+    (shape,) = state.queues[PRIMARY].shapes.values()
+    shape.blocked = ("InsufficientResources", "")
+    assert counts(state) == {"4c": 2}  # one has its node already
+    asked = ch.MachinesAsked(replace(ASKED, nodes=("4c-p1", "4c-p3")))
+    assert follows(state, machines.asked(state, {"4c": 2}, [FOUR], "simulated", NOW, new_id)) == [asked]
+    assert counts(state) == {}  # they are on their way
+    follows(state, machines.failed(state, state.node_requests["id"], "up: no answer"))
+    assert state.node_requests["id"].attempts == 1
+    assert counts(state) == {}  # nothing more of what fails
+
+
+def test_machines_that_were_made_are_nodes_and_the_request_is_done() -> None:
+    state = state_of()
+    apply(state, ch.MachinesAsked(ASKED))
+    assert follows(state, machines.done(state, ASKED, ["4c-p1"], DEFAULT_UNITS, NOW)) == [
+        ch.NodeAdded(NOW, machine("4c-p1"), None, "{}"),
+        ch.MachinesDone(ASKED, ("4c-p1",)),
+    ]
+    assert follows(state, machines.done(state, ASKED, ["4c-p1"], DEFAULT_UNITS, NOW)) == []
+
+
+def test_a_machine_of_a_command_stays_until_it_was_ended() -> None:
+    state = state_of(machine("m", "command"))
+    down = NodeRequest("id", "command", DOWN, "4c", {}, {}, ("m",), NOW)
+    assert follows(state, machines.released(state, ["m"], "command", NOW, new_id)) == [
+        ch.NodeMoved(NOW, "m", "release", RELEASING),
+        ch.MachinesAsked(down),
+    ]
+    assert follows(state, machines.released(state, ["m"], "command", NOW, new_id)) == []
+    assert follows(state, machines.done(state, down, ["m"], DEFAULT_UNITS, NOW)) == [
+        ch.NodeRemoved("m"),
+        ch.MachinesDone(down, ("m",)),
+    ]
+
+
+def test_a_machine_stays_while_somebody_uses_it_or_needs_what_lies_on_it() -> None:
+    state = state_of(machine("m"), machine("o"))
+    run = Run("1.1.0.x", 1, 1, 0, PRIMARY, "m", "m", Allocation({"CPU": 1}))
+    state.ledger.charge(run.run_id, "m", run.allocation)
+    state.add_run(run)
+    apply(state, ch.ObjectCreated(NOW, 1, "a", "o", PRIMARY, 5))
+    assert [node.node_id for node in machines.unused(state, "simulated")] == ["o"]
+    assert list(machines.released(state, ["m", "o"], "simulated", NOW, new_id)) == []
+    apply(state, ch.NodeMoved(NOW, "o", "die", DEAD))
+    assert list(machines.released(state, ["m", "o"], "simulated", NOW, new_id)) == [ch.NodeRemoved("o")]

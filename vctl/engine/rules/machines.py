@@ -1,0 +1,149 @@
+"""Which machines a node provider is asked for, which it is to end, and what follows when it has, or has failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+
+from vctl.core.leases import Lease
+from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RELEASING, UP, Node, NodeRequest
+from vctl.core.resources import whole_node
+from vctl.engine.changes import (
+    Change,
+    MachinesAsked,
+    MachinesDone,
+    MachinesFailed,
+    NodeAdded,
+    NodeMoved,
+    NodeRemoved,
+)
+from vctl.engine.rules.leases import kept
+from vctl.engine.state import SchedulerState
+from vctl.scheduler.provisioning import Template, Wanted, wanted_nodes
+
+NewId = Callable[[], str]
+"""Gives an id that no request had before."""
+
+
+def is_ours(node: Node) -> bool:
+    """Whether a node provider made a node that lives."""
+    return node.labels.get(MADE_BY) is not None and node.state != DEAD
+
+
+# ---- more machines ----
+
+
+def wanted(
+    state: SchedulerState,
+    templates: Collection[Template],
+    units: frozenset[str],
+    idle: Collection[Lease],
+    now: int,
+) -> Wanted:
+    """How many machines of each template let more of what waits start; none of a template that fails."""
+    if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
+        return Wanted({})
+    present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
+    requests = [request for request in state.node_requests.values() if request.action == UP]
+    failing = {request.template for request in requests if request.attempts}
+    coming: Counter[str] = Counter()
+    for request in requests:
+        coming[request.template] += len(request.nodes)
+    possible = [one for one in templates if one.name not in failing]
+    return wanted_nodes(
+        state.ledger, state.queues, state.tasks.queues, possible, present, units,
+        coming={one.name: coming[one.name] for one in possible if coming[one.name]}, idle=idle,
+        running=state.running, now_ns=now,
+    )  # fmt: skip
+
+
+def asked(
+    state: SchedulerState, counts: Mapping[str, int], templates: Collection[Template], kind: str, now: int,
+    new_id: NewId,
+) -> Iterator[Change]:  # fmt: skip
+    """Ask for machines, by template; each gets an id that no node has or is to have."""
+    taken = {node_id for request in state.node_requests.values() for node_id in request.nodes}
+    taken |= state.ledger.nodes.keys()
+    for one in templates:
+        if count := counts.get(one.name):
+            fresh = _fresh(one.name, count, taken)
+            yield MachinesAsked(
+                NodeRequest(new_id(), kind, UP, one.name, one.resources, one.labels, fresh, now)
+            )
+
+
+def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
+    """So many ids of nodes that nothing has or is to have."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        number += 1
+        if (node_id := f"{name}-p{number}") not in taken:
+            found.append(node_id)
+    return tuple(found)
+
+
+# ---- fewer machines ----
+
+
+def unused(state: SchedulerState, kind: str) -> list[Node]:
+    """Machines of this kind of provider on which nothing lies, and for which nobody was nominated."""
+    ledger = state.ledger
+    nominated = {ledger.vnodes[vnode_id].node_id for vnode_id in kept(state) if vnode_id in ledger.vnodes}
+    return [
+        node
+        for node_id, node in ledger.nodes.items()
+        if node.labels.get(MADE_BY) == kind
+        and node.state != RELEASING
+        and not (ledger.children[node_id] or node_id in ledger.homes or node_id in nominated)
+    ]
+
+
+def released(
+    state: SchedulerState, node_ids: Collection[str], kind: str, now: int, new_id: NewId
+) -> Iterator[Change]:
+    """Let go of machines that are unused, but for those whose objects running jobs need."""
+    for node in unused(state, kind):
+        if node.node_id not in node_ids or (node.state != DEAD and _has_objects(state, node.node_id)):
+            continue
+        if kind == MADE_BY_COMMAND:
+            yield from ending(node.node_id, node.template_id, now, new_id)
+        else:
+            yield NodeRemoved(node.node_id)
+
+
+def ending(node_id: str, template: str, now: int, new_id: NewId) -> Iterator[Change]:
+    """An empty machine is to be ended: it takes no work, and stays a row until that is done."""
+    yield NodeMoved(now, node_id, "release", RELEASING)
+    yield MachinesAsked(NodeRequest(new_id(), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), now))
+
+
+def _has_objects(state: SchedulerState, node_id: str) -> bool:
+    return any(node_id in one.at for found in state.tasks.objects.values() for one in found.values())
+
+
+# ---- what became of a request ----
+
+
+def done(
+    state: SchedulerState, request: NodeRequest, node_ids: Collection[str], units: frozenset[str], now: int
+) -> Iterator[Change]:
+    """The machines are there, or they are gone; nothing follows from a request that was given up meanwhile."""
+    if request.request_id not in state.node_requests:
+        return
+    for node_id in node_ids:
+        node = state.ledger.nodes.get(node_id)
+        if request.action == UP and node is None:
+            labels = {**request.labels, MADE_BY: request.kind}
+            total = whole_node(request.amounts, units)
+            yield NodeAdded(now, Node(node_id, request.template, total, node_id, labels), None, "{}")
+        elif request.action == DOWN and node is not None and node.state == RELEASING:
+            yield NodeRemoved(node_id)
+    yield MachinesDone(request, tuple(node_ids))
+
+
+def failed(state: SchedulerState, request: NodeRequest, message: str) -> Iterator[Change]:
+    """One more attempt had no success: the request stays, under the same id."""
+    if request.request_id in state.node_requests:
+        yield MachinesFailed(replace(request, attempts=request.attempts + 1, message=message))
