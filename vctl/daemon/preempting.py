@@ -43,11 +43,7 @@ class Preempting:
 
     def review(self, state: FollowedState) -> None:
         """Reserve nothing more for jobs that do not want it any more."""
-        if any(preemption.review(state, self.store.clock())):
-            with self.store.transaction():
-                state.follow(self.store)
-                for change in preemption.review(state, self.store.clock()):
-                    state.emit(self.store, change)
+        state.emit_all(self.store, lambda: preemption.review(state, self.store.clock()))
 
     def turn(self, state: FollowedState, stop: Stop, warn: Warn) -> None:
         """Tell those who do not know yet, end those whose grace is over."""

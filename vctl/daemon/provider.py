@@ -87,7 +87,7 @@ class Provider:
     # ---- requests ----
 
     def _carry_out(self, state: FollowedState) -> None:
-        requests = _oldest_first(state)
+        requests = sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
         for gone in [one for one in self._calls if one not in state.node_requests]:  # given up by hand
             if self._calls[gone].poll() is not None:
                 del self._calls[gone]
@@ -192,10 +192,6 @@ class Provider:
     def _wake_in(self, seconds: float) -> None:
         at = time.monotonic() + seconds
         self._due = at if self._due is None else min(self._due, at)
-
-
-def _oldest_first(state: FollowedState) -> list[NodeRequest]:
-    return sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
 
 
 def _ids(answer: bytes, request: NodeRequest) -> list[str]:

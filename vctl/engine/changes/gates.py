@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vctl.core.spans import Spans
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -63,9 +63,7 @@ class MembersAdmitted:
     array_id: str
     spans: Spans
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "array", self.array_id)
+    told = untold("array", "array_id")
 
 
 @change

@@ -10,7 +10,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.resources import Amounts
 from vctl.core.spans import Spans
 from vctl.engine.changes.clusters import ClusterRemoved
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -41,9 +41,7 @@ class JobEnding:
     outcome: tuple[str, str | None, int | None, str | None]
     """Status, reason, exit code, message."""
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "job", str(self.job_id), None, self.job_id)
+    told = untold("job", "job_id")
 
 
 @change

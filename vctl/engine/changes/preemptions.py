@@ -7,7 +7,7 @@ from typing import Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -32,9 +32,7 @@ class PreemptionMoved:
     victim_id: int
     move: str
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "job", str(self.victim_id), None, self.victim_id)
+    told = untold("job", "victim_id")
 
 
 @change
@@ -59,9 +57,7 @@ class PreemptionOver:
 
     victim_id: int
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "job", str(self.victim_id), None, self.victim_id)
+    told = untold("job", "victim_id")
 
 
 @change
@@ -102,6 +98,4 @@ class NominationDropped:
 
     job_id: int
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "job", str(self.job_id), None, self.job_id)
+    told = untold("job", "job_id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -28,9 +28,7 @@ class RunStripped:
 
     run_id: str
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "run", self.run_id)
+    told = untold("run", "run_id")
 
 
 @change

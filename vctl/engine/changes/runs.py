@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -22,9 +22,7 @@ class RunAssigned:
     run_id: str
     supervisor: int
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "run", self.run_id)
+    told = untold("run", "run_id")
 
 
 @change
@@ -34,9 +32,7 @@ class RunSeen:
     run_id: str
     process: Process | None = None
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "run", self.run_id)
+    told = untold("run", "run_id")
 
 
 @change
@@ -46,9 +42,7 @@ class RunStopping:
     run_id: str
     reason: str
 
-    def told(self) -> Told:
-        """For schedulers alone."""
-        return Told("", "run", self.run_id)
+    told = untold("run", "run_id")
 
 
 @change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from vctl.core.values import value
@@ -59,3 +59,13 @@ class Told(NamedTuple):
     cluster_id: str | None = None
     job_id: int | None = None
     data: Mapping[str, Any] = {}
+
+
+def untold(kind: str, key: str) -> Callable[[Any], Told]:
+    """``told`` of a change for schedulers alone, of the object that its field ``key`` names."""
+
+    def told(change: Any) -> Told:
+        value = getattr(change, key)
+        return Told("", kind, str(value), None, value if kind == "job" else None)
+
+    return told
