@@ -9,6 +9,7 @@ import importlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from vctl.core.ledger import Ledger
 from vctl.daemon.following import FollowedState
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
+from vctl.engine import effects
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
@@ -210,7 +212,7 @@ class World:
             provider=self.provider,
         )
         scheduler.runtime = self.processes
-        scheduler.limits.uptime_ns = self.now
+        scheduler.uptime_ns = self.now
         self.scheduler = scheduler
         scheduler.start()
         return scheduler
@@ -287,6 +289,9 @@ class World:
                 assert place_again(*where, dict(one.places)) == place(*where), job
         kept = {one.job_id: one for one in preemptions.nominations(self.store)}
         assert state.nominations == kept
+        due = effects.outstanding(state, self.now())
+        done = [effect for all_of in self.scheduler.carrier.done.values() for effect in all_of]
+        assert [one for one in due if one not in done] == []
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}
         assert set(state.preemptions) == ending <= set(state.running.jobs)
         self._check_objects(state)
@@ -457,6 +462,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     for queue in state.queues.values():
         found.update((("queued", job.job_id), job) for job in queue.jobs.values())
     found.update((("gated", job_id), job) for job_id, job in state.gated.items())
+    found.update((("request", job_id), replace(job, attempt=0)) for job_id, job in state.requests.items())
     found.update((("run", run_id), run) for run_id, run in state.runs.items())
     found.update((("running", job_id), job) for job_id, job in state.running.jobs.items())
     found.update((("leaving", job_id), True) for job_id in state.running.leaving)

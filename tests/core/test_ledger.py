@@ -79,7 +79,7 @@ def write(store: Store, ledger: Ledger) -> None:
             )
             run = Run(run_id, job_id, 1, 0, vnode.cluster_id, vnode_id, vnode.node_id, allocation)
             job = RunningJob(job_id, PRIMARY, vnode.cluster_id, run_id, "", None, f"j{run_id}", attempt=1)
-            store.emit(JobStarted(1, job, (vnode.node_id,), {}, (run,)))
+            store.emit(JobStarted(1, job, (vnode.node_id,), (run,)))
 
 
 class Tree(RuleBasedStateMachine):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vctl.core.ledger import Ledger
-from vctl.daemon.limits import uptime_ns
+from vctl.daemon.looking import uptime_ns
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
@@ -48,7 +48,7 @@ class Life:
         ruling = store or Store.open(self.home)
         ruling.clock = self.now
         self.scheduler = Scheduler(ruling, kind="foreground", local_node=False)
-        self.scheduler.limits.uptime_ns = lambda: uptime_ns() + self.skew_ns
+        self.scheduler.uptime_ns = lambda: uptime_ns() + self.skew_ns
         self.scheduler.start()
         return self.scheduler
 

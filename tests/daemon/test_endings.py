@@ -10,16 +10,16 @@ from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.jobs import Run
 from vctl.core.resources import EMPTY
-from vctl.daemon.endings import Ended, outcome_of
-from vctl.runtime.protocol import ExitRecord
+from vctl.engine.rules.outcomes import outcome_of
+from vctl.engine.stimuli import Exit, ProcessOver
 
 pytestmark = spec("8.end", "12.odd-rows")
 
 
-def record(**fields: object) -> ExitRecord:
-    plain = {"exit_code": 0, "signal": None, "launch_errno": None, "stopped": False, "message": "", "ended_at": 1,
-             "max_rss_kib": 0, "user_us": 0, "system_us": 0}  # fmt: skip
-    return ExitRecord(**{**plain, **fields})  # type: ignore[arg-type]
+def record(**fields: object) -> Exit:
+    plain = {"exit_code": 0, "signal": None, "launch_errno": None, "stopped": False, "message": "",
+             "ended_at": 1}  # fmt: skip
+    return Exit(**{**plain, **fields})  # type: ignore[arg-type]
 
 
 STOPPED, LIMIT, DEAD = "StoppedByUser", "TimeLimit", "NodeFailed"
@@ -44,10 +44,10 @@ ENDS = {
 
 @pytest.mark.parametrize(("stop_reason", "seen", "expected"), ENDS.values(), ids=list(ENDS))
 def test_outcomes(
-    stop_reason: str | None, seen: ExitRecord | None, expected: tuple[str, str | None, int | None]
+    stop_reason: str | None, seen: Exit | None, expected: tuple[str, str | None, int | None]
 ) -> None:
     run = Run("1.1.0.x", 1, 1, 0, "c", "v", "n", EMPTY, stop_reason=stop_reason)
-    outcome = outcome_of(run, Ended(run, seen, "lost its supervisor"))
+    outcome = outcome_of(run, ProcessOver(run, seen, "lost its supervisor"))
     assert (outcome.status, outcome.reason, outcome.exit_code) == expected
     assert (outcome.message is None) == (outcome.status == "SUCCEEDED")
 

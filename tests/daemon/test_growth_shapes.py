@@ -129,7 +129,7 @@ def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: 
         clusters.update(life.store, "rich", lending_limit=two)
     else:
         clusters.update(life.store, "team", borrow_limit=two)
-    assert commit(scheduler.store, scheduler.state, plan) == []
+    assert commit(scheduler.store, scheduler.state, plan) == 0
     life.turn()
     assert life.job("train")["status"] == "PENDING"
 

@@ -43,8 +43,8 @@ LEASE = Lease(7, "c", "p", "c/0", "n", {"CPU": 5000}, 3, job_id=1)
 REQUEST = NodeRequest("ab", "command", "up", "4c", {"CPU": 40000}, {"zone": "ü"}, ("n-1",), 5)
 SAMPLES: list[ch.Change] = [
     ch.JobStarted(
-        5, RunningJob(1, "p", "p##j", "1.1.0.aa", "me", None, "j", outcome=("FAILED", None, 1, "x")), ("n",),
-        {"CPU": 15000}, (RUN_OF,), Cluster("p##j", "p", "job", SPEC, job="1"),
+        5, RunningJob(1, "p", "p##j", "r", "me", None, "j", outcome=("FAILED", None, 1, "x"), held={"CPU": 15000}),
+        ("n",), (RUN_OF,), Cluster("p##j", "p", "job", SPEC, job="1"),
         (VNode("p##j/0", "p##j", "n", "n", "flexible", HOLDING, {"zone": "ü"}),),
     ),
     ch.JobPreempting(Preemption(1, "j", 2, 3, "w", "requeue", True, 9, told=True), "p##j", "2026-01-01"),
@@ -114,7 +114,7 @@ SAMPLES: list[ch.Change] = [
     ch.MembersAdmitted("a", ((5, 5),)),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),
-    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", 0, {"cause": "ExitCode"}),
+    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}),
 ]  # fmt: skip
 
 

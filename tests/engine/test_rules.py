@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
+import pytest
+
 from tests.specification import spec
 from vctl.core.jobs import Preemption, RunningJob
 from vctl.core.ledger import Ledger
@@ -118,7 +123,7 @@ def test_a_job_is_spared_unless_another_nomination_awaits_it_or_it_was_told_to_e
         apply(state, change)
         found.append(change)
     assert found == [ch.NominationDropped(7), ch.JobSpared(1, "v1", "w7", "it has started")]
-    assert (state.running.leaving, state.spared, list(state.nominations)) == ({2, 3}, ["v1"], [8])
+    assert (state.running.leaving, state.untold, list(state.nominations)) == ({2, 3}, ["v1"], [8])
     assert list(preemption.over(state, 2)) == [
         ch.PreemptionOver(2),
         preemption.nominated(Nomination(8, "w8", 5, "p", (piece,))),
@@ -131,3 +136,40 @@ def test_a_job_that_was_told_to_stop_meanwhile_is_leaving_although_it_is_spared(
     apply(state, ch.StopAsked(NOW, 1, "j", "StoppedByUser", None, None))
     apply(state, ch.JobSpared(1, "j", "w", "it is not waiting any more"))
     assert state.running.leaving == {1}
+
+
+RULES = sorted((Path(__file__).parents[2] / "vctl/engine").glob("rules/*.py"))
+DERIVED = [RULES[0].parents[1] / f"{name}.py" for name in ("effects", "turn")]
+CHANGING = {
+    "add", "append", "clear", "discard", "dequeue", "drop", "enqueue", "leave", "pop", "popitem", "put", "put_pending",
+    "remove", "setdefault", "sort", "update", "charge", "discharge", "assign", "release", "resize", "rearrange",
+}  # fmt: skip
+TAKES = {
+    "effects": ["state.affected"],
+    "turn": ["state.stops.clear", "state.array_limits.changed.clear"],
+}
+"""What was to be looked at is forgotten when it was."""
+
+
+def root_of(node: ast.expr) -> str:
+    """The name with which a chain of attributes, items and calls begins."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("path", [*RULES, *DERIVED], ids=lambda path: path.stem)
+def test_a_rule_changes_nothing_itself(path: Path) -> None:
+    """What it gives is applied by whoever asked: the same state and stimuli give the same changes again."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                each = [part for one in targets for part in getattr(one, "elts", [one])]
+                found += [one for one in each if not isinstance(one, ast.Name)]
+            case ast.AugAssign(target=ast.Attribute() | ast.Subscript() as target):
+                found.append(target)
+            case ast.Call(func=ast.Attribute(attr=name)) if name in CHANGING:
+                found.append(node.func)
+    found = [one for one in found if root_of(one) in ("state", "ledger", "queue")]
+    assert [ast.unparse(one) for one in found] == TAKES.get(path.stem, [])

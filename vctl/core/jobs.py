@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from vctl.core.clusters import ClusterSpec
-from vctl.core.resources import Allocation, Amounts
+from vctl.core.resources import EMPTY, Allocation, Amounts
 from vctl.core.values import value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
@@ -70,7 +70,9 @@ class PendingJob:
     attempt: int = 0
     """How often it has run already."""
     preemptions: int = 0
+    """How many of these attempts were ended for others."""
     rules: str = "{}"
+    """What is to be done when it ends, as JSON: retries, the warning signal."""
     grace_s: float = 0.0
     place: int = field(default=0, compare=False)
     """Its place in the plan of a queue whose order is ``makespan``."""
@@ -113,14 +115,12 @@ class RunningJob:
     started_at_ns: int = 0
     attempt: int = 0
     preemptions: int = 0
-    """How many of its attempts were ended for others."""
     array_id: str | None = None
     array_index: int | None = None
     per_node: bool = False
     master_port: int | None = None
     """Where the members of a gang meet in this attempt."""
     rules: str = "{}"
-    """What is to be done when it ends, as JSON: retries, the warning signal."""
     grace_s: float = 0.0
     message: str | None = None
     """The words of who stopped it."""
@@ -129,6 +129,8 @@ class RunningJob:
     stop_grace_s: float | None = None
     outcome: tuple[str, str | None, int | None, str | None] | None = None
     """How its entrypoint ended, while what it started is still being ended: status, reason, exit code, message."""
+    held: Amounts = field(default_factory=dict)
+    """What it got at its start, all together."""
 
     @property
     def grace_now_s(self) -> float:
@@ -137,15 +139,16 @@ class RunningJob:
 
     @classmethod
     def begun(
-        cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int, master_port: int | None = None
-    ) -> RunningJob:
+        cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int, master_port: int | None = None,
+        held: Amounts = EMPTY.amounts,
+    ) -> RunningJob:  # fmt: skip
         """A job that starts now, in this cluster, with this process."""
         ends_at_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
         index = None if job.array_id is None else int(job.submission_id.rpartition("_")[2])
         return cls(
             job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority,
             now_ns, job.attempt + 1, job.preemptions, job.array_id, index, job.per_node, master_port, job.rules,
-            job.grace_s,
+            job.grace_s, held=held,
         )  # fmt: skip
 
 

@@ -46,6 +46,21 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def timestamp(ns: int) -> str:
+    """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
+    days, rest = divmod(ns // 1000, 86_400_000_000)
+    era, day = divmod(days + 719_468, 146_097)  # of 400 years, each of which begins in March
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year, month = year + 400 * era + (month >= 10), month + (3 if month < 10 else -9)
+    minutes, micros = divmod(rest, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds, micros = divmod(micros, 1_000_000)
+    return f"{year:04d}-{month:02d}-{day + 1:02d}T{hours:02d}:{minutes:02d}:{seconds:02d}.{micros:06d}Z"
+
+
 def cluster_text(cluster_id: str) -> str:
     """An id as people write it: the primary by its alias, also in front of ``##``."""
     return cluster_id.replace("kPrimaryClusterID", "primary")

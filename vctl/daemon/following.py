@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
-from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
@@ -16,8 +16,23 @@ from vctl.engine.replay import Replayed
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
-from vctl.store import arrays, feed, jobs, leases, objects, preemptions, provider, queues, rows, tasks, usage
+from vctl.store import (
+    arrays,
+    dependencies,
+    feed,
+    jobs,
+    leases,
+    objects,
+    preemptions,
+    provider,
+    queues,
+    rows,
+    tasks,
+    usage,
+)
 from vctl.store.store import Store
+
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Unreadable(Exception):
@@ -29,6 +44,7 @@ class FollowedState(SchedulerState):
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         super().__init__(ledger, runs, seen)
+        self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
         """Gives the number of who carries out one more run."""
         self.looks = 0
@@ -47,13 +63,17 @@ class FollowedState(SchedulerState):
         else:
             self._own.add(store.head.seq)
 
+    def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
+        """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""
+        for change in changes:
+            self.emit(store, change)
+
     def emit_all(self, store: Store, rule: Callable[[], Iterable[Change]]) -> None:
         """Make all changes that follow from a rule. It is asked again when nobody else can change anything."""
         if next(iter(rule()), None) is not None:
             with store.transaction():
                 self.follow(store)
-                for change in rule():
-                    self.emit(store, change)
+                self.emit_each(store, rule())
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:
@@ -78,19 +98,15 @@ class FollowedState(SchedulerState):
             state.put_all_pending(queues.pending(store))
             for row in jobs.running_rows(store):
                 job = rows.running(row)
-                state.note_running(job)
-                if job.stop_requested_at is not None:
+                state.note_running(job, rows.pending(row))
+                if job.stop_requested_at is not None or job.outcome is not None:
                     state.stops.add(job.job_id)
-                if job.outcome is not None:
-                    state.stop_members(job)  # it was ending already
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
+            state.ended.update(dependencies.awaited_names(store))  # all that may have ended meanwhile
             state._read_tasks(store)
             state._read_preemptions(store)
-            for run in state.runs.values():
-                if run.stop_reason is not None:  # once more: the scheduler that meant it may have died
-                    state.run_stops[run.run_id] = (run.stop_reason, _grace_s(store, state, run))
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.nodes_changed.update(state.ledger.nodes)
@@ -109,7 +125,7 @@ class FollowedState(SchedulerState):
             task = rows.task(row, outlives=row["task_id"] in outliving)
             self.tasks.put(task)
             if task.stop_requested_at is not None:
-                self.stop_task(task.task_id, task.job_id, task.grace_s)
+                self.stops.add(task.job_id)
 
     def _read_preemptions(self, store: Store) -> None:
         for row in preemptions.all_rows(store):
@@ -141,16 +157,3 @@ class FollowedState(SchedulerState):
         self.seen = events[-1]["seq"]
         self._own.clear()
         return True
-
-
-def _grace_s(store: Store, state: FollowedState, run: Run) -> float:
-    """What a process that is being stopped gets before it is killed; on a dead node nothing."""
-    if run.stop_reason == jb.NODE_FAILED:
-        return 0.0
-    one = state.preemptions.get(run.job_id) if run.stop_reason == jb.PREEMPTED else None
-    if one is not None and not one.warns:
-        return max(0.0, (one.ends_ns - store.clock()) / 1e9)
-    of = (
-        state.running.jobs.get(run.job_id) if run.task_id is None else state.tasks.unfinished.get(run.task_id)
-    )
-    return 0.0 if of is None else of.grace_s

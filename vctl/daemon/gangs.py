@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from vctl.core.clusters import VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, SIMULATED
-from vctl.core.resources import EMPTY
+from vctl.engine.rules.starts import vnodes_of
 from vctl.store.store import Store
 
 FOLDER = "gangs"
 HERE = "127.0.0.1"
 
 
-def members(vnodes: Sequence[VNode], first: Run, assign: Callable[[], int]) -> tuple[Run, ...]:
-    """All members of a gang, the one that holds for all of them first: one in each virtual node."""
-    return (
-        first,
-        *(
-            dataclasses.replace(
-                first,
-                run_id=f"{first.job_id}.{first.attempt}.{rank}.{os.urandom(3).hex()}",
-                rank=rank, vnode_id=vnode.vnode_id, node_id=vnode.node_id, allocation=EMPTY,
-                supervisor=assign(),
-            )
-            for rank, vnode in enumerate(_by_rank(vnodes))
-            if vnode.vnode_id != first.vnode_id
-        ),
-    )  # fmt: skip
-
-
 def rank_of(ledger: Ledger, cluster_id: str, vnode_id: str) -> int:
     """The place of a virtual node in its gang."""
     return [vnode.vnode_id for vnode in vnodes_of(ledger, cluster_id)].index(vnode_id)
-
-
-def vnodes_of(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    """The virtual nodes of a cluster by rank."""
-    return _by_rank(ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ()))
-
-
-def _by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
-    return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
-
-
-def free_port(taken: set[int]) -> int:
-    """A port that nothing listens on and no other gang was given."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HERE, 0))
-            port: int = probe.getsockname()[1]
-        if port not in taken:
-            return port
 
 
 # ---- what a member is told ----

@@ -7,10 +7,11 @@ from collections.abc import Collection
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.daemon.endings import Ended, process_of
 from vctl.engine.apply.runs import with_process
+from vctl.engine.changes import Process
+from vctl.engine.stimuli import Exit, ProcessOver, ProcessSeen
 from vctl.runtime import processes
-from vctl.runtime.protocol import RunState, Runtime, StartRecord
+from vctl.runtime.protocol import ExitRecord, RunState, Runtime, StartRecord
 
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
@@ -22,24 +23,45 @@ NO_RECORDS = (
 )
 
 
-def look(runtime: Runtime, run: Run) -> StartRecord | Ended | RunState:
+def uptime_ns() -> int:
+    """Since the machine started, sleep included: a clock that nobody can set."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
     """How a process runs, or how it ended; else only in which state it is."""
     seen = runtime.observe(run.run_id)
     match seen.state:
         case RunState.NEVER_STARTED if run.state != jb.ASSIGNED:
             return _lost(runtime, run, NO_RECORDS)
         case RunState.RUNNING if seen.start is not None:
-            return seen.start
+            return process_of(seen.start)
         case RunState.EXITED if not _lives(run):
-            return Ended(run, seen.exit, start=seen.start)
+            return ProcessOver(
+                run, exit_of(seen.exit), process=None if seen.start is None else process_of(seen.start)
+            )
         case RunState.LOST:
             return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
     return seen.state
 
 
-def _lost(runtime: Runtime, run: Run, problem: str) -> Ended | RunState:
+def exit_of(record: ExitRecord | None) -> Exit | None:
+    """How a process ended."""
+    if record is None:
+        return None
+    return Exit(
+        record.exit_code, record.signal, record.launch_errno, record.message, record.stopped, record.ended_at
+    )
+
+
+def process_of(start: StartRecord) -> Process:
+    """How to find a process again that was seen to start."""
+    return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
+
+
+def _lost(runtime: Runtime, run: Run, problem: str) -> ProcessOver | RunState:
     """Nobody knows how a run ended. It is over when its processes are."""
-    return RunState.LOST if runtime.clear_lost(run.run_id) else Ended(run, None, problem)
+    return RunState.LOST if runtime.clear_lost(run.run_id) else ProcessOver(run, None, problem)
 
 
 def _lives(run: Run) -> bool:
@@ -84,20 +106,25 @@ class Starts:
     """Processes that were seen to run and are not written yet."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, StartRecord] = {}
+        self.seen: dict[str, Process] = {}
         self._since = 0.0
 
-    def note(self, run: Run, start: StartRecord) -> None:
+    def note(self, run: Run, process: Process) -> None:
         """A process was seen to run."""
         if run.pid is None:
             if not self.seen:
                 self._since = time.monotonic()
-            self.seen[run.run_id] = start
+            self.seen[run.run_id] = process
 
     def known(self, run: Run) -> Run:
         """A run with what was seen of its process."""
-        start = self.seen.get(run.run_id)
-        return run if start is None else with_process(run, process_of(start))
+        process = self.seen.get(run.run_id)
+        return run if process is None else with_process(run, process)
+
+    def take(self) -> list[ProcessSeen]:
+        """What is to be written now."""
+        seen, self.seen = self.seen, {}
+        return [ProcessSeen(run_id, process) for run_id, process in seen.items()]
 
     @property
     def are_due(self) -> bool:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from vctl.engine.stimuli import Left
 from vctl.runtime import objects as files
 
 AT_ONCE_S = 0.02
 """How long the scheduler waits for a result: nearly all objects are measured by then."""
-
-Left = Mapping[str, int] | str
-"""Bytes of each output, or why one of them is none."""
 
 
 def measure(place: Path, names: Sequence[str]) -> Left:

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
-from vctl.core.nodes import DEAD
 from vctl.daemon.following import FollowedState
-from vctl.daemon.measuring import Left, Measuring
-from vctl.engine.changes import ObjectCreated, ObjectLost, ObjectsDropped
-from vctl.engine.rules import objects as rule
+from vctl.daemon.measuring import Measuring
+from vctl.engine.changes import ObjectLost
+from vctl.engine.rules.objects import drop, give_up, settled
+from vctl.engine.stimuli import ProcessOver
 from vctl.errors import VctlError, disk_trouble
 from vctl.ops import objects as ops
 from vctl.runtime import objects as files
 from vctl.store import jobs
 from vctl.store import objects as table
 from vctl.store.store import Store
-
-if TYPE_CHECKING:
-    from vctl.daemon.endings import Ended, Outcome
-
-EXIT_OUTPUT_MISSING = 1
 
 
 class Unprepared(VctlError):
@@ -87,47 +80,6 @@ def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str
     raise Unprepared(f"input {name} is lost: {problem}", tk.INPUT_FAILED)
 
 
-# ---- when a process has ended; inside the transaction of its end ----
-
-
-def keep(store: Store, state: FollowedState, run: Run, outcome: Outcome, left: Left) -> Outcome:
-    """Record what a task that ended well has left. One that did not leave what it declared has not ended well."""
-    if outcome.status != jb.SUCCEEDED:
-        return outcome
-    if isinstance(left, str):
-        return dataclasses.replace(
-            outcome, status=jb.FAILED, reason=tk.OUTPUT_MISSING, exit_code=EXIT_OUTPUT_MISSING,
-            message=f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}",
-        )  # fmt: skip
-    node = state.ledger.nodes.get(run.node_id)
-    if node is not None and node.state != DEAD:
-        for name, size in left.items():
-            state.emit(store, ObjectCreated(
-                store.clock(), run.job_id, name, run.node_id, run.cluster_id, size, run.task_id
-            ))  # fmt: skip
-    return outcome
-
-
-def settle(store: Store, state: FollowedState, job_id: int, names: Collection[str]) -> None:
-    """Something happened to objects of a job: those that wait for them start, or never will."""
-    if names:
-        for change in rule.settle(rule.KnownObjects(state, job_id), names, store.clock()):
-            state.emit(store, change)
-
-
-def give_up(store: Store, state: FollowedState, job_id: int) -> None:
-    """A job takes no more tasks: those that wait for what nobody makes fail."""
-    waiting = (task for task in state.tasks.of_job(job_id) if task.state == tk.PENDING_ARGS)
-    settle(store, state, job_id, sorted({name for task in waiting for name in task.inputs}))
-
-
-def drop(store: Store, state: FollowedState, job_id: int) -> None:
-    """The objects of a job go with it."""
-    if job_id in state.tasks.with_objects:
-        there = state.tasks.objects.get(job_id, {})
-        state.emit(store, ObjectsDropped(job_id, sum(len(one.at) for one in there.values())))
-
-
 # ---- in the course of time ----
 
 
@@ -160,11 +112,11 @@ class Objects:
         row = jobs.get(self.store, job_id)
         return None if row is None else int(row["attempt"])
 
-    def measured(self, state: FollowedState, end: Ended) -> Ended | None:
+    def measured(self, state: FollowedState, end: ProcessOver) -> ProcessOver | None:
         """An end with what the task left; None while that is being measured."""
         if (
-            end.record is None
-            or end.record.exit_code != 0
+            end.exit is None
+            or end.exit.exit_code != 0
             or (task := state.tasks.unfinished.get(end.run.task_id or "")) is None
             or not task.outputs
         ):
@@ -199,10 +151,10 @@ class Objects:
             with self.store.transaction():
                 state.follow(self.store)
                 for job_id in sorted(over):
-                    give_up(self.store, state, job_id)
+                    state.emit_each(self.store, give_up(state, job_id, self.store.clock()))
                 for job_id in sorted(ownerless):
                     if not state.tasks.of_job(job_id):
-                        drop(self.store, state, job_id)
+                        state.emit_each(self.store, drop(state, job_id))
         for place in ops.left_over(self.store):
             files.remove(self.store.home, *place)
 
@@ -224,7 +176,7 @@ class Objects:
                     if is_last:
                         names.setdefault(job_id, []).append(name)
             for job_id, lost in names.items():
-                settle(self.store, state, job_id, lost)
+                state.emit_each(self.store, settled(state, job_id, lost, self.store.clock()))
         for job_id, attempt in there.items():
             for node_id in node_ids:
                 files.remove(self.store.home, job_id, attempt, node_id)

@@ -9,37 +9,38 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 
 from vctl.core.jobs import Run
-from vctl.daemon import commit, endings, gangs, identity
-from vctl.daemon.endings import Ended
+from vctl.core.nodes import DRAINING
+from vctl.daemon import commit, gangs, identity
+from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState, Unreadable
-from vctl.daemon.gates import Dependencies, open_gates
-from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
 from vctl.daemon.lease_revocation import LeaseRevocation
-from vctl.daemon.limits import TimeLimits
-from vctl.daemon.looking import STARTS_S, Pace, Starts, look
+from vctl.daemon.looking import STARTS_S, Pace, Starts, look, uptime_ns
 from vctl.daemon.maintenance import Maintenance
-from vctl.daemon.objects import Objects, Unprepared
-from vctl.daemon.preempting import Preempting
+from vctl.daemon.objects import Objects
 from vctl.daemon.provider import Provider
 from vctl.daemon.remains import Remains
-from vctl.daemon.stopping import carry_out
 from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.usage_checkpoint import UsageCheckpoint
-from vctl.engine.changes import RunAssigned, RunStopping
+from vctl.engine.changes import Process, RunStopping
 from vctl.engine.lifecycle import IllegalTransition
 from vctl.engine.rules.gates import begins_after
-from vctl.errors import DiskTrouble, VctlError
+from vctl.engine.rules.preemption import nearest as nearest_end
+from vctl.engine.stimuli import ProcessOver, Stimulus
+from vctl.engine.turn import Now, follows, looked_at, rules
+from vctl.errors import DiskTrouble
+from vctl.ops.dependencies import settle
 from vctl.ops.forms import timestamp
-from vctl.ops.nodes import ensure_local
-from vctl.runtime.protocol import RunState, Runtime, StartRecord, runtime_of
+from vctl.ops.nodes import ensure_local, settle_drained
+from vctl.runtime.protocol import RunState, Runtime, runtime_of
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import repair, upkeep
+from vctl.store import dependencies, repair, upkeep
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -72,14 +73,9 @@ class Scheduler:
         self.returns = LeaseExpiry(store, terms or LeaseTerms())
         self.lease_revocation = LeaseRevocation(store, grace_s=self.returns.terms.reclaim_grace_s)
         self.provider = Provider(store, provider or ProviderSpec(), self.returns)
-        self.limits = TimeLimits(store)
         self.memory = UsageCheckpoint(store)
-        self.commands = Commands(store)
         self.remains = Remains(store)
-        self.preempting = Preempting(store)
         self.objects = Objects(store, interval_s=maintenance_interval_s)
-        self.dependencies = Dependencies(store)
-        self.log_max_bytes = log_max_bytes
         self.kind = kind
         self.local_node = local_node
         self.runtime: Runtime = runtime_of(store.home)
@@ -87,10 +83,10 @@ class Scheduler:
         self.rounds = 0
         self.last_round_ms = 0.0
         self.state: FollowedState | None = None
-        self._postponed: dict[str, Run] = {}
-        """Runs that could not be launched for a reason that passes."""
         self.trouble = Trouble(say)
         self.starts, self.pace = Starts(), Pace()
+        self.carrier = Carrier(store, self.trouble, self.pace, log_max_bytes=log_max_bytes)
+        self.uptime_ns = uptime_ns
         self._last_sweep = 0.0
         self._more = False
         """Whether the last round left something to the next one."""
@@ -125,7 +121,8 @@ class Scheduler:
         """Write what is only remembered, and end the reign."""
         if self.state is not None:
             self.memory.write(self.state)
-            self._record(self.state, [])
+            if self.starts.seen:
+                self._record(self.state)
         self.store.end_term()
 
     def is_needed(self) -> bool:
@@ -146,10 +143,9 @@ class Scheduler:
         self.state.lease_s = self.returns.terms.duration_s
         self.state.assign = self.runtime.assign
         self.state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        self._postponed.clear()  # they are launched by the sweep
+        self.state.reclaim_grace_s = self.returns.terms.reclaim_grace_s
+        self.carrier.begin(self.state)
         self.starts.seen.clear()  # they are seen again
-        self.limits.clear()
-        self.dependencies.clear()
         # first, so that it is known why they ended
         self.maintenance.end_lost_work(self.state, self._stop_run)
         self._sweep(self.state, relaunch=True)
@@ -174,7 +170,7 @@ class Scheduler:
             if not self.trouble.passes(error):
                 raise
         else:
-            if not self._postponed:
+            if not self.carrier.postponed:
                 self.trouble.is_over()
 
     def _read_again(self, error: Unreadable | IllegalTransition) -> None:
@@ -192,7 +188,7 @@ class Scheduler:
         assert state is not None
         looks, news = state.looks, bool(self.watch.read()) and not self.store.wrote_last()
         names = self.pace.changes(self.runtime) | self.objects.measuring.ready()
-        self._launch_postponed(state)
+        self.carrier.retry(state)
         self._observe(state, names)
         if time.monotonic() - self._last_sweep > SAFETY_S:
             self._sweep(state)
@@ -202,89 +198,53 @@ class Scheduler:
         self.maintenance.turn(state, self._stop_run)
         self.objects.turn(state)
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
-        carry_out(state, self._stop_run)
-        self.dependencies.turn(state)
-        self.limits.turn(state, self._stop_run, self.runtime.signal_run)
-        open_gates(self.store, state)
-        self.preempting.review(state)
+        self._settle_awaited(state)
+        if follows(state, self._now()):
+            self._record(state)
+        looked_at(state)
         self.returns.turn(state)
         until = time.monotonic() + ROUNDS_S
-        self._more = self._settled != self._now(state) and self._round(state)
+        self._more = self._settled != self._mark(state) and self._round(state)
         self._settled = None
         while self._more and time.monotonic() < until:
             self._observe(state, self.pace.changes(self.runtime))
             self._more = self._round(state)
-        self.preempting.turn(state, self._stop_run, self.runtime.signal_run)
         self.lease_revocation.turn(state, self._stop_run, self._tell)
+        self._carry_out(state)
+        state.timers.tidy(state, self.uptime_ns())
         self.provider.turn(state)
         self.memory.turn(state)
         self.remains.remove(self.runtime, FORGET_S)
         self.heartbeat()
 
-    def _now(self, state: FollowedState) -> tuple[int, int, bool]:
+    def _mark(self, state: FollowedState) -> tuple[int, int, bool]:
         """What differs after every change that a decision could depend on."""
         return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
 
     def _round(self, state: FollowedState) -> bool:
         """Decide, commit, launch; True when there may be more to start at once."""
         plan, started = self._decide(state)
-        for run in started:
-            self._launch(state, run)
+        self._carry_out(state)
         return commit.leaves_more(plan, started)
 
-    def _decide(self, state: FollowedState) -> tuple[Plan, list[Run]]:
-        """What to start, and what of it was committed."""
+    def _decide(self, state: FollowedState) -> tuple[Plan, int]:
+        """What to start, and how much of it was committed."""
         began = time.perf_counter()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
             now_ns=self.store.clock(), running=state.running, usage=state.usage, keeps=True,
         )  # fmt: skip
         if plan.is_empty:
-            return plan, []
+            return plan, 0
         started = commit.commit(self.store, state, plan)
         self.last_round_ms = (time.perf_counter() - began) * 1e3
         self.rounds += 1
         return plan, started
 
-    def _launch(self, state: FollowedState, run: Run) -> None:
-        try:
-            assigned = run if run.supervisor is not None else self._adopted(state, run)
-            if assigned is None:
-                return  # the version before has started it
-            request = request_of(self.store, state, self.commands, assigned, log_max_bytes=self.log_max_bytes)
-            if request is not None:
-                self.pace.launched(run.run_id)
-                self.runtime.launch(request)
-        except Unprepared as error:
-            self._record(state, [Ended(run, None, error.problem, error.reason)])
-            self._let_go(state, run)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._record(state, [Ended(run, None, f"its command cannot be read: {error}")])
-            self._let_go(state, run)
-        except (OSError, VctlError) as error:
-            if not self.trouble.passes(error):
-                raise
-            self._postponed[run.run_id] = run
-
-    def _adopted(self, state: FollowedState, run: Run) -> Run | None:
-        """A run that the version before has assigned to nobody, with its number; None when it was started then."""
-        if not self.runtime.adopt(run.run_id):
-            return None
-        with self.store.transaction():
-            state.follow(self.store)
-            state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
-        return state.runs.get(run.run_id)
-
-    def _launch_postponed(self, state: FollowedState) -> None:
-        postponed, self._postponed = self._postponed, {}
-        for run_id in postponed:
-            if (run := state.runs.get(run_id)) is not None:
-                self._launch(state, run)
-
     # ---- looking at processes ----
 
     def _observe(self, state: FollowedState, run_ids: set[str], *, relaunch: bool = False) -> None:
-        ended: list[Ended] = []
+        ended: list[ProcessOver] = []
         for run_id in sorted(run_ids):
             run = state.runs.get(run_id)
             if run is None:
@@ -295,42 +255,62 @@ class Scheduler:
             except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
                 say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
                 continue
-            if isinstance(found, Ended):
-                if found.start is not None:
-                    self.starts.note(run, found.start)
+            if isinstance(found, ProcessOver):
                 if (end := self.objects.measured(state, found)) is not None:
                     ended.append(end)
-            elif isinstance(found, StartRecord):
+            elif isinstance(found, Process):
                 self.starts.note(run, found)
-                self.limits.note(state, run, found)
             elif found is RunState.NEVER_STARTED and relaunch:
-                self._launch(state, run)
+                self.carrier.again(state, run_id)
         if ended:
             self._follow_up(state, ended)
         elif self.starts.are_due:
-            self._record(state, [])
+            self._record(state)
 
-    def _follow_up(self, state: FollowedState, ended: list[Ended]) -> None:
+    def _follow_up(self, state: FollowedState, ended: list[ProcessOver]) -> None:
         """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
         with self.store.together():
-            self._record(state, ended)
-            self.dependencies.turn(state)
+            self._record(state, *ended)
+            self._settle_awaited(state)
             plan, started = self._decide(state)
-        self._settled = None if commit.leaves_more(plan, started) else self._now(state)
+        self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
         for end in ended:
             self._let_go(state, end.run)
-        for run in started:
-            self._launch(state, run)
+        self._carry_out(state)
 
-    def _record(self, state: FollowedState, ended: list[Ended]) -> None:
-        """Write the starts that were seen, and what has ended."""
-        if self.starts.seen or ended:
-            endings.observed(self.store, state, self.starts.seen, ended)
-            self.starts.seen.clear()
+    def _settle_awaited(self, state: FollowedState) -> None:
+        """Let jobs into their queues that waited for others which have ended, or end them: one look at the tables."""
+        ended, state.ended = sorted(state.ended), set()
+        if ended and state.gated and (names := dependencies.any_waits(self.store, ended)):
+            with self.store.transaction():
+                state.follow(self.store)
+                settle(self.store, names, partial(state.emit, self.store))
+
+    def _record(self, state: FollowedState, *observed: Stimulus) -> None:
+        """Write the starts that were seen, what else was observed, and what follows."""
+        with self.store.transaction():
+            state.follow(self.store)
+            state.emit_each(self.store, rules(state, [*self.starts.take(), *observed], self._now()))
+            looked_at(state)
+            for node_id in {end.run.node_id for end in observed if isinstance(end, ProcessOver)}:
+                node = state.ledger.nodes.get(node_id)
+                if node is not None and node.state == DRAINING:
+                    settle_drained(self.store, node_id)
+
+    def _carry_out(self, state: FollowedState) -> None:
+        """Do outside what is due now, and record what comes of it."""
+        while found := self.carrier.carry_out(state, self.runtime, self.uptime_ns()):
+            self._record(state, *found)
+            for one in found:
+                if isinstance(one, ProcessOver):
+                    self._let_go(state, one.run)
+
+    def _now(self) -> Now:
+        return Now(self.store.clock(), self.uptime_ns())
 
     def _let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over."""
-        self.limits.forget(run.run_id)
+        self.carrier.done.pop(run.run_id, None)
         self.pace.over(run.run_id)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
@@ -348,13 +328,13 @@ class Scheduler:
 
     # ---- ending work ----
 
-    def _stop_run(self, run: Run, reason: str, grace_s: float) -> None:
+    def _stop_run(self, run: Run, reason: str, _: float) -> None:
         state = self.state
         assert state is not None
         if run.stop_reason is None:
             with self.store.transaction():
                 state.emit(self.store, RunStopping(run.run_id, reason))
-        self.runtime.stop(run.run_id, grace_s=grace_s)
+        state.affected[run.run_id] = None
 
     def _tell(self, run_id: str, signo: int) -> None:
         self.runtime.signal_run(run_id, signo, tree=True)
@@ -370,19 +350,17 @@ class Scheduler:
         if self.starts.seen:
             due.append(now + int(STARTS_S * 1e9))
         if self.state is not None:
-            if self.state.run_stops or self.state.stops or self.state.ended:
+            if self.state.affected or self.state.stops or self.state.ended:
                 return 0.0  # found out at the end of the turn
             if self._more:
                 return 0.0
-            if (at := self.preempting.nearest_ns(self.state)) is not None:
-                due.append(at)
-            due += begins_after(self.state, now)
+            due += [*nearest_end(self.state), *begins_after(self.state, now)]
+            if (at := self.state.timers.next_ns) is not None:
+                due.append(now + at - self.uptime_ns())
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
         clocks = (self.maintenance, self.returns, self.lease_revocation, self.provider)
-        if self.remains.over or self._postponed:
+        if self.remains.over or self.carrier.postponed:
             nearest = min(nearest, LEISURE_S)
-        if (left_s := self.limits.left_s()) is not None:
-            nearest = min(nearest, left_s)
         return max(0.0, min(SAFETY_S, nearest, self.runtime.due_s(), *(clock.due_s() for clock in clocks)))
 
     def heartbeat(self) -> None:

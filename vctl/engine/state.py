@@ -9,22 +9,22 @@ from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
-from vctl.core.tasks import CANCELLED
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
 from vctl.engine.tasks import Tasks
+from vctl.engine.timers import Timers
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start, Trial, still_fits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
-GANG_ENDED = "GangEnded"
-"""Why a member of a gang is stopped when another one ended badly."""
-
 
 class SchedulerState:
     """Ledger, queues, live runs and running jobs of a state directory, as of entry ``seen`` of the journal."""
+
+    tick_ns = 10**7
+    """The unit in which the start of a process is told."""
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         self.ledger = ledger
@@ -32,6 +32,8 @@ class SchedulerState:
         self.runs_of_job: dict[int, set[str]] = {}
         for run in runs.values():
             self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
+        self.affected: dict[str, None] = dict.fromkeys(runs)
+        """Processes for which something else may be due outside."""
         self.running = Running()
         """Running jobs, as far as queues ask: limits, reserved starts, shares."""
         for run in runs.values():
@@ -43,17 +45,19 @@ class SchedulerState:
         """Job in a queue -> the cluster of that queue."""
         self.gated: dict[int, PendingJob] = {}
         """Jobs that wait outside of the queues: held, for other jobs, or for a place in their array."""
+        self.requests: dict[int, PendingJob] = {}
+        """Running jobs as they waited: as such they wait again for another attempt."""
         self.seen = seen
         self.trial: Trial | None = None
         """Starts that are taken in the ledger and not committed yet: any other change takes them back."""
         self.stops: set[int] = set()
-        """Running jobs that somebody asked to stop."""
+        """Running jobs of which somebody asked something to stop."""
+        self.timers = Timers()
+        """When the time of running processes is over."""
         self.array_limits = ArrayLimits()
         """The running limits of arrays."""
         self.ended: set[str] = set()
         """Jobs and arrays of which something ended, by id: somebody may wait for them."""
-        self.edited: set[int] = set()
-        """Running jobs of which something was changed."""
         self.nodes_changed: set[str] = set()
         self.dead_nodes: set[str] = set()
         self.draining_nodes: set[str] = set()
@@ -64,19 +68,19 @@ class SchedulerState:
         """Tasks that are not over, and the objects that they use and leave."""
         self.lost_nodes: set[str] = set()
         """Nodes that are dead or gone, and what lay on them."""
-        self.run_stops: dict[str, tuple[str, float]] = {}
-        """run id -> (reason, grace in seconds): processes that are to be ended."""
         self.preemptions: dict[int, Preemption] = {}
         """Running jobs that end for waiting ones."""
         self.nominations: dict[int, Nomination] = {}
         """Waiting jobs for which resources are reserved; who was nominated first comes first."""
-        self.spared: list[str] = []
-        """Jobs that were told to end and may go on: their notice is to be removed."""
+        self.untold: list[str] = []
+        """Jobs that were told to end and have, or may go on: their notice is to be removed."""
         self.node_requests: dict[str, NodeRequest] = {}
         """What a node provider was asked for and has not done, by request id."""
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
+        self.reclaim_grace_s = 0.0
+        """What a process gets that runs on what a lender wants back."""
 
     def sort_node(self, node: Node) -> None:
         """Remember a node among those that somebody has to look after."""
@@ -90,6 +94,7 @@ class SchedulerState:
     def add_run(self, run: Run) -> None:
         """A process that is to be started."""
         self.runs[run.run_id] = run
+        self.affected[run.run_id] = None
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         if run.task_id is not None:
             self.running.put_task(run.job_id, run.run_id)
@@ -122,10 +127,9 @@ class SchedulerState:
         """The main processes of a job that are not over: several for ``--per-node``."""
         return [run_id for run_id in self.runs_of_job.get(job_id, ()) if self.runs[run_id].task_id is None]
 
-    def stop_members(self, job: RunningJob) -> None:
-        """One of a job's main processes ended badly: the others end with it."""
-        for run_id in self.members_of(job.job_id):
-            self.run_stops.setdefault(run_id, (GANG_ENDED, job.grace_now_s))
+    def runs_of_task(self, task_id: str, job_id: int) -> list[str]:
+        """The process of a task, if it runs."""
+        return [one for one in self.runs_of_job.get(job_id, ()) if self.runs[one].task_id == task_id]
 
     def put_pending(self, job: PendingJob) -> None:
         """A job waits: for its turn, or first until no gate keeps it out of the queue."""
@@ -177,13 +181,16 @@ class SchedulerState:
         if parent_id is not None:
             self.queues[parent_id].drop(job_id)
 
-    def note_running(self, job: RunningJob) -> None:
+    def note_running(self, job: RunningJob, request: PendingJob) -> None:
         """A job runs, of which ``run_id`` is not known yet."""
         own = self.members_of(job.job_id)
+        self.requests[job.job_id] = request
         self.array_limits.run(job.array_id, job.job_id)
         self.running.put(replace(job, run_id=min(own, default="")))
         if self.is_ending(job.job_id):
             self.running.leave(job.job_id)
+        for run_id in own:
+            self.timers.plan(self, self.runs[run_id], job)
 
     def is_ending(self, job_id: int) -> bool:
         """Whether a running job ends, whatever for, preemption aside."""
@@ -220,12 +227,6 @@ class SchedulerState:
         self.ended.add(submission_id)
         if array_id is not None:
             self.ended.add(array_id)
-
-    def stop_task(self, task_id: str, job_id: int, grace_s: float, reason: str = CANCELLED) -> None:
-        """The process of a running task is to be ended."""
-        for run_id in self.runs_of_job.get(job_id, ()):
-            if self.runs[run_id].task_id == task_id:
-                self.run_stops[run_id] = (reason, grace_s)
 
     def is_attached(self, run: Run) -> bool:
         """Whether a process ends with its job: all but those of tasks that outlive it."""

@@ -14,10 +14,11 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, VNodesChanged
+from vctl.engine.rules.leases import granted
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
-from vctl.ops.growth import granted_for, settle_leases
+from vctl.ops.growth import settle_leases
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
@@ -235,8 +236,8 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     changed = _difference(ledger, cluster.cluster_id, before, growth)
     if changed.removed or changed.placed:
         store.emit(changed)
-    for granted in granted_for(store, ledger, growth):
-        store.emit(granted)
+    for lease in granted(ledger, growth, store.clock(), store.next_lease):
+        store.emit(lease)
     if not of_whole_nodes(cluster.spec):
         settle_leases(store, ledger, cluster.cluster_id, store.emit)
 

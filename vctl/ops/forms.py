@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
+from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED, FINISHED
@@ -28,11 +28,7 @@ def timestamp(ns: int) -> str: ...
 def timestamp(ns: None) -> None: ...
 def timestamp(ns: int | None) -> str | None:
     """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
-    if ns is None:
-        return None
-    seconds, rest = divmod(ns, 1_000_000_000)
-    moment = time.gmtime(seconds)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{rest // 1000:06d}Z"
+    return None if ns is None else wording.timestamp(ns)
 
 
 def moment(text: str) -> int | None:

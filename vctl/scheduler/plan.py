@@ -107,6 +107,11 @@ class Plan:
     """The starts, where they are still taken in the ledger."""
 
     @property
+    def proposed(self) -> int:
+        """How many jobs and tasks are to start."""
+        return len(self.starts) + len(self.task_starts)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         return not (

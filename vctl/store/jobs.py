@@ -74,12 +74,6 @@ def running_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
 
 
-def master_ports(store: Store) -> set[int]:
-    """The meeting points of gangs that run."""
-    found = store.rows("SELECT master_port FROM jobs WHERE status = 'RUNNING' AND master_port IS NOT NULL")
-    return {row[0] for row in found}
-
-
 def ended_before(store: Store, before_ns: int) -> list[Row]:
     """Jobs that ended before a moment and of which nothing detached is left."""
     return store.rows(

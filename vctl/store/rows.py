@@ -159,7 +159,7 @@ def running(row: Row) -> RunningJob:
         row["job_id"], row["parent_cluster_id"], row["cluster_id"], "", row["user"], ends_at, row["submission_id"],
         row["priority"], row["started_at"] or 0, row["attempt"], row["preemptions"], row["array_id"],
         row["array_index"], bool(row["per_node"]), row["master_port"], row["rules"], row["grace_s"], row["message"],
-        row["stop_requested_at"], row["stop_reason"], row["stop_grace_s"], outcome,
+        row["stop_requested_at"], row["stop_reason"], row["stop_grace_s"], outcome, loads(row["resources"] or "{}"),
     )  # fmt: skip
 
 

@@ -44,8 +44,11 @@ def _jobs_edited(state: SchedulerState, change: ch.JobsEdited) -> None:
     for job_id in numbers_of(change.spans) if limits else ():
         if (job := state.running.jobs.get(job_id)) is not None:
             ends_at_ns = None if limit_ns is None else job.started_at_ns + limit_ns
-            state.running.put(replace(job, ends_at_ns=ends_at_ns))
-            state.edited.add(job_id)
+            job = replace(job, ends_at_ns=ends_at_ns)
+            state.running.put(job)
+            state.requests[job_id] = replace(state.requests[job_id], time_limit_ns=limit_ns)
+            for run_id in state.members_of(job_id):
+                state.timers.plan(state, state.runs[run_id], job)
 
 
 APPLY: Table = {

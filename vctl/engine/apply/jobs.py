@@ -20,7 +20,9 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
             ledger.assign_all(change.vnodes)
     for run in change.runs:
         add_run(state, run)
-    state.dequeue(job.job_id)
+    if (request := state.pending(job.job_id)) is not None:
+        state.requests[job.job_id] = request
+        state.dequeue(job.job_id)
     state.array_limits.run(job.array_id, job.job_id)
     state.running.put(job)
 
@@ -29,6 +31,7 @@ def _job_ending(state: SchedulerState, change: ch.JobEnding) -> None:
     if (job := state.running.jobs.get(change.job_id)) is not None:
         own = min(state.members_of(change.job_id), default="")
         state.running.put(replace(job, outcome=change.outcome, run_id=own))
+        state.stops.add(change.job_id)
         state.running.leave(change.job_id)
 
 
@@ -36,6 +39,7 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
     state.dequeue(change.job_id)
     state.stops.discard(change.job_id)
     state.running.drop(change.job_id)
+    state.requests.pop(change.job_id, None)
     state.array_limits.leave(change.array_id, change.job_id)
     state.note_end(change.submission_id, change.array_id)
     if change.removed is not None:
@@ -44,8 +48,9 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
 
 def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
     state.running.drop(change.job.job_id)
+    state.requests.pop(change.job.job_id, None)
     state.stops.discard(change.job.job_id)
-    state.put_pending(replace(change.job, preemptions=change.preemptions))
+    state.put_pending(change.job)
 
 
 def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
@@ -58,6 +63,7 @@ def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
         )  # fmt: skip
         state.running.leave(change.job_id)
         state.stops.add(change.job_id)
+        state.affected.update(dict.fromkeys(state.runs_of_job.get(change.job_id, ())))
 
 
 def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:

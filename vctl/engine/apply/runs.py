@@ -24,7 +24,9 @@ def _run_assigned(state: SchedulerState, change: ch.RunAssigned) -> None:
 
 def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
     if (run := state.runs.get(change.run_id)) is not None:
-        state.runs[change.run_id] = with_process(run, change.process)
+        run = state.runs[change.run_id] = with_process(run, change.process)
+        if (job := state.running.jobs.get(run.job_id)) is not None and job.ends_at_ns is not None:
+            state.timers.plan(state, run, job)
 
 
 def with_process(run: Run, process: ch.Process | None) -> Run:
@@ -42,6 +44,7 @@ def _run_stopping(state: SchedulerState, change: ch.RunStopping) -> None:
     if run is None or run.stop_reason is not None:
         return
     state.runs[change.run_id] = replace(run, stop_reason=change.reason)
+    state.affected[change.run_id] = None
     if run.task_id is None:
         state.running.leave(run.job_id)
 
@@ -56,7 +59,6 @@ def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
     if run is None:
         return
     state.drop_run(run)
-    state.run_stops.pop(run.run_id, None)
     job = state.running.jobs.get(run.job_id)
     if job is not None and job.run_id == run.run_id and (others := state.members_of(run.job_id)):
         state.running.put(replace(job, run_id=min(others)))

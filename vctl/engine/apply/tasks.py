@@ -51,7 +51,8 @@ def _started(state: SchedulerState, change: ch.TaskStarted) -> None:
 def _stop_asked(state: SchedulerState, change: ch.TaskStopAsked) -> None:
     if (task := state.tasks.unfinished.get(change.task_id)) is not None:
         state.tasks.put(replace(task, stop_requested_at=change.at, grace_s=change.grace_s))
-        state.stop_task(change.task_id, change.job_id, change.grace_s, change.reason)
+        state.stops.add(change.job_id)
+        state.affected.update(dict.fromkeys(state.runs_of_task(change.task_id, change.job_id)))
 
 
 def _ended(state: SchedulerState, change: ch.TaskEnded) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
-from vctl.core.resources import Amounts
 from vctl.core.spans import Spans
 from vctl.engine.changes.clusters import ClusterRemoved
 from vctl.engine.changes.told import Told, change, untold
@@ -20,7 +19,6 @@ class JobStarted:
     at: int
     job: RunningJob
     nodes: tuple[str, ...]
-    held: Amounts
     runs: tuple[Run, ...]
     """The main process first; those of a gang by rank."""
     cluster: Cluster | None = None
@@ -77,8 +75,6 @@ class JobRequeued:
     job: PendingJob
     reason: str | None
     message: str | None
-    preemptions: int
-    """How many of its attempts were ended for others."""
     data: Mapping[str, Any]
 
     def told(self) -> Told:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from vctl.core import resources as rs
 from vctl.core.leases import CALLED, Lease
+from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
-from vctl.engine.changes import Change, LeaseReturned, VNodesChanged
+from vctl.core.resources import Amounts
+from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.fairness import Shares, must_yield
-from vctl.scheduler.leasing import free_part, newest_first, restored, return_of
+from vctl.scheduler.leasing import above_minimum, free_part, newest_first, restored, return_of
 from vctl.scheduler.replacement import below
 
 
@@ -89,3 +93,28 @@ def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
     """A virtual node and everything that lies in it."""
     there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
     return {vnode_id, *(vnode.vnode_id for vnode in there)}
+
+
+def granted(
+    ledger: Ledger, steps: Sequence[Grow], now: int, number: Callable[[], int], *, lease_s: float | None = None,
+    job_id: int | None = None,
+) -> Iterator[LeaseGranted]:  # fmt: skip
+    """The leases for the growth of one change; the ledger has all its steps. Asked from the top level down."""
+    gained: dict[str, Amounts] = {}
+    todo: list[tuple[Grow, Amounts]] = []
+    for step in reversed(steps):
+        cluster_id = step.after.cluster_id
+        later = gained.get(cluster_id, {})
+        todo.append((step, above_minimum(ledger, step, later)))
+        gained[cluster_id] = rs.add(later, step.gained)
+    expires_at = None if lease_s is None else now + int(lease_s * 1e9)
+    for step, over in reversed(todo):
+        vnode, parent_id = step.after, ledger.clusters[step.after.cluster_id].parent_id
+        loan = {n: min(a, step.lent.get(n, 0)) for n, a in over.items() if step.lent.get(n, 0)}
+        rest = {n: a - loan.get(n, 0) for n, a in over.items() if a > loan.get(n, 0)}
+        for lender_id, lent in ((step.lender_id, loan), (parent_id, rest)):
+            if lender_id is not None and lent:
+                yield LeaseGranted(Lease(
+                    number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
+                    expires_at, job_id,
+                ))  # fmt: skip

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
-from vctl.engine.changes import Change, TaskAwaits, TaskEnded, TaskReady
+from vctl.engine.changes import Change, ObjectCreated, ObjectsDropped, TaskAwaits, TaskEnded, TaskReady
 
 if TYPE_CHECKING:
+    from vctl.engine.rules.outcomes import Outcome
     from vctl.engine.state import SchedulerState
+    from vctl.engine.stimuli import Left
+
+EXIT_OUTPUT_MISSING = 1
 
 
 class JobObjects(Protocol):
@@ -108,6 +115,44 @@ def settle(objects: JobObjects, names: Iterable[str], now: int) -> Iterator[Chan
                 yield change
                 moved += task.outputs
         pending = moved
+
+
+def settled(state: SchedulerState, job_id: int, names: Collection[str], now: int) -> Iterator[Change]:
+    """The same in the state of a scheduler."""
+    if names:
+        yield from settle(KnownObjects(state, job_id), names, now)
+
+
+def keep(
+    state: SchedulerState, run: Run, outcome: Outcome, left: Left, now: int
+) -> Generator[Change, None, Outcome]:
+    """Record the outputs of a task that ended well. One that did not leave what it declared has not ended well."""
+    if isinstance(left, str):
+        message = f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}"
+        return outcome._replace(
+            status=jb.FAILED,
+            reason=tk.OUTPUT_MISSING,
+            exit_code=EXIT_OUTPUT_MISSING,
+            message=message,
+        )
+    node = state.ledger.nodes.get(run.node_id)
+    if node is not None and node.state != DEAD:
+        for name, size in left.items():
+            yield ObjectCreated(now, run.job_id, name, run.node_id, run.cluster_id, size, run.task_id)
+    return outcome
+
+
+def give_up(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
+    """A job takes no more tasks: those that wait for what nobody makes fail."""
+    waiting = (task for task in state.tasks.of_job(job_id) if task.state == tk.PENDING_ARGS)
+    yield from settled(state, job_id, sorted({name for task in waiting for name in task.inputs}), now)
+
+
+def drop(state: SchedulerState, job_id: int) -> Iterator[Change]:
+    """The objects of a job go with it."""
+    if job_id in state.tasks.with_objects:
+        there = state.tasks.objects.get(job_id, {})
+        yield ObjectsDropped(job_id, sum(len(one.at) for one in there.values()))
 
 
 def what_follows(objects: JobObjects, task: Task, now: int) -> Change | None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from vctl.core.jobs import Preemption
+from vctl.core import jobs as jb
+from vctl.core.jobs import Preemption, RunningJob
 from vctl.core.queue_policy import OFF
-from vctl.core.wording import amounts_text, cluster_text, listed
+from vctl.core.resources import SCALE
+from vctl.core.wording import amounts_text, cluster_text, listed, timestamp
 from vctl.engine.changes import (
     Change,
     JobNominated,
+    JobPreempted,
     JobPreempting,
     JobSpared,
     NominationDropped,
+    PreemptionMoved,
     PreemptionOver,
 )
+from vctl.engine.rules import stops
+from vctl.engine.rules.outcomes import Outcome
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import JobTold, Stimulus
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.preemption import Preempt
 
@@ -37,11 +44,11 @@ def still_stands(state: SchedulerState, one: Preempt) -> bool:
     return one.nomination.stands(state.ledger)
 
 
-def begin(state: SchedulerState, one: Preempt, now: int, shown: Callable[[int], str]) -> Iterator[Change]:
-    """Running jobs are to end for a waiting one. ``shown`` writes a time as text."""
+def begin(state: SchedulerState, one: Preempt, now: int) -> Iterator[Change]:
+    """Running jobs are to end for a waiting one."""
     policy = state.ledger.clusters[one.job.parent_id].queue
     ends_ns = now + policy.preemption_grace_ns
-    ends_at = shown(ends_ns)
+    ends_at = timestamp(ends_ns)
     for victim in one.victims:
         job = victim.job
         begun = Preemption(
@@ -97,6 +104,42 @@ def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | 
     return None if nomination.stands(state.ledger) else "the resources reserved for it are gone"
 
 
+def told(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:
+    """Jobs were told that they end for others. One that did not hear it, or has no signal, is ended now."""
+    for one in stimuli:
+        if isinstance(one, JobTold) and state.preemptions.get(one.preemption.victim_id) == one.preemption:
+            if one.heard:
+                yield PreemptionMoved(one.preemption.victim_id, "tell")
+            else:
+                yield from _end(state, one.preemption)
+
+
+def due(state: SchedulerState, now: int) -> Iterator[Change]:
+    """Jobs whose grace is over, and those that end anyway: nobody spares these."""
+    for one in sorted(state.preemptions.values(), key=lambda one: one.victim_id):
+        job = state.running.jobs.get(one.victim_id)
+        if one.ending or job is None:
+            continue
+        if job.stop_requested_at is not None:
+            yield PreemptionMoved(one.victim_id, "end")
+        elif one.told and one.ends_ns <= now:
+            yield from _end(state, one)
+
+
+def _end(state: SchedulerState, one: Preemption) -> Iterator[Change]:
+    attached = (
+        run_id for run_id in state.runs_of_job.get(one.victim_id, ()) if state.is_attached(state.runs[run_id])
+    )
+    yield from stops.stop(state, sorted(attached), jb.PREEMPTED)
+    yield PreemptionMoved(one.victim_id, "end")
+
+
+def nearest(state: SchedulerState) -> list[int]:
+    """When something is due: a grace that ends, a job that will have run long enough."""
+    ends = [one.ends_ns for one in state.preemptions.values() if one.told and not one.ending]
+    return ends + [queue.again_ns for queue in state.queues.values() if queue.again_ns is not None]
+
+
 def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
     """Reserve nothing more for a job; those that were to end for it, and were not told to end yet, go on."""
     if job_id not in state.nominations:
@@ -107,6 +150,29 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
     for one in list(state.preemptions.values()):
         if one.winner_id == job_id and not one.ending and one.victim_id not in awaited:
             yield JobSpared(one.victim_id, one.victim, one.winner, why)
+
+
+def rule_of(state: SchedulerState, job: RunningJob) -> str:
+    """What becomes of a job that had to make room: by what was decided then, else as its cluster says now."""
+    one = state.preemption_of(job)
+    if one is not None:
+        return one.rule
+    parent = state.ledger.clusters.get(job.parent_id)
+    return OFF if parent is None else parent.queue.preemption
+
+
+def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobPreempted:
+    """What was lost: the time of the attempt, and that times what the job held."""
+    one = state.preemption_of(job)
+    lost_s = max(0, now - (job.started_at_ns or now)) / 1e9
+    data = {
+        "winner": None if one is None else one.winner, "rule": rule_of(state, job), "attempt": job.attempt,
+        "exit_code": outcome.exit_code, "lost_s": round(lost_s, 3),
+        "lost_resource_seconds": {
+            name: round(amount / SCALE * lost_s, 3) for name, amount in sorted(job.held.items())
+        },
+    }  # fmt: skip
+    return JobPreempted(job.job_id, job.submission_id, job.parent_id, data)
 
 
 def over(state: SchedulerState, job_id: int) -> Iterator[Change]:

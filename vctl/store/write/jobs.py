@@ -28,7 +28,7 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
         " node_ids = ?, resources = ?, master_port = ?",
         [
             (
-                jb.RUNNING, one.job.cluster_id, one.job.attempt, one.at, dumps(one.nodes), dumps(one.held),
+                jb.RUNNING, one.job.cluster_id, one.job.attempt, one.at, dumps(one.nodes), dumps(one.job.held),
                 one.job.master_port, one.job.job_id,
             )
             for one in started
@@ -61,7 +61,7 @@ def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -
             "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, outcome = NULL,"
             " started_at = NULL, node_ids = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
             " master_port = NULL",
-            (jb.PENDING, one.reason, one.message, one.job.begin_at_ns, one.preemptions),
+            (jb.PENDING, one.reason, one.message, one.job.begin_at_ns, one.job.preemptions),
         )  # fmt: skip
 
 

@@ -1,0 +1,115 @@
+"""What is to be done outside, as a function of the state: processes to launch and to end, jobs to tell.
+
+It is due while the state says so: it is carried out, and the change that follows (a process was seen, is over, was
+warned; a job was told) ends it. So whoever dies in between repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Preemption, Run
+from vctl.core.nodes import DEAD
+from vctl.core.values import value
+from vctl.engine.state import SchedulerState
+
+TASK_GRACE_S = 3.0
+"""What a task gets when a lender wants back what it runs on."""
+
+
+@value(frozen=True, slots=True)
+class Launch:
+    """Launch a process; asked twice, it runs once."""
+
+    run_id: str
+
+
+@value(frozen=True, slots=True)
+class Stop:
+    """End a process and all that came from it: after so many seconds by force, or at ``ends_ns``."""
+
+    run_id: str
+    grace_s: float
+    ends_ns: int | None = None
+
+
+@value(frozen=True, slots=True)
+class Warn:
+    """Send a job the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
+
+    run_id: str
+    signal: Any
+    ends_ns: int
+
+
+@value(frozen=True, slots=True)
+class Tell:
+    """Tell a job that it ends for another: a notice, and its signal."""
+
+    preemption: Preemption
+
+
+Effect = Launch | Stop | Warn | Tell
+Done = dict[str, tuple[Effect, ...]]
+"""Run -> what was carried out for it."""
+
+
+def outstanding(state: SchedulerState, uptime: int) -> list[Effect]:
+    """All that is due; ``uptime`` in ns since the machine started."""
+    of_runs = [effect for run in state.runs.values() for effect in of_run(state, run)]
+    return [*of_runs, *warnings(state, uptime), *tells(state)]
+
+
+def news(state: SchedulerState, done: Done) -> list[Effect]:
+    """Of what is due for processes, the difference to what was done; it is taken for done from now on."""
+    affected, state.affected = state.affected, {}
+    found: list[Effect] = []
+    for run_id in affected:
+        if (run := state.runs.get(run_id)) is not None:
+            before, due = done.get(run_id, ()), of_run(state, run)
+            found += [effect for effect in due if effect not in before]
+            done[run_id] = due or before
+    return found
+
+
+def of_run(state: SchedulerState, run: Run) -> tuple[Effect, ...]:
+    """What is due for a process. A stop comes first: who takes up the launch finds it."""
+    launch = (Launch(run.run_id),) if run.state == jb.ASSIGNED else ()
+    return launch if run.stop_reason is None else (_stop(state, run), *launch)
+
+
+def _stop(state: SchedulerState, run: Run) -> Stop:
+    """With what its process gets before it is killed."""
+    node = state.ledger.nodes.get(run.node_id)
+    if run.stop_reason == jb.NODE_FAILED or (node is not None and node.state == DEAD):
+        return Stop(run.run_id, 0.0)
+    job = state.running.jobs.get(run.job_id)
+    task = state.tasks.unfinished.get(run.task_id or "")
+    if job is not None and job.stop_requested_at is not None and state.is_attached(run):
+        return Stop(run.run_id, job.grace_now_s)
+    if task is not None and task.stop_requested_at is not None:
+        return Stop(run.run_id, task.grace_s)
+    if run.stop_reason == jb.PREEMPTED:
+        one = state.preemptions.get(run.job_id)
+        if one is None:  # a lender wants back what it runs on
+            return Stop(run.run_id, state.reclaim_grace_s if task is None else TASK_GRACE_S)
+        if not one.warns:
+            return Stop(run.run_id, 0.0, one.ends_ns)
+    return Stop(run.run_id, 0.0 if job is None else job.grace_s)
+
+
+def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
+    """Jobs whose time is nearly over and that were not warned of this end."""
+    for one in state.timers.due(state, uptime):
+        if one.signal is not None:
+            yield Warn(one.run.run_id, one.signal, one.ends_ns)
+
+
+def tells(state: SchedulerState) -> Iterator[Tell]:
+    """Jobs that end for others and do not know it."""
+    for one in sorted(state.preemptions.values(), key=lambda one: one.victim_id):
+        job = state.running.jobs.get(one.victim_id)
+        if job is not None and job.stop_requested_at is None and not (one.told or one.ending):
+            yield Tell(one)

@@ -1,0 +1,272 @@
+"""What follows when processes start and end: for their tasks, for their jobs, and for what these have started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.clusters import JOB
+from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DEAD
+from vctl.core.queue_policy import REQUEUE
+from vctl.core.tasks import Task
+from vctl.core.wording import timestamp
+from vctl.engine.changes import (
+    Change,
+    ClusterDetached,
+    ClusterRemoved,
+    JobEnded,
+    JobEnding,
+    JobRequeued,
+    Process,
+    RunEnded,
+    RunSeen,
+    TaskEnded,
+    TaskRetried,
+)
+from vctl.engine.rules import objects, preemption, stops
+from vctl.engine.rules.outcomes import Outcome, is_tried_again, judged, outcome_of
+from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import ProcessOver, ProcessSeen, Stimulus
+
+LONGEST_BACKOFF_S = 24 * 3600.0
+PAUSE_NS = 10**9
+"""So long a job waits at least that had to give back what was lent to it."""
+
+
+def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
+    """Processes were seen to run, and others have ended: in the order in which they did."""
+    over: list[ProcessOver] = []
+    seen: dict[str, Process] = {}
+    for one in stimuli:
+        if isinstance(one, ProcessSeen):
+            seen[one.run_id] = one.process
+        elif isinstance(one, ProcessOver):
+            over.append(one)
+    ended = {end.run.run_id for end in over}
+    for run_id, process in seen.items():
+        if run_id not in ended and run_id in state.runs:
+            yield RunSeen(run_id, process)
+    for end in sorted(over, key=_ended_at):
+        if (run := state.runs.get(end.run.run_id)) is not None:
+            found = end.process or seen.get(run.run_id) if run.pid is None else None
+            yield from _run_over(state, run, end, found, now)
+
+
+def _ended_at(end: ProcessOver) -> tuple[int, str]:
+    return (0 if end.exit is None else end.exit.ended_at, end.run.run_id)
+
+
+def _run_over(
+    state: SchedulerState, run: Run, end: ProcessOver, process: Process | None, now: int
+) -> Iterator[Change]:
+    outcome = outcome_of(run, end)
+    if outcome.reason == jb.NODE_FAILED:
+        outcome = outcome._replace(message=f"node {_dead_node(state.ledger, run)} died")
+    yield RunEnded(now, run.run_id, outcome.exit_code, outcome.message, process)
+    if run.task_id is not None:
+        yield from _task_over(state, run, outcome, end, now)
+    if (job := state.running.jobs.get(run.job_id)) is not None:
+        yield from settle_job(state, job, None if run.task_id is not None else outcome, now)
+    else:  # it is over, and was waited for by what it had detached
+        yield from _leave(state, run.job_id, _own_cluster(state.ledger, run))
+
+
+def _dead_node(ledger: Ledger, run: Run) -> str:
+    """The node that took a run with it: its own, or one on which its gang had a part."""
+    parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
+    dead = (one for one in (run.node_id, *parts) if one in ledger.nodes and ledger.nodes[one].state == DEAD)
+    return next(dead, run.node_id)
+
+
+def _own_cluster(ledger: Ledger, run: Run) -> str | None:
+    """The cluster that the job of a run has for itself: the one of the run, or one above it."""
+    current: str | None = run.cluster_id
+    while current is not None and (cluster := ledger.clusters.get(current)) is not None:
+        if cluster.kind == JOB and cluster.job == str(run.job_id):
+            return current
+        current = cluster.parent_id
+    return None
+
+
+# ---- tasks ----
+
+
+def _task_over(
+    state: SchedulerState, run: Run, outcome: Outcome, end: ProcessOver, now: int
+) -> Iterator[Change]:
+    """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
+    task = state.tasks.unfinished.get(run.task_id or "")
+    if task is None:
+        return  # its row was set aside
+    job = state.running.jobs.get(run.job_id)
+    if outcome.status == jb.SUCCEEDED:
+        outcome = yield from objects.keep(state, run, outcome, end.left, now)
+    key = task.task_id, task.job_id, task.cluster_id
+    stopping = task.stop_requested_at is not None or run.stop_reason not in (None, jb.NODE_FAILED)
+    job_goes_on = job is not None and job.outcome is None
+    if (
+        outcome.status != jb.SUCCEEDED
+        and not stopping
+        and task.attempt <= task.max_retries
+        and (job_goes_on or task.outlives)
+    ):
+        yield TaskRetried(*key, outcome.message or "")
+        yield from objects.settled(state, task.job_id, task.inputs, now)  # it needs them once more
+        yield from cancel_owned(state, task.task_id, now)  # the next try starts its own
+        return
+    move = "finish" if outcome.status == jb.SUCCEEDED else "fail"
+    reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
+    yield TaskEnded(now, *key, move, reason, outcome.message, outcome.exit_code)
+    yield from cancel_owned(state, task.task_id, now)
+    yield from objects.settled(state, task.job_id, task.outputs, now)
+
+
+def cancel_owned(state: SchedulerState, owner_id: str, now: int) -> Iterator[Change]:
+    """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
+    ended: list[Task] = []
+    for task in state.tasks.of_owner(owner_id):
+        if task.state == tk.RUNNING:
+            yield from stops.stop_task(state, task, tk.OWNER_ENDED, now)
+        else:
+            yield stops.end_waiting(task, f"{owner_id}, which started it, has ended", now)
+            yield from cancel_owned(state, task.task_id, now)
+            ended.append(task)
+    for task in ended:
+        yield from objects.settled(state, task.job_id, task.outputs, now)
+
+
+# ---- jobs ----
+
+
+def settle_job(state: SchedulerState, job: RunningJob, outcome: Outcome | None, now: int) -> Iterator[Change]:
+    """End a job whose entrypoint is over (``outcome`` says how, or the job does) and of which nothing attached lives.
+
+    The cluster goes in the same transaction, unless something detached still lives in it; then it goes with that.
+    """
+    job_id = job.job_id
+    if job.outcome is not None:
+        outcome = Outcome(*job.outcome)  # what ended it first
+    if outcome is None:
+        return  # the entrypoint goes on
+    if outcome.status == jb.SUCCEEDED and state.members_of(job_id):
+        return  # the other members of the gang go on
+    if state.tasks.of_job(job_id):
+        yield from cancel_owned(state, job.submission_id, now)
+    if any(state.is_attached(state.runs[run_id]) for run_id in state.runs_of_job.get(job_id, ())):
+        yield JobEnding(job_id, outcome)
+        return  # told to end; the last one of them ends the job
+    outcome = judged(job, outcome, state.preemption_of(job))
+    if not (yield from _goes_on(state, job, outcome, now)):
+        yield from _job_over(state, job, outcome, now)
+
+
+def _goes_on(
+    state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
+) -> Generator[Change, None, bool]:
+    """Whether the job waits again, or detached work has to end first because what it ran on is needed."""
+    is_preempted = outcome.reason == jb.PREEMPTED
+    is_wanted = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
+    if not is_wanted and not is_preempted:
+        return False
+    yield from _end_detached(state, job.job_id, now)
+    if state.runs_of_job.get(job.job_id):
+        yield JobEnding(job.job_id, outcome)
+        return True
+    if not is_wanted:
+        return False
+    yield from _destroy(state, job.cluster_id)
+    yield from objects.drop(state, job.job_id)
+    requeued = _requeued(state, job, outcome, now)
+    if is_preempted:
+        yield preemption.loss(state, job, outcome, now)
+    yield requeued
+    yield from preemption.over(state, job.job_id)
+    return True
+
+
+def _end_detached(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
+    """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
+    for task in state.tasks.of_job(job_id):
+        if task.state == tk.RUNNING:
+            yield from stops.stop_task(state, task, tk.OWNER_ENDED, now)
+        else:
+            yield stops.end_waiting(task, "the attempt that started it has ended", now)
+
+
+def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobRequeued:
+    """The job waits again at its old place; its cluster is gone already."""
+    data: dict[str, object] = {
+        "attempt": job.attempt,
+        "cause": outcome.reason,
+        "exit_code": outcome.exit_code,
+    }
+    preemptions, begin_at, reason, message = job.preemptions, None, None, None
+    if outcome.reason == jb.PREEMPTED:
+        preemptions += 1
+        # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
+        begin_at = now + PAUSE_NS if state.preemption_of(job) is None else None
+        reason, message = jb.PREEMPTED, f"{outcome.message}; it runs again when its resources are free"
+    else:
+        rules, attempt = json.loads(job.rules), job.attempt - job.preemptions
+        backoff_s = min(rules["backoff_s"] * 2.0 ** min(attempt - 1, 60), LONGEST_BACKOFF_S)
+        data["backoff_s"] = backoff_s
+        if backoff_s > 0:
+            begin_at = now + int(backoff_s * 1e9)
+            tries = f"attempt {attempt} of {rules['max_retries'] + 1}"
+            reason, message = jb.BACKOFF, f"{tries}: {outcome.message}; next try at {timestamp(begin_at)}"
+    waits: PendingJob = replace(
+        state.requests[job.job_id], begin_at_ns=begin_at, attempt=job.attempt, preemptions=preemptions
+    )
+    return JobRequeued(waits, reason, message, data)
+
+
+def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> Iterator[Change]:
+    job_id = job.job_id
+    waits = bool(state.tasks.waiting_of.get(job_id))
+    is_empty = not (state.runs_of_job.get(job_id) or waits)
+    removed = (yield from _removal(state, job.cluster_id)) if is_empty else None
+    preempted = preemption.loss(state, job, outcome, now) if outcome.reason == jb.PREEMPTED else None
+    yield JobEnded(
+        now, job_id, job.submission_id, job.array_id, job.cluster_id, "end", outcome.status, outcome.reason,
+        outcome.message, outcome.exit_code, removed,
+    )  # fmt: skip
+    if waits:
+        yield from objects.give_up(state, job_id, now)
+    if preempted is not None:
+        yield preempted
+    yield from preemption.over(state, job_id)
+    if is_empty:
+        yield from objects.drop(state, job_id)
+    else:
+        yield from _leave(state, job_id, job.cluster_id)
+
+
+def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterator[Change]:
+    """The cluster of a job that is over goes, unless something detached still lives in it."""
+    if state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id):
+        if cluster_id is not None:
+            yield ClusterDetached(cluster_id)
+        return
+    if cluster_id is not None:
+        yield from _destroy(state, cluster_id)
+    yield from objects.drop(state, job_id)
+
+
+def _destroy(state: SchedulerState, cluster_id: str) -> Iterator[Change]:
+    if (removed := (yield from _removal(state, cluster_id))) is not None:
+        yield removed
+
+
+def _removal(state: SchedulerState, cluster_id: str) -> Generator[Change, None, ClusterRemoved | None]:
+    """What removes the cluster of a job, when all below it are gone; None where the job shared an indivisible one."""
+    cluster = state.ledger.clusters.get(cluster_id)
+    if cluster is None or cluster.kind != JOB:
+        return None
+    for below in reversed(state.ledger.below(cluster_id)):
+        yield state.removal_of(below)
+    return state.removal_of(cluster_id, silent=True)

@@ -1,0 +1,137 @@
+"""What starts by a plan: every start is checked again with the same predicate, each gang whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vctl.core import resources as rs
+from vctl.core.clusters import VNode
+from vctl.core.jobs import Run, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.resources import EMPTY
+from vctl.engine.changes import Change, Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
+from vctl.engine.rules import leases, preemption
+from vctl.engine.state import SchedulerState
+from vctl.scheduler import plan_tasks as pt
+from vctl.scheduler.elasticity import Grow
+from vctl.scheduler.plan import Plan, Start
+from vctl.scheduler.plan_tasks import TaskStart
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What a start needs and no state has: names and numbers that were never used, a free port beside those taken."""
+
+    name: Callable[[], str]
+    supervisor: Callable[[], int]
+    revision: Callable[[], int]
+    lease: Callable[[], int]
+    port: Callable[[set[int]], int]
+
+
+def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Iterator[Change]:
+    """All of a plan that is still right; what is not is decided again."""
+    came = 0
+    for start in plan.starts:
+        if _is_wanted(state, start) and state.has_place(start):
+            yield from _start(state, start, supply, now)
+            came += 1
+    for task in plan.task_starts:
+        if state.tasks.is_queued(task.task.task_id) and pt.task_still_fits(state.ledger, task):
+            yield from _start_task(state, task, supply, now)
+            came += 1
+    state.end_trial()
+    for wait in plan.task_waits:  # for one virtual node alone, or for none in particular any more
+        if (one := state.tasks.unfinished.get(wait.task_id)) is not None and one.vnode_id != wait.vnode_id:
+            if state.tasks.is_queued(wait.task_id):
+                vnode = state.ledger.vnodes.get(wait.vnode_id or "")
+                node_id = None if vnode is None else vnode.node_id
+                yield TaskBound(one.task_id, one.job_id, wait.vnode_id, node_id)
+    for _, job_id in plan.lapsed:
+        yield from preemption.give_up(state, job_id, "it still does not fit")
+    if came == plan.proposed:
+        for preempt in plan.preempts:
+            if preemption.still_stands(state, preempt):
+                yield from preemption.begin(state, preempt, now)
+
+
+def _is_wanted(state: SchedulerState, start: Start) -> bool:
+    """Whether a job waits as it did when the plan was made: it was not stopped or changed meanwhile."""
+    queue = state.queues.get(start.job.parent_id)
+    job = None if queue is None else queue.jobs.get(start.job.job_id)
+    return job is start.job or job == start.job
+
+
+def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Iterator[Change]:
+    job, cluster = start.job, start.cluster
+    if cluster is not None:
+        cluster = replace(cluster, revision=supply.revision())
+        held = rs.total(vnode.allocation.amounts for vnode in start.vnodes)
+        node_ids = tuple(sorted({vnode.node_id for vnode in start.vnodes}))
+    else:
+        held, node_ids = dict(start.allocation.amounts), (start.node_id,)
+    attempt = job.attempt + 1
+    run = Run(
+        f"{job.job_id}.{attempt}.0.{supply.name()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
+        start.node_id, start.allocation, supervisor=supply.supervisor(),
+    )  # fmt: skip
+    yield from _grow(state, start.growth, None, supply, now)
+    runs: tuple[Run, ...] = (run,)
+    port = None
+    if job.per_node:
+        runs = _gang(by_rank(start.vnodes) or vnodes_of(state.ledger, start.cluster_id), run, supply)
+        port = supply.port({one.master_port or 0 for one in state.running.jobs.values()})
+    begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=held, master_port=port)
+    yield JobStarted(now, begun, node_ids, runs, cluster, start.vnodes)
+    yield from preemption.give_up(state, job.job_id, "it has started")
+
+
+def _gang(vnodes: Sequence[VNode], first: Run, supply: Supply) -> tuple[Run, ...]:
+    """All members of a gang, the one that holds for all of them first: one in each virtual node."""
+    others = (
+        replace(
+            first, run_id=f"{first.job_id}.{first.attempt}.{rank}.{supply.name()}", rank=rank,
+            vnode_id=vnode.vnode_id, node_id=vnode.node_id, allocation=EMPTY, supervisor=supply.supervisor(),
+        )
+        for rank, vnode in enumerate(vnodes)
+        if vnode.vnode_id != first.vnode_id
+    )  # fmt: skip
+    return first, *others
+
+
+def vnodes_of(ledger: Ledger, cluster_id: str) -> list[VNode]:
+    """The virtual nodes of a cluster by rank."""
+    return by_rank(ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ()))
+
+
+def by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
+    """Virtual nodes in the order of the members of a gang."""
+    return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
+
+
+def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: int) -> Iterator[Change]:
+    task = state.tasks.unfinished[start.task.task_id]
+    yield from _grow(state, start.growth, task.job_id, supply, now)
+    attempt = task.attempt + 1
+    run = Run(
+        f"{task.task_id}.{attempt}.{supply.name()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
+        start.node_id, start.allocation, task_id=task.task_id, supervisor=supply.supervisor(),
+    )  # fmt: skip
+    copies = []
+    for name in task.inputs:
+        one = state.tasks.objects.get(task.job_id, {}).get(name)
+        if one is not None and run.node_id not in one.at:
+            copies.append(Copy(name, next(iter(one.at.values())), one.maker))
+    yield TaskStarted(now, task.task_id, run, tuple(copies))
+
+
+def _grow(
+    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, supply: Supply, now: int
+) -> Iterator[Change]:
+    """Let clusters grow for a start, top level first."""
+    if growth:
+        yield VNodesChanged(placed=tuple(step.after for step in growth), for_start=True)
+        yield from leases.granted(
+            state.ledger, growth, now, supply.lease, lease_s=state.lease_s, job_id=job_id
+        )

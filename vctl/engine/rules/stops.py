@@ -1,0 +1,72 @@
+"""Which processes are to end: somebody asked for it, their time is over, or what they belong to ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vctl.core import jobs as jb
+from vctl.core import tasks as tk
+from vctl.core.jobs import Run, RunningJob
+from vctl.core.tasks import Task
+from vctl.engine.changes import Change, RunStopping, RunWarned, TaskEnded, TaskStopAsked
+from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import JobWarned, Stimulus
+from vctl.engine.timers import signal_of
+
+GANG_ENDED = "GangEnded"
+"""Why a member of a gang is stopped when another one ended badly."""
+
+
+def asked(state: SchedulerState) -> Iterator[Change]:
+    """The processes of jobs and tasks that somebody asked to end, and of gangs of which a member ended badly."""
+    for job_id in sorted(state.stops):
+        job = state.running.jobs.get(job_id)
+        for run_id in sorted(state.runs_of_job.get(job_id, ())):
+            if (reason := _asked_for(state, job, state.runs[run_id])) is not None:
+                yield from stop(state, [run_id], reason)
+
+
+def _asked_for(state: SchedulerState, job: RunningJob | None, run: Run) -> str | None:
+    if job is not None and job.stop_requested_at is not None and state.is_attached(run):
+        return job.stop_reason or jb.STOPPED_BY_USER
+    task = state.tasks.unfinished.get(run.task_id or "")
+    if task is not None and task.stop_requested_at is not None:
+        return tk.CANCELLED
+    return GANG_ENDED if job is not None and job.outcome is not None and run.task_id is None else None
+
+
+def limits(state: SchedulerState, uptime: int) -> Iterator[Change]:
+    """The processes of which the time is over; ``uptime`` is that of the boot, which nobody can set."""
+    for one in state.timers.due(state, uptime):
+        if one.signal is None:
+            yield from stop(state, [one.run.run_id], jb.TIME_LIMIT)
+
+
+def warned(state: SchedulerState, stimuli: Iterable[Stimulus], uptime: int) -> Iterator[Change]:
+    """Record that jobs were warned."""
+    for one in stimuli:
+        if isinstance(one, JobWarned) and (run := state.runs.get(one.run_id)) is not None:
+            job = state.running.jobs[run.job_id]
+            yield RunWarned(
+                run.run_id, one.ends_ns, job.job_id, job.submission_id, job.cluster_id, signal_of(job)["name"],
+                round((one.ends_ns - uptime) / 1e9, 3),
+            )  # fmt: skip
+
+
+def stop(state: SchedulerState, run_ids: Iterable[str], reason: str) -> Iterator[Change]:
+    """These are to end, if they are not yet."""
+    for run_id in run_ids:
+        if state.runs[run_id].stop_reason is None:
+            yield RunStopping(run_id, reason)
+
+
+def stop_task(state: SchedulerState, task: Task, reason: str, now: int) -> Iterator[Change]:
+    """The process of a running task is to be ended, and it is not tried again."""
+    asked_at = task.stop_requested_at or now
+    yield TaskStopAsked(asked_at, task.task_id, task.job_id, task.cluster_id, task.grace_s, reason)
+    yield from stop(state, state.runs_of_task(task.task_id, task.job_id), reason)
+
+
+def end_waiting(task: Task, message: str, now: int) -> TaskEnded:
+    """A task that waits never starts, because its owner has ended."""
+    return TaskEnded(now, task.task_id, task.job_id, task.cluster_id, "cancel", tk.OWNER_ENDED, message)

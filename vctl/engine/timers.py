@@ -1,0 +1,85 @@
+"""When the time of running processes is over, on the clock of the boot, and when they are warned of that."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vctl.core.jobs import Run, RunningJob
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
+
+
+class Due(NamedTuple):
+    """The time of a process is over, or (``signal``) it is to be warned of its end at ``ends_ns``."""
+
+    run: Run
+    job: RunningJob
+    ends_ns: int
+    signal: Any = None
+
+
+def signal_of(job: RunningJob) -> Any:
+    """The signal that warns a job: its number, its name, how long before the end; None: nothing warns it."""
+    return None if job.rules == "{}" else json.loads(job.rules).get("signal")
+
+
+class Timers:
+    """When to look at which process. An entry may be out of date: the state says whether something is due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+
+    @property
+    def next_ns(self) -> int | None:
+        """When something may be due, in ns since the machine started."""
+        return self._heap[0][0] if self._heap else None
+
+    def plan(self, state: SchedulerState, run: Run, job: RunningJob) -> None:
+        """A process was seen to run, or its job has another limit."""
+        if (ends_ns := _end_of(state, run, job)) is None or run.pid_start is None:
+            return
+        heapq.heappush(self._heap, (ends_ns, run.run_id))
+        if (signal := signal_of(job)) is not None:
+            warned_at = ends_ns - int(signal["before_s"] * 1e9)
+            heapq.heappush(self._heap, (max(run.pid_start * state.tick_ns, warned_at), run.run_id))
+
+    def due(self, state: SchedulerState, uptime: int) -> Iterator[Due]:
+        """What is due; the costs depend on that and not on all that is planned."""
+        found: set[str] = set()
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(self._heap) and self._heap[place][0] <= uptime:
+                found.add(self._heap[place][1])
+                places += (2 * place + 1, 2 * place + 2)
+        for run_id in sorted(found):
+            if (due := _due(state, run_id, uptime)) is not None:
+                yield due
+
+    def tidy(self, state: SchedulerState, uptime: int) -> None:
+        """Forget entries of which nothing is due any more."""
+        while self._heap and self._heap[0][0] <= uptime and _due(state, self._heap[0][1], uptime) is None:
+            heapq.heappop(self._heap)
+
+
+def _end_of(state: SchedulerState, run: Run, job: RunningJob) -> int | None:
+    """When the time of a process is over; None: it has no limit, or was not seen."""
+    if job.ends_at_ns is None or run.pid_start is None or run.task_id is not None:
+        return None
+    return run.pid_start * state.tick_ns + job.ends_at_ns - job.started_at_ns
+
+
+def _due(state: SchedulerState, run_id: str, uptime: int) -> Due | None:
+    run = state.runs.get(run_id)
+    job = None if run is None else state.running.jobs.get(run.job_id)
+    if run is None or job is None or run.stop_reason is not None:
+        return None
+    if (ends_ns := _end_of(state, run, job)) is None or ends_ns <= uptime:
+        return None if ends_ns is None else Due(run, job, ends_ns)
+    signal = signal_of(job)
+    is_near = signal is not None and ends_ns - int(signal["before_s"] * 1e9) <= uptime
+    return Due(run, job, ends_ns, signal) if is_near and run.warned_for != ends_ns else None
