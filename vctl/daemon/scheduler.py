@@ -12,7 +12,6 @@ import time
 from functools import partial
 
 from vctl.core.jobs import Run
-from vctl.core.nodes import DRAINING
 from vctl.daemon import commit, gangs, identity
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState, Unreadable
@@ -34,7 +33,7 @@ from vctl.engine.turn import Now, follows, looked_at, rules
 from vctl.errors import DiskTrouble
 from vctl.ops.dependencies import settle
 from vctl.ops.forms import timestamp
-from vctl.ops.nodes import ensure_local, settle_drained
+from vctl.ops.nodes import ensure_local
 from vctl.runtime.protocol import RunState, Runtime, runtime_of
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.scheduler.cycle import decide
@@ -292,10 +291,6 @@ class Scheduler:
             state.follow(self.store)
             state.emit_each(self.store, rules(state, [*self.starts.take(), *observed], self._now()))
             looked_at(state)
-            for node_id in {end.run.node_id for end in observed if isinstance(end, ProcessOver)}:
-                node = state.ledger.nodes.get(node_id)
-                if node is not None and node.state == DRAINING:
-                    settle_drained(self.store, node_id)
 
     def _carry_out(self, state: FollowedState) -> None:
         """Do outside what is due now, and record what comes of it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vctl.engine.changes import Change
-from vctl.engine.rules import ends, gates, preemption, stops
+from vctl.engine.rules import ends, gates, nodes, preemption, stops
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Stimulus
 
@@ -33,6 +33,7 @@ def rules(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now) -> Itera
     yield from gates.admit_members(state)
     yield from preemption.review(state, now.wall)
     yield from preemption.due(state, now.wall)
+    yield from nodes.drained(state, now.wall)
 
 
 def follows(state: SchedulerState, now: Now) -> bool:
