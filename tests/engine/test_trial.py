@@ -37,7 +37,7 @@ def started(start: Start) -> Change:
         f"{job.job_id}.1", job.job_id, 1, 0, start.cluster_id, start.vnode_id, start.node_id, start.allocation
     )
     begun = RunningJob.begun(job, start.cluster_id, run.run_id, 0)
-    return JobStarted(0, begun, (start.node_id,), {}, (run,), cluster, start.vnodes)
+    return JobStarted(0, begun, (start.node_id,), (run,), cluster, start.vnodes)
 
 
 def free(state: SchedulerState) -> float:
