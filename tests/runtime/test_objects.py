@@ -298,3 +298,20 @@ def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
     (folder(5) / "kept").write_text("x")
     objects.make(folder(5))
     assert os.listdir(folder(5)) == ["kept"], "made again: what is there stays"
+
+
+def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
+    """spec 18: on 64 slots a job makes no directory either; a scheduler that comes later finds those kept."""
+
+    def folder(job_id: int) -> Path:
+        return objects.place_of(tmp_path, job_id, 1, "n")
+
+    for job_id in range(64):
+        objects.make(folder(job_id))
+    made = {folder(job_id).stat().st_ino for job_id in range(64)}
+    for job_id in range(64):
+        assert objects.recycle(tmp_path, job_id, 1, "n")
+    objects._free.clear()  # as another process knows it
+    for job_id in range(100, 164):
+        objects.make(folder(job_id))
+    assert {folder(job_id).stat().st_ino for job_id in range(100, 164)} == made
