@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from tests.specification import spec
 from vctl.core.resources import Allocation
 from vctl.core.values import value
+
+pytestmark = spec("18.budgets")
 
 
 @value(frozen=True, slots=True)
@@ -17,13 +20,13 @@ class Named:
 
 
 def test_values_are_equal_and_hash_by_their_fields() -> None:
-    """spec 18: they are made by the dozen for each job, so nothing checks at run time that nobody changes one."""
+    """They are made by the dozen for each job, so nothing checks at run time that nobody changes one."""
     assert Named("a", 1) == Named("a", 1) != Named("a", 2)
     assert len({Named("a"), Named("a"), Named("b")}) == 2
     assert dataclasses.replace(Named("a"), count=3) == Named("a", 3)
 
 
 def test_a_hash_of_its_own_stays() -> None:
-    """spec 18: amounts are mappings, which have none."""
+    """Amounts are mappings, which have none."""
     one, other = Allocation({"CPU": 1}), Allocation({"CPU": 1})
     assert (one == other, hash(one) == hash(other)) == (True, True)
