@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
@@ -12,7 +14,7 @@ from vctl.core.jobs import NON_ZERO_EXIT
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED, FINISHED
 from vctl.errors import BadSpec
-from vctl.ops.logs import log_of
+from vctl.ops.logs import log_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -45,6 +47,11 @@ def amounts(value: Amounts) -> dict[str, float]:
     return {name: amount / SCALE for name, amount in sorted(value.items())}
 
 
+@lru_cache(1024)
+def _amounts_of(text: str) -> dict[str, float]:
+    return amounts(loads(text))
+
+
 def amount_text(name: str, amount: int) -> str:
     """One amount in words: ``4 CPU``, ``8 GiB memory``."""
     if name in ("memory", "object_store_memory"):
@@ -61,6 +68,7 @@ def job(store: Store, row: Row, position: int | None, told: tuple[str | None, st
     """A job; ``told`` are its reason token and the message."""
     submitted, started = row["submitted_at"], row["started_at"]
     until = row["ended_at"] or store.clock()
+    home = os.fspath(store.home)
     return {
         "job_id": row["job_id"],
         "submission_id": row["submission_id"],
@@ -79,13 +87,13 @@ def job(store: Store, row: Row, position: int | None, told: tuple[str | None, st
         "submitted_at": timestamp(row["submitted_at"]),
         "started_at": timestamp(row["started_at"]),
         "ended_at": timestamp(row["ended_at"]),
-        "resources": amounts(loads(row["resources"])) if row["resources"] else {},
+        "resources": dict(_amounts_of(row["resources"])) if row["resources"] else {},
         "node_ids": loads(row["node_ids"]) if row["node_ids"] else [],
         "wait_s": ((until if started is None else started) - submitted) / 1e9,
         "run_s": None if started is None else (until - started) / 1e9,
         "time_limit_s": row["time_limit_s"],
-        "log_path": str(log_of(store.home, row["submission_id"])),
-        "metadata": loads(row["metadata"]),
+        "log_path": log_path(home, row["submission_id"]),
+        "metadata": {} if row["metadata"] == "{}" else loads(row["metadata"]),
         "array_id": row["array_id"],
         "array_index": row["array_index"],
     }
