@@ -18,8 +18,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
-from vctl.scheduler.gang_growth import grow, grow_for_gang
+from vctl.scheduler.gang_growth import grow, place_with_growth
 from vctl.scheduler.leasing import above_minimum, free_part, give_back
+from vctl.scheduler.placement import Unplaced
 
 pytestmark = spec("9.growth")
 
@@ -290,13 +291,14 @@ def test_growth_for_a_gang(
 ) -> None:
     ledger = trees.tree(nodes, cluster)
     before = copy.deepcopy(ledger)
-    found = grow_for_gang(ledger, "a", g.spec(*groups, flexible=flexible), {})
+    found = place_with_growth(ledger, "a", g.spec(*groups, flexible=flexible), {})
     if want is None:
-        assert found is None
+        assert isinstance(found, Unplaced)
         assert differences(ledger, before) == []
         return
-    assert found is not None
+    assert isinstance(found, tuple)
     steps, placed = found
+    assert steps
     assert trees.parts(ledger, "a") == want
     assert len(placed.pieces) == sum(len(part.nodes) for part in map(g.group, groups)) + (
         flexible is not None
@@ -309,7 +311,9 @@ def test_growth_for_a_gang(
 def test_a_gang_that_needs_no_growth_is_not_grown_for() -> None:
     ledger = trees.tree("4c", "a < primary [2c]: n1~2c")
     spec = ClusterSpec(groups=(Group(g.group("PACK: 1c").nodes),), flexible=False)
-    assert grow_for_gang(ledger, "a", spec, {}) is None
+    found = place_with_growth(ledger, "a", spec, {})
+    assert isinstance(found, tuple)
+    assert found[0] == []
 
 
 # ---- any tree ----

@@ -14,8 +14,7 @@ from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Clus
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import EMPTY
-from vctl.scheduler.replacement import Move, Replaced, broken_gangs, is_published, whole_moves
-from vctl.scheduler.reseating import slice_moves
+from vctl.scheduler.replacement import Move, Replaced, broken_gangs, is_published, slice_moves, whole_moves
 
 pytestmark = spec("12.node-death", "12.replay")
 

@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FIFO, PRIORITY, SECOND, QueuePolicy
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.scheduler.availability_profile import parts_of
+from vctl.scheduler.availability import parts_of
 from vctl.scheduler.reservations import FOR_EVER
 from vctl.scheduler.running import allocations_of
 from vctl.simulate.play import Played, Player

@@ -136,7 +136,7 @@ def test_a_share_when_no_whole_device_is_left():
 
 def test_too_much_to_try_is_said():
     world = g.ledger("4c")
-    found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), most=0), {})
+    found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), left=0), {})
     assert (found, cut) == ([], True)
 
 
@@ -164,7 +164,7 @@ def check(seeds: range, most: int) -> tuple[int, int]:
     for seed, case in cases(seeds):
         if situations == most:
             break
-        found, cut = helpful(Trials(case.situation, case.job, most=10_000), case.templates)
+        found, cut = helpful(Trials(case.situation, case.job, left=10_000), case.templates)
         assert not cut
         for change in found:
             assert starts_when(seed, change), (seed, change)
@@ -203,7 +203,7 @@ def test_what_is_known_of_the_state_before_a_change_changes_no_answer():
     for seed, case in cases(range(40)):
         answers = []
         for kind in (Trials, Anew):
-            trials = kind(case.situation, case.job, most=10_000)
+            trials = kind(case.situation, case.job, left=10_000)
             outcome = trials.outcome()
             answers.append((outcome, helpful(trials, case.templates), nearest(trials, case.templates)))
         assert answers[0] == answers[1], seed

@@ -64,6 +64,16 @@ class ClusterSpec:
         """Whether anything must be reserved before the cluster may start."""
         return bool(self.groups or self.replica_sets or any(self.flexible_min.values()))
 
+    @property
+    def fixed(self) -> list[FixedNode]:
+        """The fixed nodes of all groups."""
+        return [node for group in self.groups for node in group.nodes]
+
+    def names(self, entry: Amounts) -> frozenset[str]:
+        """The resources that the gang and its entrypoint ask for."""
+        parts = [*(node.resources for node in self.fixed), self.flexible_min, entry]
+        return frozenset(name for part in parts for name, amount in part.items() if amount)
+
 
 @value(frozen=True, slots=True)
 class VNode:

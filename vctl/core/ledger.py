@@ -310,6 +310,14 @@ class Ledger:
         """All virtual nodes of a cluster, by id."""
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
 
+    def upward(self, cluster_id: str) -> list[Cluster]:
+        """A cluster and those above it, without the primary."""
+        found: list[Cluster] = []
+        while cluster_id != PRIMARY and cluster_id in self.clusters:
+            found.append(self.clusters[cluster_id])
+            cluster_id = found[-1].parent_id or PRIMARY
+        return found
+
     def below(self, cluster_id: str) -> list[str]:
         """All clusters below one, parents first."""
         found = sorted(self.subclusters.get(cluster_id, ()))

@@ -166,6 +166,22 @@ class FreeCapacity:
         is_whole = cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu
         return tuple(sorted(self.cores)[: cpu // SCALE]) if is_whole else ()
 
+    def all_free(self) -> Allocation:
+        """All that is free, as one allocation."""
+        shares = {n: {i: s for i, s in have.items() if s > 0} for n, have in self.instances.items()}
+        amounts = {name: amount for name, amount in self.free.items() if amount > 0}
+        return Allocation(amounts, {n: some for n, some in shares.items() if some}, tuple(sorted(self.cores)))
+
+    def more_than(self, other: FreeCapacity) -> Allocation:
+        """What is free here and not in the other."""
+        amounts = {n: a - other.free.get(n, 0) for n, a in self.free.items() if a > other.free.get(n, 0)}
+        instances: dict[str, dict[int, int]] = {}
+        for name, have in self.instances.items():
+            rest = other.instances.get(name, {})
+            if more := {i: s - rest.get(i, 0) for i, s in have.items() if s > rest.get(i, 0)}:
+                instances[name] = more
+        return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
+
     def take_most(self, wanted: Allocation) -> Allocation:
         """Take as much of an allocation as is free: of its very instances, and of any cores."""
         amounts: dict[str, int] = {}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import cached_property
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text, counted, listed
 from vctl.ops.forms import timestamp
@@ -171,9 +170,8 @@ class Reasons:
 
     def _has_place(self, row: Row) -> bool:
         from vctl.scheduler.elasticity import revert_growth
-        from vctl.scheduler.gang_growth import grow_for_gang
+        from vctl.scheduler.gang_growth import place_or_grow
         from vctl.scheduler.nominations import Nominations
-        from vctl.scheduler.placement import Placed, place
 
         self._searches += 1
         if self._searches > MOST_SEARCHES:
@@ -183,14 +181,10 @@ class Reasons:
         try:
             if job.parent_id not in ledger.clusters:
                 return False
-            if isinstance(place(ledger, job.parent_id, job.spec, job.entry), Placed):
-                return True
-            if job.parent_id == PRIMARY or not ledger.clusters[job.parent_id].spec.flexible:
-                return False
-            grown = grow_for_gang(ledger, job.parent_id, job.spec, job.entry)
-            for step in reversed(grown[0] if grown else []):
+            found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
+            for step in reversed(found[0] if isinstance(found, tuple) else []):
                 revert_growth(ledger, step)
-            return grown is not None
+            return isinstance(found, tuple)
         finally:
             kept.close()
 

@@ -11,7 +11,6 @@ from vctl.core.wording import counted
 from vctl.ops import forms
 from vctl.ops.resubmit import command, document, resubmit, run_again
 from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler import whatif_tasks as kinds_of_tasks
 from vctl.scheduler.whatif import Change
 from vctl.store.rows import dumps
 from vctl.store.store import Row
@@ -29,15 +28,15 @@ def remedy(change: Change, row: Row, launch: Row) -> Remedy:
 def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
     """A change that was tried and starts the task of ``row``."""
     match change.kind:
-        case kinds_of_tasks.CANCEL:
+        case kinds.CANCEL:
             words = f"cancel {change.subject}, which holds resources that it needs"
             line: str | None = command(["task", "cancel", change.subject])
-        case kinds_of_tasks.ANYWHERE | kinds.REQUEST:
+        case kinds.ANYWHERE | kinds.REQUEST:
             assert change.task is not None, change
             line = run_again(row, launch, change.task)
             old, new = (_amount(change.subject, amount) for amount in (change.old, change.new))
             words = f"ask for {new} instead of {old}"
-            if change.kind == kinds_of_tasks.ANYWHERE:
+            if change.kind == kinds.ANYWHERE:
                 words = f"let it run on another node than {change.subject}"
         case _:
             words, line = _say(change, row, launch)

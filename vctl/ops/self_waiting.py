@@ -10,15 +10,13 @@ from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
-from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINED, DRAINING
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
-from vctl.scheduler.gang_growth import grow, place_with_growth
-from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.tasking import choose, may_grow
 from vctl.scheduler.whatif import Situation, stop
 from vctl.store import jobs, rows, runs, settings, tasks
@@ -108,13 +106,8 @@ def _emptied(now: Situation, kept: set[int]) -> Ledger:
 def _has_place(ledger: Ledger, job: PendingJob) -> bool:
     if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
         return True
-    found = place(ledger, job.parent_id, job.spec, job.entry)
-    if isinstance(found, Placed) or found.exhausted:
-        return True
-    if job.parent_id == PRIMARY or not ledger.clusters[job.parent_id].spec.flexible:
-        return False
-    grown = place_with_growth(ledger, job.parent_id, job.spec, job.entry)
-    return not isinstance(grown, Unplaced) or grown.exhausted
+    found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
+    return isinstance(found, tuple) or found.exhausted
 
 
 def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:

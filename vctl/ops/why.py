@@ -23,10 +23,8 @@ from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of
+from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
-from vctl.scheduler.whatif_tasks import TaskTrials
-from vctl.scheduler.whatif_tasks import helpful as helpful_for_task
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, rows, runs, tasks
 from vctl.store import jobs as table
@@ -298,11 +296,11 @@ def why_task(store: Store, row: Row) -> WhyTask:
         for one in sorted(ahead, key=lambda one: one.number)[:MOST_AHEAD]
     ]
     answer["nodes"] = obstacles_of_task(situation, task)
-    trials = TaskTrials(situation, task, others)
+    trials = task_trials(situation, task, others)
     if trials.starts():
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
-    found, cut = helpful_for_task(trials, situations.kinds_of_nodes(situation))
+    found, cut = helpful(trials, situations.kinds_of_nodes(situation))
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
     answer["searched"], answer["cut"] = True, CUT if cut else None
     return answer

@@ -8,13 +8,14 @@ reserved later keeps that true, so at its reserved start the place of a reservat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import FreeCapacity
-from vctl.scheduler.availability_profile import AvailabilityProfile
+from vctl.core.resources import FreeCapacity, subtract
+from vctl.scheduler.availability import AvailabilityProfile, amounts_of
 from vctl.scheduler.candidate_nodes import candidates_with
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.reservations import FOR_EVER, Claims, Reservation
@@ -44,31 +45,26 @@ def reserve(
     return Reservation.of(job, start_ns, placed) if placed.pieces else None
 
 
+@dataclass(eq=False)
 class _Ahead:
     """The search of one job for its place in the future."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        job: PendingJob,
-        profile: AvailabilityProfile,
-        others: Sequence[Reservation],
-        level: str,
-    ) -> None:
-        self.ledger = ledger
-        self.job = job
-        self.profile = profile
-        self.others = others
-        self.claims = Claims(ledger, others, profile)
-        self.level = level
-        self.index = ledger.index(level)
-        self.count = UpperBound(job.spec)
+    ledger: Ledger
+    job: PendingJob
+    profile: AvailabilityProfile
+    others: Sequence[Reservation]
+    level: str
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.ledger, self.others, self.profile)
+        self.index = self.ledger.index(self.level)
+        self.count = UpperBound(self.job.spec)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
         """The first moment at which something ends and the job fits until its own end.
 
-        Between the moments nothing comes free. Those with too little room for its pieces are passed quickly; when
-        a place is not found at one where there seems to be room, the search doubles its stride and then goes back.
+        Between the moments nothing comes free. Those with too little for its pieces are passed quickly; when
+        a place is not found at one where there seems to be enough, the search doubles its stride and then goes back.
         """
         promising = self._promising(before_ns)
         moments: list[int] = []
@@ -81,26 +77,16 @@ class _Ahead:
             moments += more
             if (found := self._fits(moments[-1])) is None:
                 low, stride = len(moments) - 1, stride * 2
-        high = len(moments) - 1
-        best = moments[high]
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (there := self._fits(moments[middle])) is not None:
-                found, best, high = there, moments[middle], middle
-            else:
-                low = middle
-        return best, found
+        at, found = _halved(low, len(moments) - 1, found, lambda number: self._fits(moments[number]))
+        return moments[at], found
 
     def _promising(self, before_ns: int | None) -> Iterator[int]:
-        """Moments at which enough room for the pieces is free, one beside the other; soonest first."""
+        """Moments at which enough for the pieces is free, one beside the other; soonest first."""
         profile = self.profile
         if (first := self._enough_from()) is None or (before_ns is not None and first >= before_ns):
             return
         others = {one.end_ns for one in self.others if one.end_ns is not None and one.end_ns > profile.now_ns}
-        count = self.count
-        totals = count.within(self.index.classes.values())
-        free: dict[str, dict[str, int]] = {}
-        fits: dict[str, list[int]] = {}
+        tally = _Tally(self)
         ends = iter(profile.ends)
         end = next(ends, None)
         for moment in sorted({at_ns for at_ns, _ in profile.ends} | others):
@@ -109,34 +95,10 @@ class _Ahead:
             if moment < first:
                 continue
             while end is not None and end[0] <= moment:
-                totals = self._returned(end[1], free, fits, totals)
+                tally.note_end(end[1])
                 end = next(ends, None)
-            if count.is_met(totals) and self._is_left(totals, free, moment):
+            if self.count.is_met(tally.totals) and self._is_left(tally, moment):
                 yield moment
-
-    def _returned(
-        self,
-        job: RunningJob,
-        free: dict[str, dict[str, int]],
-        fits: dict[str, list[int]],
-        totals: list[int],
-    ) -> list[int]:
-        """How many pieces fit in all once a job has ended, too; what is free where is noted."""
-        count = self.count
-        for vnode_id, allocation in self.profile.held_by(job):
-            capacity = free.get(vnode_id)
-            if capacity is None:
-                if self.index.class_of(vnode_id) is None:
-                    continue  # its node takes no work
-                capacity = free[vnode_id] = dict(self.ledger.capacities[vnode_id].free)
-                fits[vnode_id] = count.of(capacity)
-            for name, amount in allocation.amounts.items():
-                capacity[name] = capacity.get(name, 0) + amount
-            was, now = fits[vnode_id], count.of(capacity)
-            if now != was:
-                fits[vnode_id] = now
-                totals = [t + b - a for t, a, b in zip(totals, was, now, strict=True)]
-        return totals
 
     def _enough_from(self) -> int | None:
         """The moment from which on there may be enough, by the sum of each resource alone; None: never."""
@@ -157,21 +119,18 @@ class _Ahead:
                 return at_ns
         return None
 
-    def _is_left(self, totals: list[int], free: Mapping[str, dict[str, int]], moment: int) -> bool:
-        """Whether there is room enough also without what reservations claim."""
-        count, until_ns, capacities = self.count, self._until(moment), self.ledger.capacities
+    def _is_left(self, tally: _Tally, moment: int) -> bool:
+        """Whether there is enough also without what reservations claim."""
+        count, until_ns, totals = self.count, self._until(moment), tally.totals
         for vnode_id in self.claims.on:
-            capacity = free.get(vnode_id) or capacities[vnode_id].free
+            capacity = tally.free.get(vnode_id) or self.ledger.capacities[vnode_id].free
             bare = count.of(capacity)
             if not any(bare) or self.index.class_of(vnode_id) is None:
                 continue
             needed = self.claims.needed(vnode_id, moment, until_ns)
             if not needed:
                 continue
-            rest = dict(capacity)
-            for part, amount in needed.items():
-                name = part[0] if isinstance(part, tuple) else part
-                rest[name] = rest.get(name, 0) - amount
+            rest = subtract(capacity, amounts_of(needed))
             totals = [t - b + r for t, b, r in zip(totals, bare, count.of(rest), strict=True)]
             if not count.is_met(totals):
                 return False
@@ -182,50 +141,38 @@ class _Ahead:
         return FOR_EVER if limit_ns is None else moment + limit_ns
 
     def _fits(self, moment: int) -> Placed | None:
-        passed = [job for at_ns, job in self.profile.ends if at_ns <= moment]
-        return self._place(passed, moment, self._until(moment))
+        over = [job for at_ns, job in self.profile.ends if at_ns <= moment]
+        return self._place(over, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
-        """Where the fewest jobs without a limit must end.
-
-        Those that are too few by the number of pieces are passed; more free capacity never hurts, so the others by
-        halving.
-        """
+        """Where the fewest jobs without a limit must end: by the number of pieces, then by halving."""
         timed = [job for _, job in self.profile.ends]
         endless = self.profile.endless
 
         def at(count: int) -> Placed | None:
             return self._place([*timed, *endless[:count]], self.profile.now_ns, FOR_EVER)
 
-        free: dict[str, dict[str, int]] = {}
-        fits: dict[str, list[int]] = {}
-        totals = self.count.within(self.index.classes.values())
+        tally = _Tally(self)
         for job in timed:
-            totals = self._returned(job, free, fits, totals)
-        for low, job in enumerate(endless):  # noqa: B007  # one more than ``low`` may be enough
-            totals = self._returned(job, free, fits, totals)
-            if self.count.is_met(totals):
+            tally.note_end(job)
+        for low, job in enumerate(endless, 1):  # noqa: B007
+            tally.note_end(job)
+            if self.count.is_met(tally.totals):
                 break
         else:
             return None
-        if (found := at(low + 1)) is not None:
+        if (found := at(low)) is not None:
             return None, found
-        low, high = low + 1, len(endless)
+        high = len(endless)
         if low == high or (found := at(high)) is None:
             return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (there := at(middle)) is not None:
-                found, high = there, middle
-            else:
-                low = middle
-        return None, found
+        return None, _halved(low, high, found, at)[1]
 
-    def _place(self, passed: Iterable[object], since_ns: int, until_ns: int) -> Placed | None:
+    def _place(self, over: Iterable[RunningJob], since_ns: int, until_ns: int) -> Placed | None:
         """A place in what is free when some jobs have ended, as far as no reservation claims it in the span."""
         capacities: dict[str, FreeCapacity] = {}
-        for job in passed:
-            for vnode_id, allocation in self.profile.held_by(job):  # type: ignore[arg-type]
+        for job in over:
+            for vnode_id, allocation in self.profile.held_by(job):
                 if vnode_id not in capacities:
                     capacities[vnode_id] = self.ledger.capacities[vnode_id].copy()
                 capacities[vnode_id].give_back(allocation)
@@ -240,3 +187,40 @@ class _Ahead:
             candidates_with(self.ledger, index, capacities), self.job.spec, self.job.entry, budget=BUDGET
         )
         return found if isinstance(found, Placed) else None
+
+
+def _halved(low: int, high: int, found: Placed, at: Callable[[int], Placed | None]) -> tuple[int, Placed]:
+    """The least number above ``low`` at which there is a place; ``found`` is the one at ``high``."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (there := at(middle)) is not None:
+            found, high = there, middle
+        else:
+            low = middle
+    return high, found
+
+
+class _Tally:
+    """How many pieces of the job fit in all, and what is free where, as running jobs end."""
+
+    def __init__(self, ahead: _Ahead) -> None:
+        self.ahead = ahead
+        self.totals = ahead.count.within(ahead.index.classes.values())
+        self.free: dict[str, dict[str, int]] = {}
+        self.fits: dict[str, list[int]] = {}
+
+    def note_end(self, job: RunningJob) -> None:
+        ahead, count = self.ahead, self.ahead.count
+        for vnode_id, allocation in ahead.profile.held_by(job):
+            free = self.free.get(vnode_id)
+            if free is None:
+                if ahead.index.class_of(vnode_id) is None:
+                    continue  # its node takes no work
+                free = self.free[vnode_id] = dict(ahead.ledger.capacities[vnode_id].free)
+                self.fits[vnode_id] = count.of(free)
+            for name, amount in allocation.amounts.items():
+                free[name] = free.get(name, 0) + amount
+            was, now = self.fits[vnode_id], count.of(free)
+            if now != was:
+                self.fits[vnode_id] = now
+                self.totals = [t + b - a for t, a, b in zip(self.totals, was, now, strict=True)]

@@ -20,7 +20,7 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
-from vctl.scheduler.availability_profile import AvailabilityProfile
+from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Start
@@ -50,7 +50,7 @@ class ReservationTable:
         nodes_at = ledger.capacity(queue.parent_id)
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at
-        self.kept = {
+        self.reserved = {
             job_id: one
             for job_id, one in queue.kept.items()
             if job_id in queue.jobs and (not changed or one.stands(ledger, queue.parent_id))
@@ -71,12 +71,12 @@ class ReservationTable:
 
     def binding(self, job: PendingJob) -> list[Reservation]:
         """Reservations that a job must leave alone when it starts now: those it could meet before its end."""
-        if not self.kept:
+        if not self.reserved:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         return [
             one
-            for one in self.kept.values()
+            for one in self.reserved.values()
             if one.binds(end_ns) and one.job_id != job.job_id and not self._outranks(job, one)
         ]
 
@@ -106,9 +106,9 @@ class ReservationTable:
 
     def note_start(self, start: Start) -> None:
         """A job starts: what was reserved for it is used, and it ends some day."""
-        self.kept.pop(start.job.job_id, None)
+        self.reserved.pop(start.job.job_id, None)
         self._profile = None
-        if self.kept and any(self._outranks(start.job, one) for one in self.kept.values()):
+        if self.reserved and any(self._outranks(start.job, one) for one in self.reserved.values()):
             self._disturbed = True
         if start.growth:
             self._views.clear()
@@ -120,43 +120,43 @@ class ReservationTable:
     def promise(self, job: PendingJob, one: Reservation | None) -> None:
         """Keep this for a job from now on; None: nothing."""
         self._seen.add(job.job_id)
-        before = self.kept.pop(job.job_id, None)
+        before = self.reserved.pop(job.job_id, None)
         if one is None:
             return
-        if one is not before and any(self._outranks(job, other) for other in self.kept.values()):
+        if one is not before and any(self._outranks(job, other) for other in self.reserved.values()):
             self._disturbed = True
-        self.kept[job.job_id] = one
+        self.reserved[job.job_id] = one
 
     def others(self, job: PendingJob) -> list[Reservation]:
         """What a new reservation for a job must leave alone."""
         return [
-            one for one in self.kept.values() if one.job_id != job.job_id and not self._outranks(job, one)
+            one for one in self.reserved.values() if one.job_id != job.job_id and not self._outranks(job, one)
         ]
 
     def holds(self, one: Reservation) -> bool:
-        """Whether a promise can still be kept beside those that were confirmed before it."""
+        """Whether a promise can still be reserved beside those that were confirmed before it."""
         if one.is_due(self.now_ns):
             return False  # it was due, and its job could not start
         if not self._disturbed or one.start_ns is None:
             return True
-        confirmed = [self.kept[n] for n in self._seen if n in self.kept and n != one.job_id]
+        confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != one.job_id]
         return Claims(self.ledger, [*confirmed, one], self.profile).are_met(self.now_ns)
 
     def promises(self) -> dict[int, Reservation]:
-        """What is kept for the next round."""
+        """What is reserved for the next round."""
         if self._disturbed:
-            for job_id, one in list(self.kept.items()):
+            for job_id, one in list(self.reserved.items()):
                 if job_id in self._seen:
                     continue
                 self._seen.add(job_id)
                 if not self.holds(one):
-                    del self.kept[job_id]
+                    del self.reserved[job_id]
         most = max(MOST_KEPT, self.policy.backfill_depth)
-        if len(self.kept) > most:
-            last = sorted(self.kept, key=lambda n: order_key(self.queue.jobs[n], self.policy))[most:]
+        if len(self.reserved) > most:
+            last = sorted(self.reserved, key=lambda n: order_key(self.queue.jobs[n], self.policy))[most:]
             for job_id in last:
-                del self.kept[job_id]
-        return dict(self.kept)
+                del self.reserved[job_id]
+        return dict(self.reserved)
 
     def may_improve(self) -> bool:
         """Whether to look for an earlier start for the head that is passed now: the first one, and one more in turn."""
@@ -164,7 +164,7 @@ class ReservationTable:
         return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
 
     def starves(self, job: PendingJob) -> bool:
-        """Whether a job has waited so long that room must be kept for it; a plan lets jobs wait on purpose."""
+        """Whether a job has waited so long that something must be reserved for it; a plan lets jobs wait on purpose."""
         return (
             self.policy.order not in (MAKESPAN, FAIR)
             and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
@@ -177,29 +177,29 @@ def strict(line: ReservationTable, job: PendingJob) -> None:
 
 
 def best_effort(line: ReservationTable, job: PendingJob) -> None:
-    """Everybody passes; only once the head has starved, nothing may use what is kept for it."""
+    """Everybody passes; only once the head has starved, nothing may use what is reserved for it."""
     line.heads += 1
     if line.heads > 1 or not line.starves(job):
         return
-    kept = line.kept.get(job.job_id) or reserve(line.ledger, job, line.profile, (), endless=True)
+    reserved = line.reserved.get(job.job_id) or reserve(line.ledger, job, line.profile, (), endless=True)
     # without regard to time limits: only the head may use it
-    line.promise(job, None if kept is None else replace(kept, start_ns=None, end_ns=None))
+    line.promise(job, None if reserved is None else replace(reserved, start_ns=None, end_ns=None))
 
 
 def backfill(line: ReservationTable, job: PendingJob) -> None:
     """The first heads get a reserved start, which nobody may delay; without one, as in best-effort."""
     line.heads += 1
-    kept = line.kept.get(job.job_id)
-    if kept is not None and not line.holds(kept):
-        kept = None
-    if line.heads <= line.policy.backfill_depth and (kept is None or line.may_improve()):
-        before_ns = None if kept is None else kept.start_ns
+    reserved = line.reserved.get(job.job_id)
+    if reserved is not None and not line.holds(reserved):
+        reserved = None
+    if line.heads <= line.policy.backfill_depth and (reserved is None or line.may_improve()):
+        before_ns = None if reserved is None else reserved.start_ns
         fresh = reserve(
             line.ledger, job, line.profile, line.others(job),
-            before_ns=before_ns, endless=kept is None and line.starves(job),
+            before_ns=before_ns, endless=reserved is None and line.starves(job),
         )  # fmt: skip
-        kept = fresh or kept
-    line.promise(job, kept)
+        reserved = fresh or reserved
+    line.promise(job, reserved)
 
 
 DISCIPLINES: dict[str, Callable[[ReservationTable, PendingJob], None]] = {

@@ -6,11 +6,13 @@ How much a cluster has to grow for some work, and where, is found in ``gang_grow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
+from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import difference, subtract, total, within
+from vctl.core.resources import Allocation, difference, merged, subtract, total, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Grow:
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
-    """Take it in a ledger. What it adds is for one job: no other is told that a node joined."""
+    """Take it in a ledger. What it adds is for one job: no other learns that a node joined."""
     if grow.before is None:
         ledger.assign(grow.after, for_start=True)
     else:
@@ -78,12 +80,7 @@ def can_grow(cluster: Cluster) -> bool:
 
 def growing(ledger: Ledger, cluster_id: str) -> list[str]:
     """The cluster and those above it as far as all can grow, lowest first."""
-    found: list[str] = []
-    while can_grow(cluster := ledger.clusters[cluster_id]):
-        found.append(cluster_id)
-        assert cluster.parent_id is not None
-        cluster_id = cluster.parent_id
-    return found
+    return [one.cluster_id for one in takewhile(can_grow, ledger.upward(cluster_id))]
 
 
 def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
@@ -139,16 +136,15 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
     """The cluster and all of which free capacity may become its own: those above it, and siblings that lend."""
     found = {cluster_id}
-    while can_grow(cluster := ledger.clusters[cluster_id]):
-        assert cluster.parent_id is not None
-        siblings = ledger.subclusters.get(cluster.parent_id, ())
-        found |= {cluster.parent_id, *(one for one in siblings if ledger.clusters[one].lending_limit)}
-        cluster_id = cluster.parent_id
+    for one in growing(ledger, cluster_id):
+        parent_id = ledger.clusters[one].parent_id or PRIMARY
+        siblings = ledger.subclusters.get(parent_id, ())
+        found |= {parent_id, *(sibling for sibling in siblings if ledger.clusters[sibling].lending_limit)}
     return found
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
-    """What the flexible virtual nodes of a cluster have together, with the growth that is kept for nominated jobs."""
+    """What the flexible virtual nodes of a cluster have, with the growth that is promised to nominated jobs."""
     parts = [part.allocation.amounts for part in flexible_parts(ledger, cluster_id)]
     return total([*parts, ledger.promised.get(cluster_id, {})])
 
@@ -156,3 +152,28 @@ def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
 def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:
     """The flexible virtual nodes of a cluster, by id."""
     return [vnode for vnode in ledger.slots(cluster_id) if vnode.kind == FLEXIBLE]
+
+
+def flexible_in(ledger: Ledger, cluster_id: str, slot_id: str) -> VNode | None:
+    """The flexible virtual node that a cluster has in one of its parent's."""
+    for child_id in ledger.children[slot_id]:
+        vnode = ledger.vnodes[child_id]
+        if vnode.cluster_id == cluster_id and vnode.kind == FLEXIBLE:
+            return vnode
+    return None
+
+
+def enlarged(ledger: Ledger, cluster_id: str, slot_id: str, gain: Allocation) -> VNode:
+    """That virtual node with so much more, or a new one with this."""
+    own, slot = flexible_in(ledger, cluster_id, slot_id), ledger.vnodes[slot_id]
+    if own is not None:
+        return replace(own, allocation=merged(own.allocation, gain))
+    rank = next_rank(ledger, cluster_id)
+    vnode_id = f"{cluster_id}/{rank}"
+    labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+    return VNode(vnode_id, cluster_id, slot.node_id, slot_id, FLEXIBLE, gain, labels, rank=rank)
+
+
+def next_rank(ledger: Ledger, cluster_id: str) -> int:
+    """The rank of the next virtual node that a cluster gets."""
+    return max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1

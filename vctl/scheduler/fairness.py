@@ -117,7 +117,7 @@ class Usage:
             }
             self.waiting |= {(queue.parent_id, "", user) for user in left}
             if left:
-                self.waiting |= {(above, child, "") for above, child in chain_of(ledger, queue.parent_id)}
+                self.waiting |= set(_above(ledger, queue.parent_id))
 
 
 def _part(held: Mapping[str, int], total: Mapping[str, int]) -> float:
@@ -150,8 +150,7 @@ class Shares:
 
     def _members(self, parent_id: str, user: str) -> Iterator[Member]:
         yield (parent_id, "", user)
-        for above, child in chain_of(self.ledger, parent_id):
-            yield (above, child, "")
+        yield from _above(self.ledger, parent_id)
 
     def of_user(self, cluster_id: str, user: str) -> float:
         """A user's share of a cluster."""
@@ -165,7 +164,7 @@ class Shares:
         """The shares of a cluster and of those above it, from the top: less goes first. 0 where order is not fair."""
         return tuple(
             self.of_child(above, child) if self.ledger.clusters[above].queue.order == FAIR else 0.0
-            for above, child in reversed(list(chain_of(self.ledger, cluster_id)))
+            for above, child, _ in reversed(_above(self.ledger, cluster_id))
         )
 
     def _share(self, member: Member, weight: int) -> float:
@@ -201,24 +200,20 @@ def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], clus
             users = {sub_queue.user for shape in blocked for sub_queue in shape.sub_queues.values()}
             if any(shares.of_user(parent_id, user) < mine for user in users):
                 return True
-        for above, child in chain_of(ledger, waiting_id):
+        for above, child, _ in _above(ledger, waiting_id):
             if above == parent_id and child != cluster_id and shares.of_child(parent_id, child) < mine:
                 return True
     return False
 
 
-def chain_of(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, str]]:
-    """(parent, child) from a cluster up to the primary."""
-    while cluster_id != PRIMARY:
-        parent_id = ledger.clusters[cluster_id].parent_id
-        assert parent_id is not None
-        yield parent_id, cluster_id
-        cluster_id = parent_id
+def _above(ledger: Ledger, cluster_id: str) -> list[Member]:
+    """As what a cluster, and each one above it, competes."""
+    return [(one.parent_id or PRIMARY, one.cluster_id, "") for one in ledger.upward(cluster_id)]
 
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
     """Whether shares decide anything about the jobs of a cluster."""
     return cluster_id in ledger.clusters and (
         ledger.clusters[cluster_id].queue.order == FAIR
-        or any(ledger.clusters[above].queue.order == FAIR for above, _ in chain_of(ledger, cluster_id))
+        or any(ledger.clusters[above].queue.order == FAIR for above, *_ in _above(ledger, cluster_id))
     )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
-from vctl.core.clusters import ClusterSpec, FixedNode
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, Node
-from vctl.core.resources import Amounts, FreeCapacity, maximum
+from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
-from vctl.scheduler.growth_idle import emptied
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
+from vctl.scheduler.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to
 from vctl.scheduler.upper_bound import UpperBound
 
@@ -77,12 +77,12 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
 
-    def hardness(one: tuple[_Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
+    def hardness(one: tuple[Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
         part, table = one
-        return part.is_met(table), [sum(v.verdict == word for v in table) for word in reversed(rank)]
+        return _is_met(part, table), [sum(v.verdict == word for v in table) for word in reversed(rank)]
 
     part, table = min(tables, key=hardness, default=(None, []))
-    if part is not None and part.split and not part.is_met(table):
+    if part is not None and part.how == "split" and not _is_met(part, table):
         return [replace(one, verdict=FEASIBLE) if one.verdict == AVAILABLE else one for one in table]
     return table
 
@@ -93,54 +93,28 @@ def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdi
     found = []
     for vnode in in_order(ledger, task.cluster_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
-            verdict = _verdict(ledger, vnode.vnode_id, _Part(task.request, task.selector))
+            verdict = _verdict(ledger, vnode.vnode_id, Part("one", task.request, 1, task.selector))
             if named is not None and not is_named(named, vnode):
                 verdict = replace(verdict, verdict=INFEASIBLE, note=f"the strategy names {named}")
             found.append((vnode.vnode_id, verdict))
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Something that must lie in one slot: a bundle, a whole node, the entrypoint; or a minimum that may be split."""
-
-    request: Amounts
-    selector: lb.Selector = ()
-    template: str = ""
-    count: int = 1
-    split: bool = False
-
-    def is_met(self, table: list[NodeVerdict]) -> bool:
-        """Whether there is enough of it on all nodes together."""
-        there = [one for one in table if one.verdict == AVAILABLE]
-        if not self.split:
-            return len(there) >= self.count
-        return all(sum(one.have.get(n, 0) for one in there) >= amount for n, amount in self.request.items())
+def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
+    """Whether there is enough of a part on all nodes together."""
+    there = [one for one in table if one.verdict == AVAILABLE]
+    if part.how != "split":
+        return len(there) >= part.count
+    return all(sum(one.have.get(n, 0) for one in there) >= amount for n, amount in part.request.items())
 
 
-def _parts(spec: ClusterSpec, entry: Amounts) -> list[_Part]:
-    bundles = Counter((tuple(sorted(n.resources.items())), n.selector) for g in spec.groups for n in g.nodes)
-    parts = [_Part(dict(resources), selector, count=n) for (resources, selector), n in bundles.items()]
-    parts += [
-        _Part({}, (), template, count) for template, count in sorted(spec.replica_sets.items()) if count
-    ]
-    if spec.flexible:
-        wanted = {name: amount for name, amount in entry.items() if amount}
-        if any(_inside(wanted, part.request) for part in parts):
-            wanted = {}
-        minimum = {name: amount for name, amount in spec.flexible_min.items() if amount}
-        if wanted or not (parts or minimum):
-            parts.append(_Part(wanted))
-        if minimum:
-            parts.append(_Part(maximum(minimum, wanted), split=True))
-    return parts
+def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:
+    """What has to lie in one slot: bundles, whole nodes, the entrypoint; and the minimum, which may be split."""
+    together = replace(spec, groups=(Group(tuple(spec.fixed)),) if spec.fixed else ())
+    return parts_of(together, entry) or [Part("one", {})] * spec.flexible
 
 
-def _inside(small: Amounts, large: Amounts) -> bool:
-    return all(amount <= large.get(name, 0) for name, amount in small.items())
-
-
-def _verdicts(ledger: Ledger, parent_id: str, part: _Part) -> list[NodeVerdict]:
+def _verdicts(ledger: Ledger, parent_id: str, part: Part) -> list[NodeVerdict]:
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
     best: dict[str, NodeVerdict] = {}
     for vnode in ledger.slots(parent_id):
@@ -152,7 +126,7 @@ def _verdicts(ledger: Ledger, parent_id: str, part: _Part) -> list[NodeVerdict]:
     return [best[node_id] for node_id in sorted(best)]
 
 
-def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
+def _verdict(ledger: Ledger, vnode_id: str, part: Part) -> NodeVerdict:
     vnode, capacity = ledger.vnodes[vnode_id], ledger.capacities[vnode_id]
     node = ledger.nodes[vnode.node_id]
     need = vnode.allocation.amounts if part.template else part.request
@@ -162,7 +136,7 @@ def _verdict(ledger: Ledger, vnode_id: str, part: _Part) -> NodeVerdict:
     if not lb.matches(part.selector, vnode.labels):
         wrong = ", ".join(f"{c.key}: {c}" for c in part.selector if not c.matches(vnode.labels))
         return NodeVerdict(node.node_id, INFEASIBLE, need, have, f"labels do not match {wrong}")
-    if part.split:
+    if part.how == "split":
         return _verdict_on_share(node, vnode.allocation.amounts, need, have)
     if not FreeCapacity(vnode.allocation).fits(need):
         return NodeVerdict(node.node_id, INFEASIBLE, need, have)
@@ -185,7 +159,7 @@ def _verdict_on_share(node: Node, total: Amounts, need: Amounts, have: Amounts) 
 def could_help(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, changed: Iterable[str]
 ) -> bool:
-    """Whether a gang that had no place may have one now that these virtual nodes of the parent got more room.
+    """Whether a gang that had no place may have one now that these virtual nodes of the parent got more.
 
     False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before
     must use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
@@ -221,3 +195,68 @@ def _takes_something(
         return not nodes and not any(spec.replica_sets.values())
     # a piece may be one unit of one resource or a fraction, so whatever is free may be what was missing
     return any(amount and capacity.free.get(name, 0) > 0 for name, amount in wanted)
+
+
+# ---- the clusters above some work as they are when nothing runs ----
+
+
+def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
+    """A tree of one cluster and those above it alone, on every alive or draining node, with nothing in use."""
+    empty = Ledger()
+    for node in ledger.nodes.values():
+        if node.state in (ALIVE, DRAINING):
+            empty.put_node(replace(node, state=ALIVE))
+    chain = ledger.upward(cluster_id)
+    found = idle_parts(ledger, chain)
+    for cluster in reversed(chain):
+        empty.put_cluster(replace(cluster, state="ACTIVE"))
+        for vnode_id, allocation in found[cluster.cluster_id].items():
+            vnode = ledger.vnodes[vnode_id]
+            if vnode.parent_id in empty.vnodes:
+                empty.assign(replace(vnode, allocation=allocation))
+    return empty
+
+
+def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allocation]]:
+    """Per cluster its virtual nodes with what they have once nothing runs: the newest give back first."""
+    found: dict[str, dict[str, Allocation]] = {}
+    inside: dict[str, list[Allocation]] = {}
+    for cluster in chain:
+        mine = sorted((ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]), key=lambda v: v.rank)
+        flexible = [vnode for vnode in mine if vnode.kind == FLEXIBLE]
+        has = rs.total(vnode.allocation.amounts for vnode in flexible)
+        least = cluster.spec.flexible_min
+        surplus = {n: a - least.get(n, 0) for n, a in has.items() if a > least.get(n, 0)}
+        allocations = {vnode.vnode_id: vnode.allocation for vnode in mine}
+        for vnode in reversed(flexible):
+            allocations[vnode.vnode_id] = _without(vnode, inside.get(vnode.vnode_id, ()), surplus)
+        gone = {v.vnode_id for v in flexible if not any(allocations[v.vnode_id].amounts.values())}
+        gone -= set(inside)
+        found[cluster.cluster_id] = {v: allocation for v, allocation in allocations.items() if v not in gone}
+        for vnode_id, allocation in found[cluster.cluster_id].items():
+            inside.setdefault(ledger.vnodes[vnode_id].parent_id or "", []).append(allocation)
+    return found
+
+
+def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]) -> Allocation:
+    """What is left of a flexible virtual node; what is taken off is counted off the surplus."""
+    capacity = FreeCapacity(vnode.allocation)
+    for allocation in inside:
+        capacity.take_beyond(allocation)
+    amounts: dict[str, int] = {}
+    instances: dict[str, Mapping[int, int]] = {}
+    for name, most in surplus.items():
+        left = amount = max(min(most, capacity.free.get(name, 0)), 0)
+        if name in capacity.instances:
+            back: dict[int, int] = {}
+            for index, share in sorted(capacity.instances[name].items(), reverse=True):
+                if taken := max(min(share, left), 0):
+                    back[index], left = taken, left - taken
+            instances[name], amount = back, amount - left
+        if amount:
+            amounts[name] = amount
+            surplus[name] = most - amount
+    rest = vnode.allocation.amounts.get(CPU, 0) - amounts.get(CPU, 0)
+    cores = sorted(capacity.cores)[: max(len(vnode.allocation.cores) - rest // SCALE, 0)]
+    less = difference(vnode.allocation, Allocation(amounts, instances, tuple(cores)))
+    return replace(less, instances={name: shares for name, shares in less.instances.items() if shares})

@@ -40,40 +40,6 @@ ClassCount = tuple[int, int, tuple[Option[S], ...]]
 """A node state, how many nodes are in it, and the slots to choose from on each."""
 
 
-def split(
-    stands: Sequence[ClassCount[S]], want: Vector, entry: Vector, *, one_piece: bool, tries: int
-) -> tuple[list[Part[S]] | None, int]:
-    """Pieces that sum to ``want``, one of them holding ``entry`` (zeros: nobody asks), or None; and tries.
-
-    One piece when a node fits all of it, the tightest. Gives up when ``tries`` choices of slots are spent,
-    which only matters where a cluster has several slots on one node.
-    """
-    if not any(want):
-        return [], 0
-    whole = [
-        (option.cost, state, option)
-        for state, _, options in stands
-        for option in options
-        if within(want, option.most)
-    ]
-    if whole:
-        _, state, option = min(whole, key=lambda entry_: entry_[:2])
-        return [Part(state, option.slot, want)], 0
-    if one_piece:
-        return None, 0
-    stands = [(state, count, worthwhile(options, want)) for state, count, options in stands]
-    used = 0
-    for host, others in hosts(stands, want, entry):
-        for choice in choices(others):
-            used += 1
-            parts = split_chosen(choice, want, entry, host)
-            if parts is not None:
-                return parts, used
-            if used >= tries:
-                return None, used
-    return None, used
-
-
 def within(small: Vector, large: Vector) -> bool:
     """Whether a vector is at most another in every place."""
     return all(a <= b for a, b in zip(small, large, strict=True))
@@ -81,11 +47,11 @@ def within(small: Vector, large: Vector) -> bool:
 
 def worthwhile(options: tuple[Option[S], ...], want: Vector) -> tuple[Option[S], ...]:
     """Options no other option of the node beats in every resource; most useful first."""
-    kept: list[Option[S]] = []
+    found: list[Option[S]] = []
     for option in sorted(options, key=lambda o: (-_share(o.most, want), o.cost)):
-        if any(option.most) and not any(within(option.most, other.most) for other in kept):
-            kept.append(option)
-    return tuple(kept)
+        if any(option.most) and not any(within(option.most, other.most) for other in found):
+            found.append(option)
+    return tuple(found)
 
 
 def _share(most: Vector, want: Vector) -> int:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
-from vctl.core.resources import Allocation, Amounts, FreeCapacity, add, maximum
+from vctl.core.resources import Allocation, FreeCapacity, maximum, total
 from vctl.core.slots import SlotIndex
 from vctl.scheduler.candidate_nodes import candidates_with
 from vctl.scheduler.orders import longest, makespan
@@ -69,7 +68,7 @@ def foresee(
 ) -> dict[int, int]:
     """The place of each waiting job of a cluster in the order in which they are done first.
 
-    A higher priority comes first, whatever it costs. Only the room that the cluster has is counted on.
+    A higher priority comes first, whatever it costs. Only what the cluster has now is counted on.
     """
     ready = sorted((job for job in jobs if job.may_start(now_ns)), key=_by_length)
     seen, rest = ready[:MOST_JOBS], ready[MOST_JOBS:]
@@ -212,16 +211,9 @@ class _Forecast:
 
     def share(self, job: PendingJob) -> float:
         """The largest part of any resource of the cluster that a job takes."""
-        wanted = maximum(_gang(job.spec), job.entry)
+        minimum = job.spec.flexible_min if job.spec.flexible else {}
+        wanted = maximum(total([minimum, *(node.resources for node in job.spec.fixed)]), job.entry)
         return max((amount / self.total[n] for n, amount in wanted.items() if self.total.get(n)), default=0.0)
-
-
-def _gang(spec: ClusterSpec) -> Amounts:
-    wanted: Amounts = spec.flexible_min if spec.flexible else {}
-    for group in spec.groups:
-        for node in group.nodes:
-            wanted = add(wanted, node.resources)
-    return wanted
 
 
 RULES: tuple[Callable[[_Forecast, PendingJob], float], ...] = (

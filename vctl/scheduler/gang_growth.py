@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vctl.core import resources as rs
-from vctl.core.clusters import ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
@@ -17,7 +17,7 @@ from vctl.scheduler.elasticity import Grow, allowance, growing, lenders_to
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_plan import growth_for
 from vctl.scheduler.growth_supply import UNLIMITED
-from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place_on
+from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -35,30 +35,25 @@ def place_with_growth(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> tuple[list[Grow], Placed] | Unplaced:
-    """Let a cluster grow until a gang fits into it; applied to the ledger.
-
-    When there is a reason instead, the ledger is as it was. ``avoid`` are physical nodes, ``barred`` virtual nodes of
-    the parent, or above it, that will not do.
-    """
-    found = find_with_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget)
+    """Let a cluster grow until a gang fits into it; applied to the ledger. A reason leaves the ledger as it was."""
+    found = finished(find_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
     return found if isinstance(found, Unplaced) else growth_for(*found, entry)
 
 
-def find_with_growth(
-    ledger: Ledger,
-    parent_id: str,
-    spec: ClusterSpec,
-    entry: Amounts,
-    *,
-    avoid: frozenset[str] = frozenset(),
-    barred: frozenset[str] = frozenset(),
-    budget: int = BUDGET,
-) -> tuple[GrowthCandidates, Placed] | Unplaced:
-    """The same without growing: the candidates, and the place among them."""
-    return finished(find_in_steps(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
+def place_or_grow(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
+) -> tuple[list[Grow], Placed] | Unplaced:
+    """A place in what the cluster has; else the cluster grows for it, which is applied to the ledger."""
+    found = place(ledger, parent_id, spec, entry)
+    if isinstance(found, Placed):
+        return [], found
+    grown = place_with_growth(ledger, parent_id, spec, entry)
+    if isinstance(grown, Unplaced):
+        return replace(grown, exhausted=found.exhausted or grown.exhausted)
+    return grown
 
 
-def find_in_steps(
+def find_growth(
     ledger: Ledger,
     parent_id: str,
     spec: ClusterSpec,
@@ -68,10 +63,14 @@ def find_in_steps(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
-    """The same as work that can be put off, as long as nobody else changes the ledger meanwhile."""
+    """The candidates and the place among them, as work that can be put off as long as nobody changes the ledger.
+
+    ``avoid`` are physical nodes, ``barred`` virtual nodes of the parent, or above it, that will not do.
+    """
     found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
-        if lending and not _has_lenders(ledger, parent_id):
+        chain = growing(ledger, parent_id)
+        if lending and not any(any(lenders_to(ledger, ledger.clusters[one])) for one in chain):
             break
         if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
             found = short
@@ -97,7 +96,7 @@ def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBou
 
 
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
-    """Whether growth certainly makes room, seen without a search: equal pieces, no limit, one level, no loan."""
+    """Whether growth certainly helps, seen without a search: equal pieces, no limit, one level, no loan."""
     chain = growing(ledger, cluster_id)
     if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
         return False
@@ -105,33 +104,10 @@ def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amou
     return not index.crowded and count.is_met(count.within(index.classes.values()))
 
 
-def grow_for_gang(
-    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
-) -> tuple[list[Grow], Placed] | None:
-    """The same without a reason; None also for what fits without growth."""
-    found = place_with_growth(ledger, parent_id, spec, entry)
-    return found if isinstance(found, tuple) and found[0] else None
-
-
-def make_capacity(
-    ledger: Ledger,
-    cluster_id: str,
-    request: Amounts,
-    selector: Selector = (),
-    avoid: frozenset[str] = frozenset(),
-) -> tuple[list[Grow], VNode] | None:
-    """Let a cluster grow until a request fits into one virtual node of it; applied to the ledger, top level first.
-
-    ``avoid`` are physical nodes that will not do. None (and an untouched ledger) when limits or the lack of free
-    capacity anywhere above forbid it.
-    """
+def one_piece(request: Amounts, selector: Selector = ()) -> ClusterSpec:
+    """The spec of a request that has to fit into one virtual node."""
     asked = {name: amount for name, amount in request.items() if amount}
-    spec = ClusterSpec(groups=(Group((FixedNode(asked, selector=selector),)),), flexible=False)
-    found = place_with_growth(ledger, cluster_id, spec, {}, avoid=avoid)
-    if not isinstance(found, tuple):
-        return None
-    steps, placed = found
-    return steps, ledger.vnodes[placed.pieces[0].parent_vnode_id]
+    return ClusterSpec(groups=(Group((FixedNode(asked, selector=selector),)),), flexible=False)
 
 
 def grow(
@@ -141,9 +117,12 @@ def grow(
     selector: Selector = (),
     avoid: frozenset[str] = frozenset(),
 ) -> list[Grow] | None:
-    """The same, without the virtual node."""
-    found = make_capacity(ledger, cluster_id, request, selector, avoid)
-    return None if found is None else found[0]
+    """Let a cluster grow until a request fits into one virtual node of it; applied to the ledger, top level first.
+
+    None (and an untouched ledger) when limits or the lack of free capacity anywhere above forbid it.
+    """
+    found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid)
+    return found[0] if isinstance(found, tuple) else None
 
 
 def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
@@ -154,7 +133,7 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
     above = [ledger.clusters[one].parent_id or "" for one in chain]
     for one in chain if lending else ():
         above += [lender for lender, _ in lenders_to(ledger, ledger.clusters[one])]
-    fixed = [node.resources for group in spec.groups for node in group.nodes]
+    fixed = [node.resources for node in spec.fixed]
     wanted = rs.total([*fixed, spec.flexible_min])
     limit = allowance(ledger, ledger.clusters[cluster_id])
     for name, amount in sorted(wanted.items()):
@@ -162,15 +141,15 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
             continue
         own, own_most = _free(ledger, cluster_id, name)
         others = [_free(ledger, one, name) for one in above]
-        most = own + min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
-        if most < amount:
-            text = f"needs {amount_text(name, amount)} in total, {number_text(name, most)} can be had with growth"
-            return Unplaced(name, amount, most, text)
+        gain = min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
-        most = own_most + min(sum(free for _, free in others), limit.get(name, UNLIMITED))
-        if most < largest:
-            text = f"needs {amount_text(name, largest)} on one node, {number_text(name, most)} can be had with growth"
-            return Unplaced(name, largest, most, text)
+        for need, have, where in (
+            (amount, own + gain, "in total"),
+            (largest, own_most + gain, "on one node"),
+        ):
+            if have < need:
+                most = f"{number_text(name, have)} can be had with growth"
+                return Unplaced(name, need, have, f"needs {amount_text(name, need)} {where}, {most}")
     return None
 
 
@@ -185,15 +164,6 @@ def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
 
 def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
     """The resources that a gang asks for; None: also places with none of them will do for some of it."""
-    parts = [node.resources for group in spec.groups for node in group.nodes]
-    if not all(any(part.values()) for part in parts) or any(spec.replica_sets.values()):
+    if not all(any(node.resources.values()) for node in spec.fixed) or any(spec.replica_sets.values()):
         return None
-    names = {name for part in [*parts, spec.flexible_min, entry] for name, amount in part.items() if amount}
-    return frozenset(names) or None
-
-
-def _has_lenders(ledger: Ledger, cluster_id: str) -> bool:
-    return any(
-        next(lenders_to(ledger, ledger.clusters[one]), None) is not None
-        for one in growing(ledger, cluster_id)
-    )
+    return spec.names(entry) or None

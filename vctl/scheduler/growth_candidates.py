@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, VNode
@@ -93,25 +93,28 @@ def growth_candidates(
         return None
     top_id = ledger.clusters[chain[-1]].parent_id
     assert top_id is not None
-    found = _Found(ledger, chain)
+    view = _View(ledger, chain, barred, asked)
+    view.see_members()
     if lending:
-        found.add_lenders()
+        view.see_lenders()
     for node_id in avoid:
-        found.node(node_id).clear()
+        view.node(node_id).clear()
     for slot_id in barred:
-        found.node(ledger.vnodes[slot_id].node_id)
+        view.node(ledger.vnodes[slot_id].node_id)
     index = ledger.index(top_id)
-    view = _View(ledger, chain, found.loans, barred, asked)
-    classes = {id(group): _as_new(group, cluster_id) for group in index.classes.values()}
+    classes: dict[int, SlotClass] = {}
+    for one in index.classes.values():
+        labels = {**one.labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: cluster_id}
+        classes[id(one)] = replace(one, labels=labels)
     alike: dict[str, SlotClass] = {}
-    for number, (node_id, levels) in enumerate(found.nodes.items()):
+    for number, (node_id, levels) in enumerate(view.nodes.items()):
         if number % AT_ONCE == 0:
             yield STEPS
         above = index.on_node(node_id)
         alike |= {slot: classes[id(group)] for slot in above if (group := index.class_of(slot)) is not None}
         if levels:
             view.see(node_id, [*levels, [ledger.vnodes[slot] for slot in above]])
-    budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(found.lenders))
+    budgets = Budgets(tuple(allowance(ledger, ledger.clusters[one]) for one in chain), tuple(view.lenders))
     slots: dict[str, SlotClass] = {}
 
     def class_of(slot_id: str) -> SlotClass | None:
@@ -132,36 +135,42 @@ def growth_candidates(
         tuple(chain),
         top_id,
         budgets,
-        {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in found.nodes},
+        {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in view.nodes},
         view.ways,
         alike,
     )  # fmt: skip
 
 
-class _Found:
-    """Where the clusters that can grow have something, and what siblings could lend them."""
+@dataclass(slots=True)
+class _View:
+    """Where the clusters that can grow have something, what siblings could lend them, and the ways to grow."""
 
-    def __init__(self, ledger: Ledger, chain: list[str]) -> None:
-        self.ledger = ledger
-        self.chain = chain
-        self.nodes: dict[str, list[list[VNode]]] = {}
-        """Physical node -> the virtual nodes of each cluster there, lowest first."""
-        self.loans: dict[str, list[tuple[int, FreeCapacity]]] = {}
-        """Virtual node -> numbers of those who could lend in it, and what they have free."""
-        self.lenders: list[Lender] = []
-        for level, one in enumerate(chain):
-            for vnode_id in ledger.members[one]:
-                vnode = ledger.vnodes[vnode_id]
-                here = self.node(vnode.node_id)
-                if ledger.nodes[vnode.node_id].schedulable:
-                    here[level].append(vnode)
+    ledger: Ledger
+    chain: list[str]
+    barred: frozenset[str]
+    asked: frozenset[str] | None
+    nodes: dict[str, list[list[VNode]]] = field(default_factory=dict)
+    """Physical node -> the virtual nodes of each cluster there, lowest first."""
+    loans: dict[str, list[tuple[int, FreeCapacity]]] = field(default_factory=dict)
+    """Virtual node -> numbers of those who could lend in it, and what they have free."""
+    lenders: list[Lender] = field(default_factory=list)
+    ways: dict[str, Way] = field(default_factory=dict)
+    on_node: dict[str, list[str]] = field(default_factory=dict)
 
     def node(self, node_id: str) -> list[list[VNode]]:
         if node_id not in self.nodes:
             self.nodes[node_id] = [[] for _ in self.chain]
         return self.nodes[node_id]
 
-    def add_lenders(self) -> None:
+    def see_members(self) -> None:
+        for level, one in enumerate(self.chain):
+            for vnode_id in self.ledger.members[one]:
+                vnode = self.ledger.vnodes[vnode_id]
+                here = self.node(vnode.node_id)
+                if self.ledger.nodes[vnode.node_id].schedulable:
+                    here[level].append(vnode)
+
+    def see_lenders(self) -> None:
         for level, one in enumerate(self.chain):
             for sibling, most in lenders_to(self.ledger, self.ledger.clusters[one]):
                 for part in flexible_parts(self.ledger, sibling):
@@ -169,26 +178,6 @@ class _Found:
                     self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), capacity))
                     self.node(part.node_id)
                 self.lenders.append(Lender(sibling, level + 1, most))
-
-
-class _View:
-    """Collects the ways to grow, node by node."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        chain: list[str],
-        loans: Mapping[str, list[tuple[int, FreeCapacity]]],
-        barred: frozenset[str],
-        asked: frozenset[str] | None,
-    ) -> None:
-        self.ledger = ledger
-        self.chain = chain
-        self.loans = loans
-        self.barred = barred
-        self.asked = asked
-        self.ways: dict[str, Way] = {}
-        self.on_node: dict[str, list[str]] = {}
 
     def see(self, node_id: str, levels: list[list[VNode]]) -> None:
         """``levels``: what each cluster of the chain and the one above has on the node, lowest first."""
@@ -206,13 +195,9 @@ class _View:
                 self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
 
     def _is_useful(self, sources: tuple[tuple[int, int, FreeCapacity], ...]) -> bool:
-        if self.asked is None:
-            return True
-        for name in self.asked:
-            for _, _, capacity in sources:
-                if capacity.free.get(name, 0) > 0:
-                    return True
-        return False
+        return self.asked is None or any(
+            capacity.free.get(name, 0) > 0 for name in self.asked for _, _, capacity in sources
+        )
 
     def _is_in_view(self, vnode: VNode) -> bool:
         return self.ledger.index(vnode.cluster_id).class_of(vnode.vnode_id) is not None
@@ -249,11 +234,6 @@ class _View:
 
 def _fresh(depth: int, capacity: FreeCapacity) -> Way:
     return Way(((depth, OWN, capacity),), fresh=True, choice=False)
-
-
-def _as_new(group: SlotClass, cluster_id: str) -> SlotClass:
-    labels = {**group.labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: cluster_id}
-    return replace(group, labels=labels)
 
 
 def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:

@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, VNode
-from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference, merged
+from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
 from vctl.scheduler.candidate_nodes import instance_ladders, is_unit, whole_ladder
-from vctl.scheduler.elasticity import Grow, apply_growth, flexible_parts
+from vctl.scheduler.elasticity import Grow, apply_growth, enlarged, flexible_in
 from vctl.scheduler.growth_candidates import GrowthCandidates
 from vctl.scheduler.growth_supply import OWN, Ladder, Need
-from vctl.scheduler.placement_result import Piece, Placed
+from vctl.scheduler.placement_result import Piece, Placed, seated
 
 Part = tuple[str, int | None]
 """A resource, or one instance of it."""
-NO_LOAN: tuple[str | None, Mapping[str, int]] = (None, {})
-
-
-@dataclass(slots=True)
-class _Growth:
-    """What one cluster gains on one node: from its parent, and from each sibling that lends."""
-
-    gained: dict[int, dict[Part, int]] = field(default_factory=dict)
-
-    def add(self, lender: int, part: Part, amount: int) -> None:
-        mine = self.gained.setdefault(lender, {})
-        mine[part] = mine.get(part, 0) + amount
+Gains = dict[int, dict[Part, int]]
+"""What one cluster gains on one node: from its parent (``OWN``), and from each sibling that lends."""
 
 
 def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> tuple[list[Grow], Placed]:
     """Grow for a placement; applied to the ledger, top level first. The pieces then lie in real virtual nodes."""
     steps: list[Grow] = []
     wanted = _wanted(candidates, placed.pieces)
-    grown = _shared_out(candidates, wanted)
+    gains = _shared_out(candidates, wanted)
     made: dict[str, str] = {}
     for level in range(len(candidates.chain) - 1, -1, -1):
         for slot_id in sorted(wanted, key=lambda slot: (candidates.node_of(slot), slot)):
-            growth = grown.get((slot_id, level), _Growth())
-            vnode_id = _grow(candidates, slot_id, level, growth, made.get(slot_id, slot_id), steps)
-            if vnode_id is not None:
+            above_id = _grows_in(candidates, slot_id, level, made)
+            if above_id is None:
+                continue
+            vnode_id = _grow(candidates, level, above_id, gains.get((slot_id, level), {}), steps)
+            if candidates.ledger.vnodes[slot_id].cluster_id not in candidates.chain[: level + 1]:
                 made[slot_id] = vnode_id
-    return steps, _seated(candidates.ledger, placed, made, entry)
+    there = seated(candidates.ledger, placed, entry, made)
+    assert there is not None, placed
+    return steps, there
 
 
 def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, Allocation]:
@@ -59,7 +51,7 @@ def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, 
 
 def _shared_out(
     candidates: GrowthCandidates, wanted: Mapping[str, Allocation]
-) -> dict[tuple[str, int], _Growth]:
+) -> dict[tuple[str, int], Gains]:
     """Which source gives what, for all slots together."""
     places: dict[str, list[tuple[str, Part, Ladder, int]]] = {}
     for slot_id, allocation in wanted.items():
@@ -71,7 +63,7 @@ def _shared_out(
                     places.setdefault(name, []).append((slot_id, (name, index), ladders[index], share))
             elif amount:
                 places.setdefault(name, []).append((slot_id, (name, None), whole_ladder(way, name), amount))
-    grown: dict[tuple[str, int], _Growth] = {}
+    gains: dict[tuple[str, int], Gains] = {}
     for name, many in places.items():
         flows = candidates.limits.settle(
             name, [Need(ladder, 1, amount, amount) for *_, ladder, amount in many]
@@ -81,78 +73,59 @@ def _shared_out(
             for source, amount in zip(ladder, given, strict=True):
                 for level in range(source.depth if amount else 0):
                     lender = source.lender if level == source.depth - 1 else OWN
-                    grown.setdefault((slot_id, level), _Growth()).add(lender, part, amount)
-    return grown
+                    mine = gains.setdefault((slot_id, level), {}).setdefault(lender, {})
+                    mine[part] = mine.get(part, 0) + amount
+    return gains
 
 
-def _grow(
-    candidates: GrowthCandidates, slot_id: str, level: int, growth: _Growth, above_id: str, steps: list[Grow]
-) -> str | None:
-    """One cluster of the chain on one node; returns its virtual node there when it was made in this slot."""
-    ledger, cluster_id = candidates.ledger, candidates.chain[level]
-    slot = ledger.vnodes[slot_id]
-    if (
-        slot.cluster_id in candidates.chain[: level + 1]
-    ):  # it exists: the slot itself, or one that the slot lies in
-        for _ in range(level - candidates.chain.index(slot.cluster_id)):
-            if slot.kind != FLEXIBLE:
-                return None
-            slot = ledger.vnodes[slot.parent_id or ""]
-        own: VNode | None = slot
+def _grows_in(candidates: GrowthCandidates, slot_id: str, level: int, made: Mapping[str, str]) -> str | None:
+    """The virtual node above a cluster of the chain in which it grows for a slot; None: it has a fixed one there."""
+    vnodes, slot = candidates.ledger.vnodes, candidates.ledger.vnodes[slot_id]
+    if slot.cluster_id not in candidates.chain[: level + 1]:
+        return made.get(slot_id, slot_id)
+    for _ in range(level - candidates.chain.index(slot.cluster_id)):  # the slot itself, or one it lies in
         if slot.kind != FLEXIBLE:
             return None
-    else:
-        own = None
-    parent = ledger.vnodes[above_id] if own is None else ledger.vnodes[own.parent_id or ""]
-    own_part = growth.gained.get(OWN, {})
-    lenders = sorted(lender for lender in growth.gained if lender != OWN)
-    for lender in lenders:
-        _shrink(ledger, candidates.limits.lenders[lender].cluster_id, parent, growth.gained[lender], steps)
-    for lender in lenders or ([OWN] if own_part else []):
-        lent = growth.gained[lender] if lender != OWN else {}
-        gain = _allocation(ledger.capacities[parent.vnode_id], _sum(own_part, lent))
-        loan = (candidates.limits.lenders[lender].cluster_id, _amounts(lent)) if lent else NO_LOAN
-        own, own_part = _enlarge(ledger, cluster_id, own, parent, gain, loan, steps), {}
-    if own is None:
-        own = _enlarge(ledger, cluster_id, None, parent, EMPTY, NO_LOAN, steps)
-    return own.vnode_id if slot.cluster_id not in candidates.chain[: level + 1] else None
+        slot = vnodes[slot.parent_id or ""]
+    return slot.parent_id if slot.kind == FLEXIBLE else None
 
 
-def _enlarge(
-    ledger: Ledger,
-    cluster_id: str,
-    own: VNode | None,
-    parent: VNode,
-    gain: Allocation,
-    loan: tuple[str | None, Mapping[str, int]],
-    steps: list[Grow],
-) -> VNode:
-    if own is not None:
-        after = replace(own, allocation=merged(own.allocation, gain))
-    else:
-        rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
-        vnode_id = f"{cluster_id}/{rank}"
-        labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        after = VNode(
-            vnode_id, cluster_id, parent.node_id, parent.vnode_id, FLEXIBLE, gain, labels, rank=rank
+def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains, steps: list[Grow]) -> str:
+    """Let one cluster of the chain grow in a virtual node of the one above; returns its own there."""
+    ledger, cluster_id = candidates.ledger, candidates.chain[level]
+    capacity = ledger.capacities[above_id]
+
+    def step(
+        before: VNode | None, after: VNode, lender: str | None = None, lent: Amounts = EMPTY.amounts
+    ) -> None:
+        steps.append(Grow(before, after, lender, lent))
+        apply_growth(ledger, steps[-1])
+
+    lenders = {
+        lender: candidates.limits.lenders[lender].cluster_id for lender in sorted(gains) if lender != OWN
+    }
+    for lender, lender_id in lenders.items():  # each from its virtual node in the same slot
+        theirs = flexible_in(ledger, lender_id, above_id)
+        assert theirs is not None, (lender_id, above_id)
+        lent = _allocation(ledger.capacities[theirs.vnode_id], gains[lender])
+        step(theirs, replace(theirs, allocation=difference(theirs.allocation, lent)))
+    own = gains.get(OWN, {})
+    for lender, lender_id in lenders.items():
+        gain = _allocation(
+            capacity,
+            {part: own.get(part, 0) + gains[lender].get(part, 0) for part in {**own, **gains[lender]}},
         )
-    steps.append(Grow(own, after, *loan))
-    apply_growth(ledger, steps[-1])
-    return after
-
-
-def _shrink(
-    ledger: Ledger, lender_id: str, parent: VNode, parts: Mapping[Part, int], steps: list[Grow]
-) -> None:
-    """A sibling lends from its virtual node in the same slot."""
-    theirs = next(one for one in flexible_parts(ledger, lender_id) if one.parent_id == parent.vnode_id)
-    lent = _allocation(ledger.capacities[theirs.vnode_id], parts)
-    steps.append(Grow(theirs, replace(theirs, allocation=difference(theirs.allocation, lent))))
-    apply_growth(ledger, steps[-1])
-
-
-def _sum(some: Mapping[Part, int], more: Mapping[Part, int]) -> dict[Part, int]:
-    return {part: some.get(part, 0) + more.get(part, 0) for part in {**some, **more}}
+        step(
+            flexible_in(ledger, cluster_id, above_id),
+            enlarged(ledger, cluster_id, above_id, gain),
+            lender_id,
+            _amounts(gains[lender]),
+        )
+        own = {}
+    present = flexible_in(ledger, cluster_id, above_id)
+    if own or present is None:
+        step(present, enlarged(ledger, cluster_id, above_id, _allocation(capacity, own)))
+    return present.vnode_id if present is not None else steps[-1].after.vnode_id
 
 
 def _amounts(parts: Mapping[Part, int]) -> dict[str, int]:
@@ -168,28 +141,4 @@ def _allocation(capacity: FreeCapacity, parts: Mapping[Part, int]) -> Allocation
     for (name, index), amount in parts.items():
         if index is not None:
             instances.setdefault(name, {})[index] = amount
-    return Allocation(amounts, instances, _cores(capacity, amounts))
-
-
-def _cores(capacity: FreeCapacity, amounts: Amounts) -> tuple[int, ...]:
-    cpu = amounts.get(CPU, 0)
-    if not cpu or cpu % SCALE or len(capacity.cores) * SCALE < cpu:
-        return ()
-    return tuple(sorted(capacity.cores)[: cpu // SCALE])
-
-
-def _seated(ledger: Ledger, placed: Placed, made: Mapping[str, str], entry: Amounts) -> Placed:
-    """The same pieces in the virtual nodes that there are now, with the cores that are there."""
-    capacities: dict[str, FreeCapacity] = {}
-    pieces = []
-    for piece in placed.pieces:
-        slot_id = made.get(piece.parent_vnode_id, piece.parent_vnode_id)
-        capacity = capacities.setdefault(slot_id, ledger.capacities[slot_id].copy())
-        cores = tuple(sorted(capacity.cores)) if piece.whole else _cores(capacity, piece.allocation.amounts)
-        allocation = replace(piece.allocation, cores=cores)
-        capacity.take_exactly(allocation)
-        pieces.append(replace(piece, parent_vnode_id=slot_id, allocation=allocation))
-    wanted = {name: amount for name, amount in entry.items() if amount}
-    home = next((piece for piece in pieces if piece.rank == placed.entry_rank), None)
-    held = FreeCapacity(home.allocation).take(wanted) if home is not None and wanted else EMPTY
-    return replace(placed, pieces=tuple(pieces), entry=held)
+    return Allocation(amounts, instances, capacity.pick_cores(amounts.get(CPU, 0)))

@@ -34,12 +34,17 @@ MOST_COPIES = 128
 
 def is_affordable(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> bool:
     """Whether the limits allow what a trial has taken, with these flexible parts."""
+    if problem.budgets is None:
+        return True
     after = _after(problem, world, parts)
     return all(_allows(problem, after, r) for r in range(len(problem.names)))
 
 
-def split_within(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotState]] | None, int]:
-    """As ``flexible.split``, but so that the limits of growth allow all of it."""
+def split(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotState]] | None, int]:
+    """Pieces that sum to the flexible minimum, one of them holding the entrypoint, or None; and tries.
+
+    One piece when a node fits all of it, the tightest. Where slots grow, their limits allow all of it together.
+    """
     want, entry = problem.want, problem.want_entry
     if not any(want):
         return ([] if is_affordable(problem, world, ()) else None), 0
@@ -69,27 +74,21 @@ def split_within(problem: Problem, world: World, tries: int) -> tuple[list[Part[
             spread = _Spread(problem, world, choice, host, tries - steps)
             parts = spread.run()
             steps += spread.steps
-            if parts is not None:
+            if parts is not None or steps >= tries:
                 return parts, steps
-            if steps >= tries:
-                return None, steps
     return None, steps
 
 
-def _with_instances(problem: Problem, part: Part[SlotState]) -> Iterator[Part[SlotState]]:
-    """The part with every different choice of its instances, the least growth first."""
-    yield from _choose(problem, part, 0)
-
-
-def _choose(problem: Problem, part: Part[SlotState], r: int) -> Iterator[Part[SlotState]]:
-    if r == len(part.amounts):
+def _with_instances(problem: Problem, part: Part[SlotState], r: int = 0) -> Iterator[Part[SlotState]]:
+    """The part with every different choice of its instances from resource ``r`` on, the least growth first."""
+    if r == len(part.amounts) or problem.budgets is None:
         yield part
     elif not part.amounts[r] or not problem.node_classes.traits[part.slot.trait].units[r]:
-        yield from _choose(problem, part, r + 1)
+        yield from _with_instances(problem, part, r + 1)
     else:
         for picked in problem.instances(part.slot, r, part.amounts[r]):
             more = tuple((r, level) for level in picked)
-            yield from _choose(problem, replace(part, shares=part.shares + more), r + 1)
+            yield from _with_instances(problem, replace(part, shares=part.shares + more), r + 1)
 
 
 def _after(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> dict[int, int]:
@@ -147,8 +146,8 @@ class _Spread:
         problem, want = self.problem, self.problem.want
         self.steps += 1
         guess = split_chosen(self.choice, want, problem.want_entry, self.host)
-        if guess is None:
-            return None
+        if guess is None or problem.budgets is None:
+            return guess
         guess = [next(_with_instances(problem, part)) for part in guess]
         bad = self._refused(guess)
         if not bad:

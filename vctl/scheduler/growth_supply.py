@@ -101,14 +101,13 @@ def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
 
 def depth_of(ladder: Ladder, used: int) -> int:
     """How far up one has to go for this much."""
+    if used <= 0:
+        return 0
     for source in ladder:
-        if used <= 0:
-            break
         used -= source.amount
-        depth = source.depth
         if used <= 0:
-            return depth
-    return 0 if used <= 0 else UNLIMITED
+            return source.depth
+    return UNLIMITED
 
 
 class _Flow:

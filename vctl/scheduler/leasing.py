@@ -9,8 +9,8 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, difference, merged
-from vctl.scheduler.elasticity import Grow, flexible_parts, held
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference, merged
+from vctl.scheduler.elasticity import Grow, flexible_in, flexible_parts, held
 
 
 def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
@@ -92,26 +92,47 @@ def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
     vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
     if vnode is None or cluster is None:
         return {}
-    capacity = ledger.capacities[lease.vnode_id]
     has = rs.total(v.allocation.amounts for v in flexible_parts(ledger, lease.borrower_id))
-    part: dict[str, int] = {}
-    for name, amount in lease.amounts.items():
-        free = min(
-            amount, capacity.free.get(name, 0), has.get(name, 0) - cluster.spec.flexible_min.get(name, 0)
-        )
+    over = rs.subtract(has, cluster.spec.flexible_min)
+    return free_of(ledger, vnode, {n: min(a, over.get(n, 0)) for n, a in lease.amounts.items()})
+
+
+def free_of(ledger: Ledger, vnode: VNode, most: Mapping[str, int]) -> dict[str, int]:
+    """How much of these amounts a virtual node can give away now; of a unit only what it has of an instance."""
+    capacity, part = ledger.capacities[vnode.vnode_id], dict[str, int]()
+    for name, amount in most.items():
+        free = min(amount, capacity.free.get(name, 0))
         if name in capacity.instances:
-            free = _free_instances(vnode, capacity.instances[name], name, free)
+            free = sum(_free_instances(vnode, capacity, name, free).values())
         if free > 0:
             part[name] = free
     return part
 
 
-def _free_instances(vnode: VNode, free: Mapping[int, int], name: str, most: int) -> int:
-    total = 0
+def _free_instances(vnode: VNode, capacity: FreeCapacity, name: str, most: int) -> dict[int, int]:
+    """The instances of which nobody uses anything, the highest first, as long as they do not exceed ``most``."""
+    found: dict[int, int] = {}
     for index, share in sorted(vnode.allocation.instances.get(name, {}).items(), reverse=True):
-        if free.get(index, 0) == share and total + share <= most:
-            total += share
-    return total
+        if capacity.instances[name].get(index, 0) == share <= most:
+            found[index], most = share, most - share
+    return found
+
+
+def without(ledger: Ledger, vnode: VNode, part: Mapping[str, int]) -> VNode:
+    """A virtual node less a part that is free of it; free cores go first."""
+    capacity, held = ledger.capacities[vnode.vnode_id], vnode.allocation
+    amounts = {name: a for name, a in rs.subtract(held.amounts, part).items() if a}
+    instances: dict[str, dict[int, int]] = {}
+    for name, shares in held.instances.items():
+        back = _free_instances(vnode, capacity, name, part.get(name, 0))
+        if left := {index: share for index, share in shares.items() if index not in back}:
+            instances[name] = left
+    cores = sorted(held.cores)
+    for core in sorted(capacity.cores, reverse=True):
+        if len(cores) <= amounts.get(CPU, 0) // SCALE:
+            break
+        cores.remove(core)
+    return replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
 
 
 def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
@@ -124,29 +145,11 @@ def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
 def return_of(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
     """What giving back a free part of a lease means for the borrower's virtual node."""
     vnode = ledger.vnodes[lease.vnode_id]
-    capacity = ledger.capacities[lease.vnode_id]
-    amounts = dict(vnode.allocation.amounts)
-    instances = {name: dict(shares) for name, shares in vnode.allocation.instances.items()}
-    for name, amount in part.items():
-        amounts[name] -= amount
-        if name in instances:
-            left = amount
-            for index in sorted(instances[name], reverse=True):
-                if left and capacity.instances[name].get(index, 0) == instances[name][index] <= left:
-                    left -= instances[name].pop(index)
-    cores = sorted(vnode.allocation.cores)
-    for core in sorted(capacity.cores, reverse=True):
-        if len(cores) <= amounts.get(CPU, 0) // SCALE:
-            break
-        cores.remove(core)
-    amounts = {name: amount for name, amount in amounts.items() if amount}
-    left_of_lease = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
+    after = without(ledger, vnode, part)
+    left = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
     # an empty virtual node goes, unless a process without a request of its own lives on it
-    if not amounts and not ledger.children[vnode.vnode_id] and not _is_home(ledger, vnode.vnode_id):
-        return Return(lease, vnode, None, left_of_lease)
-    instances = {name: shares for name, shares in instances.items() if shares}
-    after = replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
-    return Return(lease, vnode, after, left_of_lease)
+    is_gone = not after.allocation.amounts and not _is_used(ledger, vnode.vnode_id)
+    return Return(lease, vnode, None if is_gone else after, left)
 
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
@@ -164,18 +167,16 @@ def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
     lender = ledger.clusters.get(lease.lender_id)
     if borrower is None or lender is None or lender.cluster_id == borrower.parent_id:
         return None
-    parts = flexible_parts(ledger, lender.cluster_id)
-    theirs = next((part for part in parts if part.parent_id == done.before.parent_id), None)
+    theirs = flexible_in(ledger, lender.cluster_id, done.before.parent_id or "")
     if theirs is None:
         return None
     after = EMPTY if done.after is None else done.after.allocation
-    has = rs.total(part.allocation.amounts for part in parts)
+    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
     least = lender.spec.flexible_min
     lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
     gone = _at_most(difference(done.before.allocation, after), lacks)
-    back = (
-        ledger.capacities[theirs.parent_id or ""].copy().take_most(gone)
-    )  # the very instances that were lent
+    slot = ledger.capacities[theirs.parent_id or ""]
+    back = slot.copy().take_most(gone)  # the very instances that were lent
     if not back.amounts:
         return None
     return replace(theirs, allocation=merged(theirs.allocation, back))
@@ -203,15 +204,15 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
     for vnode_id, vnode in ledger.vnodes.items():
         if vnode.kind != FLEXIBLE or any(vnode.allocation.amounts.values()):
             continue
-        if ledger.children[vnode_id] or _is_home(ledger, vnode_id):
+        if _is_used(ledger, vnode_id):
             continue
         cluster = ledger.clusters[vnode.cluster_id]
         if cluster.kind == LOGICAL and rs.within(cluster.spec.flexible_min, held(ledger, cluster.cluster_id)):
             yield vnode_id
 
 
-def _is_home(ledger: Ledger, vnode_id: str) -> bool:
-    return ledger.homes.get(vnode_id, 0) > 0
+def _is_used(ledger: Ledger, vnode_id: str) -> bool:
+    return bool(ledger.children[vnode_id]) or ledger.homes.get(vnode_id, 0) > 0
 
 
 def newest_first(leases: Sequence[Lease]) -> Iterator[Lease]:

@@ -1,4 +1,4 @@
-"""Nominations: room that is kept for a job while running ones of lower priority are ended for it.
+"""Nominations: what is reserved for a job while running ones of lower priority are ended for it.
 
 In a round what is free of it is out of sight for everybody: tasks, other queues, clusters that grow. It comes back
 into sight only while the job itself is tried, or one of the same queue with a higher priority.
@@ -15,14 +15,22 @@ from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, Amounts, FreeCapacity, add, total, within
+from vctl.core.resources import Allocation, FreeCapacity, add, total, within
 from vctl.scheduler.candidate_nodes import candidates_of
 from vctl.scheduler.elasticity import Grow, apply_growth, growing, lendable, suppliers, within_limits
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place_on
 
 Part = tuple[str, Allocation]
-"""A virtual node of the parent, or of a cluster from which that grows, and what is kept of it."""
+"""A virtual node of the parent, or of a cluster from which that grows, and what is reserved of it."""
+
+
+def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
+    """What is taken of each virtual node."""
+    found: dict[str, list[Allocation]] = {}
+    for vnode_id, allocation in parts:
+        found.setdefault(vnode_id, []).append(allocation)
+    return found
 
 
 def parts_of(placed: Placed) -> tuple[Part, ...]:
@@ -32,9 +40,9 @@ def parts_of(placed: Placed) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """What is kept for a job. ``priority`` is that of the job when it was given.
+    """What is reserved for a job. ``priority`` is that of the job when it was given.
 
-    ``awaited`` are jobs that are being ended, for it or for something else, and from which some of the room will come.
+    ``awaited`` are jobs that are being ended, for it or for something else, and that return some of it.
     """
 
     job_id: int
@@ -46,14 +54,11 @@ class Nomination:
 
     def stands(self, ledger: Ledger) -> bool:
         """Whether its pieces are still there and large enough, and the parent may still grow over those above it."""
-        wanted: dict[str, list[Amounts]] = {}
-        for vnode_id, allocation in self.pieces:
-            wanted.setdefault(vnode_id, []).append(allocation.amounts)
-        for vnode_id, amounts in wanted.items():
+        for vnode_id, wanted in by_vnode(self.pieces).items():
             vnode = ledger.vnodes.get(vnode_id)
             if vnode is None or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            if not within(total(amounts), vnode.allocation.amounts):
+            if not within(total(one.amounts for one in wanted), vnode.allocation.amounts):
                 return False
         growth = self.growth(ledger)
         return growth is not None and all(
@@ -144,32 +149,32 @@ class Nominations:
             self._keep_all()
 
     def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
-        """A place in what is kept for a job itself, whatever others have reserved; its nomination is lifted.
+        """A place in what is reserved for a job itself, whatever others have reserved; its nomination is lifted.
 
         The growth that it needs is applied to the ledger.
         """
         nomination = self.nominations.get(job.job_id)
         if nomination is None or nomination.awaited or not nomination.stands(self.ledger):
             return None
-        kept: dict[str, list[Part]] = {}
-        for part in nomination.pieces:
-            kept.setdefault(part[0], []).append(part)
+        parts = by_vnode(nomination.pieces)
         growth = nomination.growth(self.ledger)
         if growth is not None and growth.gained:
-            return self._grown_seat(job, kept)
+            return self._grown_seat(job, parts)
         capacities = {
-            vnode_id: _only(self.ledger.capacities[vnode_id], parts) for vnode_id, parts in kept.items()
+            vnode_id: _only(self.ledger.capacities[vnode_id], some) for vnode_id, some in parts.items()
         }
         found = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
         return ([], found) if isinstance(found, Placed) else None
 
-    def _grown_seat(self, job: PendingJob, kept: dict[str, list[Part]]) -> tuple[list[Grow], Placed] | None:
+    def _grown_seat(
+        self, job: PendingJob, parts: dict[str, list[Allocation]]
+    ) -> tuple[list[Grow], Placed] | None:
         vnodes = self.ledger.vnodes
-        nodes = {vnodes[vnode_id].node_id for vnode_id in kept}
+        nodes = {vnodes[vnode_id].node_id for vnode_id in parts}
         trial = self.ledger.part(suppliers(self.ledger, job.parent_id))
         for vnode_id, capacity in list(trial.capacities.items()):
             if vnodes[vnode_id].node_id in nodes:
-                trial.put_room(vnode_id, _only(capacity, kept.get(vnode_id, ())))
+                trial.put_room(vnode_id, _only(capacity, parts.get(vnode_id, ())))
         others = frozenset(self.ledger.nodes) - nodes
         found = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
         if not isinstance(found, tuple):
@@ -230,11 +235,11 @@ class Nominations:
                     self._names.setdefault(one.job_id, []).append(name)
 
 
-def _only(capacity: FreeCapacity, parts: Iterable[Part]) -> FreeCapacity:
+def _only(capacity: FreeCapacity, parts: Iterable[Allocation]) -> FreeCapacity:
     """Free capacity of nothing but these parts, as far as they are."""
     only = capacity.copy()
-    kept = [only.take_most(allocation) for _, allocation in parts]
+    taken = [only.take_most(allocation) for allocation in parts]
     only.take_most(only.total)
-    for allocation in kept:
+    for allocation in taken:
         only.give_back(allocation)
     return only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
@@ -90,21 +91,23 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
             return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match", beyond=none)
         request = amounts_of(problem, demand.request)
         name, need, have = _closest(request, capacities)
-        if have >= need:
-            text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
-            beyond = f"{amounts_text(request)} asked on one node, no node has all of it"
-        else:
-            text, beyond = _on_one_node(name, need, have)
-        return Unplaced(name, need, have, text, beyond=beyond)
+        if have < need:
+            return _on_one_node(name, need, have)
+        asked = f"{amounts_text(request)} asked on one node, no node has all of it"
+        text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
+        return Unplaced(name, need, have, text, beyond=asked)
     return None
 
 
-def _on_one_node(name: str, need: int, have: int) -> tuple[str, str]:
-    wanted, most = amount_text(name, need), amount_text(name, have)
-    return (
-        f"needs {wanted} on one node, the most free on one node is {most}",
-        f"{wanted} asked on one node, the largest node has {number_text(name, have)}",
-    )
+def _lack(name: str, need: int, have: int, asked: str, free: str, exist: str = "") -> Unplaced:
+    return Unplaced(name, need, have, f"needs {asked}, {free}", beyond=f"{asked} asked, {exist or free}")
+
+
+def _on_one_node(name: str, need: int, have: int, policy: str = "") -> Unplaced:
+    wanted, where = amount_text(name, need), f"on one node{policy}"
+    text = f"needs {wanted} {where}, the most free on one node is {amount_text(name, have)}"
+    beyond = f"{wanted} asked {where}, the largest node has {number_text(name, have)}"
+    return Unplaced(name, need, have, text, beyond=beyond)
 
 
 def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | None:
@@ -118,8 +121,7 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
             return Unplaced("", SCALE, 0, text)
         have = plain
     whole = f"{counted(need, 'whole node')} of template {demand.template}"
-    text, beyond = f"needs {whole}, {have} untouched", f"{whole} asked, {have} exist"
-    return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
+    return _lack("", need * SCALE, have * SCALE, whole, f"{have} untouched", f"{have} exist")
 
 
 def _untouched(problem: Problem, demand: Demand) -> int:
@@ -147,10 +149,8 @@ def _totals(problem: Problem) -> Unplaced | None:
     name = max(short)[1]
     need, have = wanted[name], free.get(name, 0)
     asked = amount_text(name, need)
-    return Unplaced(
-        name, need, have, f"needs {asked} in total, {amount_text(name, have)} free",
-        beyond=f"{asked} asked, {number_text(name, have)} exist",
-    )  # fmt: skip
+    text = f"needs {asked} in total, {amount_text(name, have)} free"
+    return Unplaced(name, need, have, text, beyond=f"{asked} asked, {number_text(name, have)} exist")
 
 
 def _nodes_of_phase(problem: Problem) -> Unplaced | None:
@@ -164,19 +164,15 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
                 if any(problem.bounds(s)[d] for d in demands)
             )
             if have < need:
-                text = f"needs {need} distinct nodes ({phase.policy}), have {have}"
-                beyond = f"{need} distinct nodes ({phase.policy}) asked, {have} exist"
-                return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
+                asked = f"{need} distinct nodes ({phase.policy})"
+                return _lack("", need * SCALE, have * SCALE, asked, f"have {have}", f"{have} exist")
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])
             nodes = [amounts_of(problem, problem.node_classes.free(s)) for s in problem.node_classes.counts]
             name, amount, free = _closest(request, nodes)
             if amount > free:
-                wanted, most = amount_text(name, amount), amount_text(name, free)
-                text = f"needs {wanted} on one node ({phase.policy}), the most free on one node is {most}"
-                beyond = f"{wanted} asked on one node ({phase.policy}), the largest node has {number_text(name, free)}"
-                return Unplaced(name, amount, free, text, beyond=beyond)
+                return _on_one_node(name, amount, free, f" ({phase.policy})")
     return None
 
 
@@ -196,9 +192,8 @@ def _copies(problem: Problem) -> Unplaced | None:
             request,
             key=lambda n: sum(capacity.get(n, 0) for capacity in _matching(problem, demand)) // request[n],
         )
-        text = f"needs {need} times {amounts_text(request)}, {have} fit"
-        beyond = f"{need} times {amounts_text(request)} asked, {have} fit"
-        return Unplaced(name, need * request[name], have * request[name], text, beyond=beyond)
+        asked = f"{need} times {amounts_text(request)}"
+        return _lack(name, need * request[name], have * request[name], asked, f"{have} fit")
     return None
 
 
@@ -212,8 +207,10 @@ def _flexible(problem: Problem) -> Unplaced | None:
         ]
         name, need, have = _closest(entry, capacities)
         if have < need:
-            text, beyond = _on_one_node(name, need, have)
-            return Unplaced(name, need, have, f"the entrypoint {text}", beyond=f"{beyond} (for the command)")
+            one = _on_one_node(name, need, have)
+            return replace(
+                one, message=f"the entrypoint {one.message}", beyond=f"{one.beyond} (for the command)"
+            )
     for r, want in enumerate(problem.want):
         if not want:
             continue
@@ -223,10 +220,9 @@ def _flexible(problem: Problem) -> Unplaced | None:
             for s, count in problem.node_classes.counts.items()
         )
         if want > have:
-            text = (
-                f"the flexible minimum needs {amount_text(name, want)}, {amount_text(name, have)} can be had"
-            )
-            beyond = f"{amount_text(name, want)} asked as the flexible minimum, {number_text(name, have)} can be had"
+            asked, most = amount_text(name, want), amount_text(name, have)
+            text = f"the flexible minimum needs {asked}, {most} can be had"
+            beyond = f"{asked} asked as the flexible minimum, {number_text(name, have)} can be had"
             return Unplaced(name, want, have, text, beyond=beyond)
     return None
 
@@ -246,10 +242,9 @@ def _growth(problem: Problem) -> Unplaced | None:
         have = budgets.most(name, needs, wanted)
         if have < wanted:
             asked, most = amount_text(name, wanted), number_text(name, have)
-            text = (
-                f"needs {asked} in total, {most} can be had within the limits of the clusters that would grow"
-            )
-            beyond = f"{asked} asked, the limits of the clusters that would grow allow {most}"
+            limits = "the limits of the clusters that would grow"
+            text = f"needs {asked} in total, {most} can be had within {limits}"
+            beyond = f"{asked} asked, {limits} allow {most}"
             return Unplaced(name, wanted, have, text, beyond=beyond)
     return None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity
 from vctl.core.values import value
 
 
@@ -79,3 +80,33 @@ def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple
             )
         )  # fmt: skip
     return tuple(made)
+
+
+def seated(
+    ledger: Ledger, placed: Placed, entry: Amounts, slots: Mapping[str, str] | None = None
+) -> Placed | None:
+    """The same pieces with the cores that are there now; None when not all of it is free any more.
+
+    ``slots``: virtual nodes in place of those where the pieces were placed.
+    """
+    capacities: dict[str, FreeCapacity] = {}
+    pieces: list[Piece] = []
+    for piece in placed.pieces:
+        slot_id = (slots or {}).get(piece.parent_vnode_id, piece.parent_vnode_id)
+        if slot_id not in ledger.capacities:
+            return None
+        capacity = capacities.get(slot_id)
+        if capacity is None:
+            capacity = capacities[slot_id] = ledger.capacities[slot_id].copy()
+        cores = (
+            capacity.total.cores if piece.whole else capacity.pick_cores(piece.allocation.amounts.get(CPU, 0))
+        )
+        allocation = replace(piece.allocation, cores=cores)
+        if (piece.whole and not capacity.is_untouched()) or not capacity.fits_exactly(allocation):
+            return None
+        capacity.take_exactly(allocation)
+        pieces.append(replace(piece, parent_vnode_id=slot_id, allocation=allocation))
+    wanted = {name: amount for name, amount in entry.items() if amount}
+    home = next((piece for piece in pieces if piece.rank == placed.entry_rank), None)
+    held = FreeCapacity(home.allocation).take(wanted) if home is not None and wanted else EMPTY
+    return replace(placed, pieces=tuple(pieces), entry=held)

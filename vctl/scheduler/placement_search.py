@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vctl.core.values import value
-from vctl.scheduler.flexible import Part, split
-from vctl.scheduler.growth_split import split_within
+from vctl.scheduler.flexible import Part
+from vctl.scheduler.growth_split import split
 from vctl.scheduler.node_classes import SlotState
 from vctl.scheduler.placement_model import Move, Problem
 
@@ -268,19 +268,11 @@ class _Search:
 
     def _finish(self) -> list[Part[SlotState]] | None:
         problem = self.problem
-        if problem.budgets is not None:
-            found, tried = split_within(problem, self.world, max(self.budget - self.steps, 0) + 1)
-            self.steps += tried
-            return found
-        if not any(problem.want):
+        if problem.budgets is None and not any(problem.want):
             return []
-        stands = [(s, count, problem.node_classes.options(s)) for s, count in sorted(self.world.items())]
-        tries = max(self.budget - self.steps, 0) + 1
-        parts, used = split(
-            stands, problem.want, problem.want_entry, one_piece=problem.one_piece, tries=tries
-        )
-        # the first choice is part of the heuristic; only going back on it is search
-        self.steps += max(used - 1, 0)
+        parts, used = split(problem, self.world, max(self.budget - self.steps, 0) + 1)
+        # without growth the first choice is part of the heuristic; only going back on it is search
+        self.steps += max(used - (problem.budgets is None), 0)
         return parts
 
     # ---- the order of candidates: the heuristic ----

@@ -1,4 +1,4 @@
-"""Preemption by priority: the jobs to end for one that does not fit, and what to keep for it until they are gone.
+"""Preemption by priority: the jobs to end for one that does not fit, and what to reserve for it until they are gone.
 
 Only base priorities count, never aged ones: a victim has a strictly lower one than the job it is ended for, so it can
 never take its place back, and there are no cycles. A round does a bounded amount of work; a search that is not done
@@ -8,13 +8,13 @@ then goes on in the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.scheduler.elasticity import growing
 from vctl.scheduler.nominations import Nomination, Nominations, parts_of
-from vctl.scheduler.preemption_search import Choice, Kept, Look, Search, is_there
+from vctl.scheduler.preemption_search import Choice, Look, Reserved, Search, is_there
 from vctl.scheduler.preemption_trial import Emptied
 from vctl.scheduler.queueing import Queue, SubQueue
 from vctl.scheduler.reservations import Reservation
@@ -32,47 +32,41 @@ MOST_RESTARTS = 3
 
 NOBODY, NOT_EVEN_ALL, LEAVING_DO = "nobody", "not even all", "leaving do"
 """Why nobody is ended: there is nobody; all would not be enough; those who leave anyway are."""
-Futile = tuple[str, object, int, int | None]
+NoVictims = tuple[str, object, int, int | None]
 """Verdict, the state it holds in, until when it is believed, and when somebody will have run long enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Running jobs that are to end for one that waits, and what is kept for it meanwhile."""
+    """Running jobs that are to end for one that waits, and what is reserved for it meanwhile."""
 
     job: PendingJob
     victims: tuple[Victim, ...]
     nomination: Nomination
 
 
+@dataclass(eq=False)
 class Preemptor:
     """The preemptions of one round. ``begun`` are jobs that started in it: these are nobody's victims."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        running: Running,
-        holds: Nominations,
-        now_ns: int,
-        *,
-        active: bool = True,
-        steps: int | None = None,
-    ) -> None:
-        self.ledger = ledger
-        self.running = running
-        self.holds = holds
-        self.now_ns = now_ns
-        self.begun: set[int] = set()
-        self.found: list[Preempt] = []
-        self.lapsed: list[tuple[str, int]] = []
-        """(parent, job) of nominations whose victims are over, and with which the job still does not fit."""
-        self.unsearched = False
-        """Whether something is left for the next round."""
-        self._active = active
-        self._most = self._left = MOST_STEPS if steps is None else steps
+    ledger: Ledger
+    running: Running
+    holds: Nominations
+    now_ns: int
+    active: bool = True
+    steps: int | None = None
+    begun: set[int] = field(default_factory=set)
+    found: list[Preempt] = field(default_factory=list)
+    lapsed: list[tuple[str, int]] = field(default_factory=list)
+    """(parent, job) of nominations whose victims are over, and with which the job still does not fit."""
+    unsearched: bool = False
+    """Whether something is left for the next round."""
+
+    def __post_init__(self) -> None:
+        self._most = self._left = MOST_STEPS if self.steps is None else self.steps
 
     def count(self, job: PendingJob) -> None:
-        """A job starts in this round: nothing is kept for it any more, and it is nobody's victim."""
+        """A job starts in this round: nothing is reserved for it any more, and it is nobody's victim."""
         self.begun.add(job.job_id)
         self.holds.drop(job.job_id)
 
@@ -84,7 +78,7 @@ class Preemptor:
         reserved: Callable[[], Sequence[Reservation]],
     ) -> bool:
         """Look for victims for a job that does not fit, unless that was in vain before and nothing has changed."""
-        if not self._active:
+        if not self.active:
             return False
         own = self.holds.nominations.get(job.job_id)
         if own is not None:
@@ -99,7 +93,7 @@ class Preemptor:
             self.unsearched = True
             return False
         with self.holds.lifted(list(self.holds.nominations)):
-            found = self._search(queue, job, lambda: self._kept(job, reserved()))
+            found = self._search(queue, job, lambda: self._reserved_from(job, reserved()))
         if found is None:
             self.unsearched = True
             return False
@@ -111,20 +105,20 @@ class Preemptor:
         self.holds.put(found.nomination)
         return True
 
-    def _kept(self, job: PendingJob, reserved: Sequence[Reservation]) -> Kept:
-        walls = [one for one in reserved if one.job_id not in self.holds.nominations]
-        return self.holds.out_of_reach(job), [part for one in walls for part in parts_of(one.placed)]
+    def _reserved_from(self, job: PendingJob, reserved: Sequence[Reservation]) -> Reserved:
+        binding = [one for one in reserved if one.job_id not in self.holds.nominations]
+        return self.holds.out_of_reach(job), [part for one in binding for part in parts_of(one.placed)]
 
     def lapse(self, job: PendingJob) -> None:
-        """What is kept for a job ends if nobody is awaited for it: it still does not fit."""
+        """What is reserved for a job ends if nobody is awaited for it: it still does not fit."""
         own = self.holds.nominations.get(job.job_id)
-        if self._active and own is not None and not own.awaited:
+        if self.active and own is not None and not own.awaited:
             self.holds.drop(job.job_id)
             self.lapsed.append((job.parent_id, job.job_id))
 
-    def _is_known(self, futile: Futile, queue: Queue, job: PendingJob) -> bool:
+    def _is_known(self, verdict: NoVictims, queue: Queue, job: PendingJob) -> bool:
         """Whether it would be in vain again: nothing has happened since that could make a difference."""
-        found, stamp, retry_ns, young_ns = futile
+        found, stamp, retry_ns, young_ns = verdict
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
         queue.note_again(young_ns)
@@ -141,14 +135,16 @@ class Preemptor:
             return (*common, running.leavings), self.now_ns + RETRY_NS
         return (*common, running.version(parent_id), queue.growths), self.now_ns + RETRY_NS
 
-    def _search(self, queue: Queue, job: PendingJob, kept: Callable[[], Kept]) -> Preempt | str | None:
+    def _search(
+        self, queue: Queue, job: PendingJob, reserved: Callable[[], Reserved]
+    ) -> Preempt | str | None:
         """The jobs to end for one, or why there are none; None when there is more to do in the next round."""
         one, restarts = queue.search, 0
         if one is not None and one.job != job:
             one = queue.search = queue.look = None  # what is left of that search is in it
         while True:
             if one is None:
-                one = queue.search = self._begin(queue, job, kept(), restarts)
+                one = queue.search = self._begin(queue, job, reserved(), restarts)
             is_done, steps = one.go_on(self._left, alone=self._left == self._most)
             self._left -= steps
             if not is_done:
@@ -158,7 +154,7 @@ class Preemptor:
             is_same = one.look.state == self._state(queue)
             if one.found is not None and one.found.victims:
                 is_whole = queue.growths == one.look.growths or one.restarts >= MOST_RESTARTS
-                if is_whole and (found := self._preempt(job, one.found, kept())) is not None:
+                if is_whole and (found := self._preempt(job, one.found, reserved())) is not None:
                     return found
                 if is_same and one.look.maker is self:
                     return NOT_EVEN_ALL
@@ -168,7 +164,7 @@ class Preemptor:
                 return NOT_EVEN_ALL if one.found is None else LEAVING_DO
             restarts, one, queue.look = one.restarts + 1, None, None  # something has changed since it began
 
-    def _begin(self, queue: Queue, job: PendingJob, kept: Kept, restarts: int) -> Search:
+    def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
         running, begun = self.running, self.begun
@@ -190,9 +186,9 @@ class Preemptor:
                 one for one in running.of_parent.get(queue.parent_id, {}).values() if one.job_id not in begun
             ]
             emptied = Emptied(self.ledger, running, queue.parent_id, jobs)
-            look = queue.look = Look(self.now_ns, queue.growths, self._state(queue), self, emptied, [])
+            look = queue.look = Look(self.now_ns, queue.growths, self._state(queue), self, emptied)
             self._left -= emptied.cost
-        return Search(job, look, may_end, leaves, kept, restarts)
+        return Search(job, look, may_end, leaves, reserved, restarts)
 
     def _state(self, queue: Queue) -> object:
         """As long as this is the same, nobody has started or ended there and nothing has come free."""
@@ -201,7 +197,7 @@ class Preemptor:
             self.ledger.versions.get(queue.parent_id, 0),
         )  # fmt: skip
 
-    def _preempt(self, job: PendingJob, choice: Choice, kept: Kept) -> Preempt | None:
+    def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
         """What a search has found, if it is still right."""
         running = self.running
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
@@ -216,7 +212,7 @@ class Preemptor:
         returned = {
             n: returned_by(self.ledger, running, running.jobs[n]) for n in choice.gone if n in running.jobs
         }
-        if not is_there(self.ledger, choice, returned, kept):
+        if not is_there(self.ledger, choice, returned, reserved):
             return None
         candidate_nodes = {vnode_id for vnode_id, _ in choice.seat.parts}
         awaited = {

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
-from vctl.scheduler.nominations import Nomination, Part
-from vctl.scheduler.preemption_trial import JOBS, PER_JOBS, Emptied, Seat
-from vctl.scheduler.victims import MOST_EXACT, Victim, choose, loss_of
+from vctl.scheduler.nominations import Nomination, Part, by_vnode
+from vctl.scheduler.preemption_trial import Emptied, Seat
+from vctl.scheduler.victims import MOST_EXACT, Victim, choose
 from vctl.scheduler.work import Work
 
 SEARCH_STEPS = 10_000
@@ -21,8 +21,8 @@ SEARCH_STEPS = 10_000
 
 A search that has cost as much asks only what bisection of the levels asks, and spares by the place that was found.
 """
-Kept = tuple[list[Nomination], list[Part]]
-"""What is out of sight for a job: what is kept for others, and reserved starts."""
+Reserved = tuple[list[Nomination], list[Part]]
+"""What is out of sight for a job: what is reserved for others, and reserved starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,6 @@ class Look:
     maker: object
     """The round in which it was made."""
     emptied: Emptied
-    victims: list[Victim]
-    """Complete once ``fill`` is done."""
-
-    def fill(self) -> Work[None]:
-        """Note what the jobs hold and would lose, unless that is done."""
-        emptied = self.emptied
-        if emptied.is_filled:
-            return
-        emptied.is_filled = True
-        yield from emptied.collect()
-        whole = emptied.ledger.total(emptied.parent_id)
-        for number, (job_id, job) in enumerate(emptied.jobs.items(), 1):
-            if held := emptied.parts[job_id]:
-                lost = loss_of(self.made_ns - job.started_at_ns, (part.amounts for _, part in held), whole)
-                self.victims.append(Victim(job, lost, min(vnode_id for vnode_id, _ in held)))
-            if number % JOBS == 0:
-                yield PER_JOBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +48,28 @@ class Choice:
     seat: Seat
 
 
+@dataclass(eq=False)
 class Search:
     """The search for the victims of one job, done bit by bit.
 
-    ``may_end`` says who is a candidate, ``leaves`` who is gone anyway, ``kept`` what is out of sight. ``restarts`` is
+    ``may_end`` says who is a candidate, ``leaves`` who is gone anyway, ``reserved`` what is hidden. ``restarts`` is
     how often it was begun anew because the state had changed meanwhile: each of them is a shorter one.
     """
 
-    def __init__(
-        self,
-        job: PendingJob,
-        look: Look,
-        may_end: Callable[[Victim], bool],
-        leaves: Callable[[int], bool],
-        kept: Kept,
-        restarts: int = 0,
-    ) -> None:
-        self.job = job
-        self.look = look
-        self.restarts = restarts
-        self.found: Choice | None = None
-        """None: not even all would do."""
-        self.has_candidates = False
+    job: PendingJob
+    look: Look
+    may_end: Callable[[Victim], bool]
+    leaves: Callable[[int], bool]
+    reserved: Reserved
+    restarts: int = 0
+    found: Choice | None = None
+    """None: not even all would do."""
+    has_candidates: bool = False
+
+    def __post_init__(self) -> None:
         self.steps = self._next = 0
-        self._most = SEARCH_STEPS >> 3 * restarts
-        self._work = self._run(may_end, leaves, kept)
+        self._most = SEARCH_STEPS >> 3 * self.restarts
+        self._work = self._run()
 
     def go_on(self, most: int, *, alone: bool) -> tuple[bool, int]:
         """Work for so many steps; whether it is done, and how many they were.
@@ -106,18 +86,16 @@ class Search:
                 return True, used
         return False, used
 
-    def _run(
-        self, may_end: Callable[[Victim], bool], leaves: Callable[[int], bool], kept: Kept
-    ) -> Work[None]:
-        yield from self.look.fill()
+    def _run(self) -> Work[None]:
         emptied, job = self.look.emptied, self.job
-        always = frozenset(job_id for job_id in emptied.parts if leaves(job_id))
-        candidates = [one for one in self.look.victims if one.job.job_id not in always and may_end(one)]
+        yield from emptied.collect(self.look.made_ns)
+        always = frozenset(job_id for job_id in emptied.parts if self.leaves(job_id))
+        candidates = [one for one in emptied.victims if one.job.job_id not in always and self.may_end(one)]
         if not candidates:
             return
         self.has_candidates = True
         before = self.steps
-        yield from emptied.keep(*kept)
+        yield from emptied.reserve(*self.reserved)
 
         def has_cost_enough() -> bool:
             return self.steps - before >= self._most
@@ -141,20 +119,12 @@ def is_there(
     ledger: Ledger,
     choice: Choice,
     returned: Mapping[int, Sequence[Part]],
-    kept: Kept,
+    reserved: Reserved,
 ) -> bool:
     """Whether the place that a search found is there now, once those have gone; ``returned``: what each gives back."""
-    given: dict[str, list[Allocation]] = {}
-    hidden: dict[str, list[Allocation]] = {}
-    for job_id in choice.gone:
-        for vnode_id, allocation in returned.get(job_id, ()):
-            given.setdefault(vnode_id, []).append(allocation)
-    for vnode_id, allocation in [*(part for one in kept[0] for part in one.pieces), *kept[1]]:
-        hidden.setdefault(vnode_id, []).append(allocation)
-    wanted: dict[str, list[Allocation]] = {}
-    for vnode_id, allocation in choice.seat.parts:
-        wanted.setdefault(vnode_id, []).append(allocation)
-    for vnode_id, allocations in wanted.items():
+    given = by_vnode(part for job_id in choice.gone for part in returned.get(job_id, ()))
+    hidden = by_vnode([*(part for one in reserved[0] for part in one.pieces), *reserved[1]])
+    for vnode_id, allocations in by_vnode(choice.seat.parts).items():
         if vnode_id not in ledger.capacities:
             return False
         capacity = ledger.capacities[vnode_id].copy()

@@ -13,13 +13,14 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, Allocation, Amounts, FreeCapacity, merged, subtract, total, within
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
-from vctl.scheduler.gang_growth import find_in_steps
+from vctl.scheduler.gang_growth import find_growth
+from vctl.scheduler.growth_candidates import GrowthCandidates
 from vctl.scheduler.growth_plan import growth_for
-from vctl.scheduler.nominations import Nomination, Part, parts_of
-from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.nominations import Nomination, Part, by_vnode, parts_of
+from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.upper_bound import UpperBound
-from vctl.scheduler.victims import Victim
+from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.work import Work
 
 BUDGET = 2_000
@@ -55,11 +56,13 @@ class Emptied:
             for n, job in self.jobs.items()
         }
         """What each of them returns; complete after ``collect``."""
+        self.victims: list[Victim] = []
+        """Those that hold something, with what they would lose; complete after ``collect``."""
         self.cost = len(self.ledger.capacities) // COPIED + 1
         """What the copy has cost."""
         self.is_filled = False
         self._bare = dict(self.ledger.capacities)
-        self._kept: dict[str, list[Allocation]] = {}
+        self._reserved: dict[str, list[Allocation]] = {}
         self._promised: list[Nomination] = []
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
@@ -69,8 +72,11 @@ class Emptied:
         self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None
 
-    def collect(self) -> Work[None]:
-        """Note what the jobs hold, by the copy."""
+    def collect(self, now_ns: int = 0) -> Work[None]:
+        """Note what the jobs hold and would lose, unless that is done."""
+        if self.is_filled:
+            return
+        self.is_filled = True
         job_of = {job.cluster_id: n for n, job in self.jobs.items() if job.cluster_id != self.parent_id}
         seen = 0
         for slot_id in self.ledger.members[self.parent_id]:
@@ -82,23 +88,28 @@ class Emptied:
             if seen >= JOBS:
                 seen = 0
                 yield PER_JOBS
+        whole = self.ledger.total(self.parent_id)
+        for number, (job_id, job) in enumerate(self.jobs.items(), 1):
+            if held := self.parts[job_id]:
+                lost = loss_of(now_ns - job.started_at_ns, (part.amounts for _, part in held), whole)
+                self.victims.append(Victim(job, lost, min(vnode_id for vnode_id, _ in held)))
+            if number % JOBS == 0:
+                yield PER_JOBS
 
-    def keep(self, nominations: Iterable[Nomination], walls: Iterable[Part]) -> Work[None]:
+    def reserve(self, nominations: Iterable[Nomination], others: Iterable[Part]) -> Work[None]:
         """From now on these, and no others, are out of sight."""
-        before, self._kept = self._kept, {}
+        before = self._reserved
         for one in self._promised:
             self._promise(one, -1)
         self._promised = []
-        parts = list(walls)
+        parts = list(others)
         for one in nominations:
             parts += one.pieces
             if any(self._is_above(vnode_id) for vnode_id, _ in one.pieces) and one.stands(self.ledger):
                 self._promise(one, 1)
                 self._promised.append(one)
-        for vnode_id, allocation in parts:
-            if vnode_id in self._bare:
-                self._kept.setdefault(vnode_id, []).append(allocation)
-        for vnode_id in {**before, **self._kept}:
+        self._reserved = by_vnode(part for part in parts if part[0] in self._bare)
+        for vnode_id in {**before, **self._reserved}:
             self._filed[vnode_id] = None
             self._stale[vnode_id] = None
         self._tally = None
@@ -113,30 +124,29 @@ class Emptied:
             tally = self._tally = _Tally(job, self)
         if tally.is_exact or not tally.is_met():
             return tally.is_met()
-        yield from self._sync()
-        yield QUESTION + _price(job)
-        found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        if isinstance(found, Placed) or not self.grows:
-            return isinstance(found, Placed)
-        grown = yield from find_in_steps(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        return isinstance(grown, tuple)
+        found = yield from self._find(job)
+        return isinstance(found, Placed | tuple)
 
     def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
         """Where a job would go then."""
         yield from self._let_go(gone)
-        yield from self._sync()
-        yield QUESTION + _price(job)
-        placed = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        if isinstance(placed, Placed):
-            return Seat(placed, parts_of(placed))
-        if not self.grows:
-            return None
-        found = yield from find_in_steps(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        found = yield from self._find(job)
+        if isinstance(found, Placed):
+            return Seat(found, parts_of(found))
         if not isinstance(found, tuple):
             return None
         yield _price(job)
         steps, placed = growth_for(*found, job.entry)
         return Seat(placed, self._taken(steps, placed))
+
+    def _find(self, job: PendingJob) -> Work[Placed | tuple[GrowthCandidates, Placed] | Unplaced]:
+        """A place in the cluster as it looks, else with growth."""
+        yield from self._sync()
+        yield QUESTION + _price(job)
+        found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        if isinstance(found, Placed) or not self.grows:
+            return found
+        return (yield from find_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET))
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
         """What a place and the growth for it take of the virtual nodes that there were; the growth is taken back."""
@@ -153,16 +163,15 @@ class Emptied:
             capacities[piece.parent_vnode_id].give_back(piece.allocation)
         for step in reversed(steps):
             revert_growth(self.ledger, step)
-        found = ((vnode_id, _less(capacities[vnode_id], capacity)) for vnode_id, capacity in after.items())
+        found = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
         return tuple(
             (vnode_id, allocation) for vnode_id, allocation in found if any(allocation.amounts.values())
         )
 
     def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
         """Those of them who have to go for this very place; the highest priority is spared first, then most work."""
-        wanted: dict[str, list[Amounts]] = {}
-        for vnode_id, allocation in seat.parts:
-            wanted.setdefault(vnode_id, []).append(allocation.amounts)
+        taken = by_vnode(seat.parts)
+        wanted = {vnode_id: [one.amounts for one in parts] for vnode_id, parts in taken.items()}
         whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
         capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in wanted}
         left = {vnode_id: _left_by(capacities[vnode_id], some) for vnode_id, some in wanted.items()}
@@ -198,9 +207,11 @@ class Emptied:
     def could_be_free(self, vnode_id: str) -> Amounts:
         """What is free of a virtual node of the cluster; of resources with instances it may be less."""
         free, capacity = self._free[vnode_id], self._bare[vnode_id]
-        if not (kept := self._kept.get(vnode_id)) or capacity.is_overdrawn():
+        if not (reserved := self._reserved.get(vnode_id)) or capacity.is_overdrawn():
             return free
-        hidden = {n: a for n, a in total(one.amounts for one in kept).items() if n not in capacity.instances}
+        hidden = {
+            n: a for n, a in total(one.amounts for one in reserved).items() if n not in capacity.instances
+        }
         return subtract(free, hidden)
 
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
@@ -241,7 +252,7 @@ class Emptied:
             for allocation in allocations:
                 capacity.give_back(allocation)
         if not capacity.is_overdrawn():
-            for allocation in self._kept.get(vnode_id, ()):
+            for allocation in self._reserved.get(vnode_id, ()):
                 capacity.take_most(allocation)
         self.ledger.put_room(vnode_id, capacity)
 
@@ -315,27 +326,6 @@ class _Tally:
 
 def _price(job: PendingJob) -> int:
     return PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
-
-
-def _less(before: FreeCapacity, after: FreeCapacity) -> Allocation:
-    """What is free in the first and no longer in the second."""
-    instances: dict[str, dict[int, int]] = {}
-    amounts = {n: a - after.free.get(n, 0) for n, a in before.free.items() if a > after.free.get(n, 0)}
-    for name, shares in before.instances.items():
-        later = after.instances.get(name, {})
-        taken = {
-            index: share - later.get(index, 0)
-            for index, share in shares.items()
-            if share > later.get(index, 0)
-        }
-        amounts[name] = sum(taken.values())
-        instances[name] = taken
-    amounts = {name: amount for name, amount in amounts.items() if amount}
-    return Allocation(
-        amounts,
-        {n: shares for n, shares in instances.items() if shares},
-        tuple(sorted(before.cores - after.cores)),
-    )
 
 
 def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:

@@ -17,9 +17,8 @@ from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.elasticity import Grow, revert_growth
-from vctl.scheduler.gang_growth import grow_for_gang, make_capacity
+from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
-from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import Start, revert, start_of, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
@@ -69,36 +68,28 @@ def wanted_nodes(
     wastes least. ``idle`` are leases that may be called back. The ledger is as before afterwards.
     """
     kinds = list(templates)
-    waiting = _Waiting(queues, tasks, Running() if running is None else running, now_ns)
-    plain = _tried(ledger, waiting, kinds, present, coming or {}, units)
+    running = Running() if running is None else running
+
+    def tried(world: Ledger) -> _Trial:
+        grown, joined = world.grown, world.joined
+        world.grown, world.joined = {}, {}
+        trial = _Trial(world, kinds, dict(present), units)
+        try:
+            trial.expect(coming or {})
+            trial.satisfy_all(queues, tasks, running, now_ns)
+        finally:
+            trial.undo()
+            world.grown, world.joined = grown, joined
+        return trial
+
+    plain = tried(ledger)
     if not plain.added or not idle:
         return Wanted(plain.added)
     returned, freed = _all_returned(ledger, idle)
-    spared = _tried(returned, waiting, kinds, present, coming or {}, units)
+    spared = tried(returned)
     if sum(spared.added.values()) >= sum(plain.added.values()):
         return Wanted(plain.added)
-    called = {lease.lease_id for lease in freed if lease.node_id in spared.used}
-    return Wanted(spared.added, called)
-
-
-def _tried(
-    ledger: Ledger,
-    waiting: _Waiting,
-    templates: list[Template],
-    present: Mapping[str, int],
-    coming: Mapping[str, int],
-    units: frozenset[str],
-) -> _Trial:
-    grown = {cluster_id: set(ids) for cluster_id, ids in ledger.grown.items()}
-    joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
-    trial = _Trial(ledger, templates, dict(present), units)
-    try:
-        trial.expect(coming)
-        waiting.satisfy(trial)
-    finally:
-        trial.undo()
-        ledger.grown, ledger.joined = grown, joined
-    return trial
+    return Wanted(spared.added, {lease.lease_id for lease in freed if lease.node_id in spared.used})
 
 
 def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
@@ -115,36 +106,6 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
             if part := free_part(copy, lease):
                 restore(copy, lease, give_back(copy, lease, part))
                 freed.append(lease)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Jobs and tasks that wait for resources, in the order in which a trial serves it."""
-
-    queues: Mapping[str, Queue]
-    tasks: Mapping[str, TaskQueue]
-    running: Running
-    now_ns: int
-
-    def satisfy(self, trial: _Trial) -> None:
-        for queue in self.tasks.values():
-            for task in queue.tasks.values():
-                if may_grow(task) and task.bound_vnode_id is None:
-                    trial.satisfy_task(task)
-        for jobs in self.queues.values():
-            left = jobs.policy.max_running_jobs
-            if left is not None:
-                left -= self.running.count(jobs.parent_id)
-            for shape in list(jobs.shapes.values()):
-                if shape.blocked is None or shape.blocked[0] not in (jb.INSUFFICIENT, jb.INFEASIBLE):
-                    continue
-                for _, job_id in shape.order:
-                    job = jobs.jobs[job_id]
-                    if not job.may_start(self.now_ns):
-                        continue
-                    if (left is not None and left <= 0) or not trial.satisfy_job(job):
-                        break
-                    left = None if left is None else left - 1
 
 
 class _Trial:
@@ -173,6 +134,28 @@ class _Trial:
             for _ in range(coming.get(template.name, 0)):
                 self._put(template)
                 self.present[template.name] = self.present.get(template.name, 0) + 1
+
+    def satisfy_all(
+        self, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], running: Running, now_ns: int
+    ) -> None:
+        """Whoever waits for resources, in order."""
+        for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
+            if may_grow(task) and task.bound_vnode_id is None:
+                self.satisfy_task(task)
+        for jobs in queues.values():
+            left = jobs.policy.max_running_jobs
+            if left is not None:
+                left -= running.count(jobs.parent_id)
+            for shape in list(jobs.shapes.values()):
+                if shape.blocked is None or shape.blocked[0] not in (jb.INSUFFICIENT, jb.INFEASIBLE):
+                    continue
+                for _, job_id in shape.order:
+                    job = jobs.jobs[job_id]
+                    if not job.may_start(now_ns):
+                        continue
+                    if (left is not None and left <= 0) or not self.satisfy_job(job):
+                        break
+                    left = None if left is None else left - 1
 
     def satisfy_task(self, task: PendingTask) -> bool:
         """Give a task a place, adding one node when that helps."""
@@ -203,7 +186,7 @@ class _Trial:
         """All that could be added, then of each template as few as still do, the most wasteful one first."""
         added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
         fits = self._fits(job)
-        for template in reversed(self._by_waste(_asked(job))) if fits else ():
+        for template in reversed(self._by_waste(job.spec.names(job.entry))) if fits else ():
             self._shrink(job, template, added)
         if not fits or sum(map(len, added.values())) > most or not self._place_job(job):
             for node_ids in added.values():
@@ -215,30 +198,25 @@ class _Trial:
 
     def _shrink(self, job: PendingJob, template: Template, added: dict[str, list[str]]) -> None:
         """The fewest nodes of this template with which the gang still fits, by halving."""
-        enough, kept = len(added[template.name]), added[template.name]
+        enough, nodes = len(added[template.name]), added[template.name]
         least = 0
         while least < enough:
             middle = (least + enough) // 2
-            self._remove(kept[middle:])
+            self._remove(nodes[middle:])
             if self._fits(job):
                 enough = middle
             else:
                 least = middle + 1
-            kept = kept[:middle] + [self._put(template) for _ in range(enough - middle)]
-        added[template.name] = kept
+            nodes = nodes[:middle] + [self._put(template) for _ in range(enough - middle)]
+        added[template.name] = nodes
 
     def _by_waste(self, asked: Collection[str]) -> list[Template]:
         """Templates, the least wasteful first: no unit resources that nobody asks for, then by their dominant share."""
 
         def waste(template: Template) -> tuple[bool, float, str]:
-            idle = any(
-                amount and name in self.units and name not in asked
-                for name, amount in template.resources.items()
-            )
-            share = max(
-                (amount / self._largest[name] for name, amount in template.resources.items() if amount),
-                default=0.0,
-            )
+            amounts = {name: amount for name, amount in template.resources.items() if amount}
+            idle = any(name in self.units and name not in asked for name in amounts)
+            share = max((amount / self._largest[name] for name, amount in amounts.items()), default=0.0)
             return idle, share, template.name
 
         return sorted(self.templates, key=waste)
@@ -268,10 +246,12 @@ class _Trial:
             self.present[template.name] = self.present.get(template.name, 0) + count
 
     def _place_task(self, task: PendingTask) -> bool:
-        found = make_capacity(self.ledger, task.cluster_id, task.request, task.selector)
-        if found is None:
+        spec = one_piece(task.request, task.selector)
+        found = place_with_growth(self.ledger, task.cluster_id, spec, {})
+        if not isinstance(found, tuple):
             return False
-        steps, after = found
+        steps, placed = found
+        after = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
         self._undo += steps
         run_id = f"wanted:{task.task_id}"
         self.ledger.charge(
@@ -297,16 +277,10 @@ class _Trial:
 
     def _start(self, job: PendingJob) -> Start | None:
         """The start of a job, applied to the ledger."""
-        found = place(self.ledger, job.parent_id, job.spec, job.entry)
-        steps: list[Grow] = []
-        if not isinstance(found, Placed):
-            grown = None
-            if self.ledger.clusters[job.parent_id].spec.flexible:
-                grown = grow_for_gang(self.ledger, job.parent_id, job.spec, job.entry)
-            if grown is None:
-                return None
-            steps, found = grown
-        start = start_of(self.ledger, job, found, steps)
+        found = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
+        if not isinstance(found, tuple):
+            return None
+        start = start_of(self.ledger, job, found[1], found[0])
         take(self.ledger, start, start.run_id)
         return start
 
@@ -321,10 +295,3 @@ class _Trial:
                 revert_growth(self.ledger, done)
         for node_id in reversed(self._nodes):
             self.ledger.remove_node(node_id)
-
-
-def _asked(job: PendingJob) -> set[str]:
-    """Names of the resources that a job asks for."""
-    parts = [job.entry, job.spec.flexible_min]
-    parts += [node.resources for group in job.spec.groups for node in group.nodes]
-    return {name for part in parts for name, amount in part.items() if amount}

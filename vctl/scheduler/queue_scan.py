@@ -15,15 +15,17 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import find_with_growth, is_short, place_with_growth, surely_grows
+from vctl.scheduler.gang_growth import find_growth, is_short, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
+from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue
-from vctl.scheduler.reservations import FOR_EVER, Reservation, seat
+from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
+from vctl.scheduler.work import finished
 
 Head = tuple[float, OrderKey, PendingJob, SubQueue, "Candidates"]
 
@@ -132,7 +134,7 @@ class QueueScan:
             return None
         reach = self.preemptor.holds.reach(job)
         known = shape.blocked is not None or self.queue.is_hopeless(self.ledger, shape)
-        own = self._line.kept.get(job.job_id)
+        own = self._line.reserved.get(job.job_id)
         due = own if own is not None and own.is_due(self.now_ns) else None
         if known and reach <= shape.reach and due is None:
             self._pass_blocked(job, sub_queue, rest, shape)
@@ -145,8 +147,8 @@ class QueueScan:
             return None
         with self.preemptor.holds.lifted(reach):
             start, found = self._try(job, shape, binding, outer, reach)
-            if start is None and due is not None and (seated := seat(self.ledger, due, job)) is not None:
-                start = self._take(start_of(self.ledger, job, seated))
+            if start is None and due is not None and (there := seated(self.ledger, due.placed, job.entry)):
+                start = self._take(start_of(self.ledger, job, there))
             if start is None and (nominated := self.preemptor.holds.seat(job)) is not None:
                 growth, placed = nominated
                 start = self._take(start_of(self.ledger, job, placed, growth))
@@ -189,7 +191,7 @@ class QueueScan:
     ) -> None:
         """Reservations leave no room for it. ``beyond``: not only those of this queue."""
         if beyond:
-            rest.shorter_than(job, self._line.kept)  # who runs longer meets the same
+            rest.shorter_than(job, self._line.reserved)  # who runs longer meets the same
         names = ", ".join(one.submission_id for one in binding)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=beyond)
@@ -218,10 +220,10 @@ class QueueScan:
         if self.policy.discipline == BACKFILL and line.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
                 rest.shorter_than(
-                    job, line.kept
+                    job, line.reserved
                 )  # who runs longer meets the same reservations, and may be more
             else:
-                rest.only(job, line.kept)
+                rest.only(job, line.reserved)
             more = True
         if more or self.policy.discipline == BACKFILL:
             self._push(sub_queue, rest)  # the next of its shape may be a head as well
@@ -316,7 +318,7 @@ class QueueScan:
         found = self._place(job)
         if isinstance(found, Placed):
             return None
-        grown = find_with_growth(ledger, parent_id, job.spec, job.entry) if can_grow else found
+        grown = finished(find_growth(ledger, parent_id, job.spec, job.entry)) if can_grow else found
         return _with_doubt(found, grown) if isinstance(grown, Unplaced) else None
 
     def _has_capacity(self, shape: SchedulingClass) -> bool:

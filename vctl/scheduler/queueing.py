@@ -18,9 +18,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.wording import cluster_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.feasibility import could_help, ever
+from vctl.scheduler.feasibility import could_help, ever, idle_parts
 from vctl.scheduler.gang_growth import is_short
-from vctl.scheduler.growth_idle import idle_parts, lineage
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reservations import Reservation
@@ -206,7 +205,7 @@ class Queue:
         parent = ledger.clusters[self.parent_id]
         if not parent.spec.flexible:
             return ledger.capacity(self.parent_id)
-        chain = lineage(ledger, self.parent_id)
+        chain = ledger.upward(self.parent_id)
         versions = (
             ledger.capacity(self.parent_id), *((one, ledger.versions.get(one.cluster_id, 0)) for one in chain)
         )  # fmt: skip

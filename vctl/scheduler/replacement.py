@@ -1,21 +1,25 @@
 """What becomes of dead nodes: which gangs are broken, and what takes the place of whole nodes that lay there.
 
 Whatever lies on a dead whole node moves together, at the highest level where the cluster above has a spare of the same
-template: one that is alive and undivided. Slices are the business of ``reseating``.
+template: one that is alive and undivided. A slice gets a new place as its spec asks; what is above a minimum is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, FixedNode, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
-from vctl.core.resources import FreeCapacity
+from vctl.core.resources import Allocation, FreeCapacity
+from vctl.core.slots import SlotClass
+from vctl.scheduler.membership import is_undivided
+from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.reshape import joined, place_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,23 @@ def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
 
 def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
     """The first alive whole node of a cluster that nobody holds any of."""
-    firsts = []
-    for group in ledger.index(cluster_id).classes.values():
-        if group.template_id == template and group.untouched:
-            free = (v for v in group.ids if not ledger.children[v] and v not in ledger.homes)
-            if (first := next(free, None)) is not None:
-                firsts.append((ledger.vnodes[first].node_id, first))
-    return ledger.vnodes[min(firsts)[1]] if firsts else None
+    return _first(
+        ledger, cluster_id,
+        lambda group: group.template_id == template and group.untouched,
+        lambda vnode: not ledger.children[vnode.vnode_id] and vnode.vnode_id not in ledger.homes,
+    )  # fmt: skip
+
+
+def _first(
+    ledger: Ledger, cluster_id: str, of: Callable[[SlotClass], bool], will_do: Callable[[VNode], bool]
+) -> VNode | None:
+    """The virtual node of such a class with the lowest node id that will do."""
+    found = []
+    for group in filter(of, ledger.index(cluster_id).classes.values()):
+        vnodes = (ledger.vnodes[vnode_id] for vnode_id in group.ids)
+        if (first := next(filter(will_do, vnodes), None)) is not None:
+            found.append(first)
+    return min(found, key=lambda vnode: (vnode.node_id, vnode.vnode_id), default=None)
 
 
 def _move(ledger: Ledger, vnode: VNode) -> Move | None:
@@ -140,6 +154,90 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
         if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):
             return number, node
     return -1, FixedNode(vnode.allocation.amounts)
+
+
+# ---- slices: a new place in the parent; only what nobody uses any more is moved ----
+
+
+def slice_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
+    """Give the slices of dead nodes new places, innermost first; what finds none stays listed."""
+    for node_id in sorted(dead):
+        for vnode in reversed(below(ledger, node_id)):
+            if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
+                continue
+            if ledger.vnodes[vnode.vnode_id] == vnode and is_undivided(ledger, vnode):
+                reseat = _flexible if vnode.kind == FLEXIBLE else _fixed
+                yield from reseat(ledger, vnode)
+
+
+def _fixed(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
+    cluster = ledger.clusters[vnode.cluster_id]
+    if cluster.kind == JOB or cluster.state == "REMOVING":
+        return
+    assert cluster.parent_id is not None
+    number, asked = wanted_by(ledger, vnode)
+    policy = cluster.spec.groups[number].policy if number >= 0 else "PACK"
+    if policy == "STRICT_SPREAD":
+        slot = _apart(ledger, vnode, number)
+        if slot is not None:
+            yield _put(ledger, vnode, slot, ledger.capacities[slot.vnode_id].copy().take(asked.resources))
+        return
+    members = [vnode]
+    if policy == "STRICT_PACK":
+        members = list(_group(ledger, vnode, number))
+        if not all(is_undivided(ledger, member) for member in members):
+            return
+    group = Group(tuple(wanted_by(ledger, member)[1] for member in members), policy)
+    placed = place(ledger, cluster.parent_id, ClusterSpec(groups=(group,), flexible=False), {})
+    if isinstance(placed, Placed):
+        for member, piece in zip(members, placed.pieces, strict=True):
+            yield _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation)
+
+
+def _group(ledger: Ledger, vnode: VNode, number: int) -> Iterator[VNode]:
+    """The members of a group, in the order of the spec."""
+    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
+    for member in sorted(members, key=lambda member: member.rank):
+        if member == vnode or (member.kind == FIXED and wanted_by(ledger, member)[0] == number):
+            yield member
+
+
+def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
+    """A place on a node where no other member of the group is."""
+    cluster = ledger.clusters[vnode.cluster_id]
+    asked = wanted_by(ledger, vnode)[1]
+    taken = {member.node_id for member in _group(ledger, vnode, number)}
+    return _first(
+        ledger, cluster.parent_id or "",
+        lambda group: group.capacity.fits(asked.resources),
+        lambda slot: slot.node_id not in taken and lb.matches(asked.selector, slot.labels),
+    )  # fmt: skip
+
+
+def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Move:
+    labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
+    after = replace(
+        vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
+    )
+    return Move((vnode.vnode_id,), (after,), (Replaced(vnode, after),))
+
+
+def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
+    """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
+    cluster = ledger.clusters[vnode.cluster_id]
+    missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
+    missing = {n: a for n, a in missing.items() if a}
+    if not missing:
+        yield Move((vnode.vnode_id,), (), (Replaced(vnode, None),))
+        return
+    if cluster.kind == JOB or cluster.state == "REMOVING":
+        return
+    placed = place_more(ledger, cluster.cluster_id, ClusterSpec(flexible_min=missing))
+    if isinstance(placed, Placed):
+        yield Move((vnode.vnode_id,))
+        for piece in placed.pieces:
+            after = joined(ledger, cluster.cluster_id, piece)
+            yield Move((), (after,), (Replaced(vnode, after),))
 
 
 # ---- gangs ----

@@ -5,18 +5,17 @@ How a reservation is found, and why nobody starts later than his, stands in ``ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotIndex
-from vctl.scheduler.availability_profile import AvailabilityProfile, Part, parts_of
+from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_with
 from vctl.scheduler.placement import Placed, place_on
-from vctl.scheduler.placement_result import Piece
 from vctl.scheduler.upper_bound import UpperBound
 
 FOR_EVER = 1 << 63
@@ -42,11 +41,6 @@ class Reservation:
         end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
         claims = tuple((piece.parent_vnode_id, parts_of(piece.allocation)) for piece in placed.pieces)
         return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
-
-    @property
-    def pieces(self) -> tuple[tuple[str, Amounts, bool], ...]:
-        """(virtual node of the parent, amounts, whole)."""
-        return tuple((one.parent_vnode_id, one.allocation.amounts, one.whole) for one in self.placed.pieces)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether its start has come."""
@@ -172,7 +166,7 @@ class View:
         self,
         ledger: Ledger,
         parent_id: str,
-        reservations: Sequence[Reservation],
+        reservations: Iterable[Reservation],
         profile: AvailabilityProfile,
     ) -> None:
         self.ledger = ledger
@@ -221,7 +215,7 @@ class View:
                 )
 
     def has_capacity(self, count: UpperBound) -> bool:
-        """Whether there may be room for a gang: False is certain."""
+        """Whether a gang may fit: False is certain."""
         index = self.ledger.index(self.parent_id)
         totals = count.within(index.classes.values())
         for free, seen, many in self._hidden(index):
@@ -253,52 +247,12 @@ class View:
 
     @contextmanager
     def taken(self, name: str = "reserved") -> Iterator[None]:
-        """Take what is hidden in the ledger itself, for what looks at no other ground."""
+        """Take what is hidden in the ledger itself, for searches that see the ledger only."""
         for vnode_id, capacity in self.capacities.items():
-            free = self.ledger.capacities[vnode_id]
-            hidden = {
-                n: a - capacity.free.get(n, 0) for n, a in free.free.items() if a > capacity.free.get(n, 0)
-            }
-            shares = {
-                n: {i: s - capacity.instances[n][i] for i, s in have.items() if s > capacity.instances[n][i]}
-                for n, have in free.instances.items()
-            }
-            self.ledger.charge(
-                f"{name}:{vnode_id}", vnode_id,
-                Allocation(hidden, {n: s for n, s in shares.items() if s}, tuple(sorted(free.cores - capacity.cores))),
-            )  # fmt: skip
+            hidden = self.ledger.capacities[vnode_id].more_than(capacity)
+            self.ledger.charge(f"{name}:{vnode_id}", vnode_id, hidden)
         try:
             yield
         finally:
             for vnode_id in reversed(self.capacities):
                 self.ledger.discharge(f"{name}:{vnode_id}")
-
-
-def seat(ledger: Ledger, reservation: Reservation, job: PendingJob) -> Placed | None:
-    """The reserved place itself, when all of it is free now."""
-    capacities: dict[str, FreeCapacity] = {}
-    pieces: list[Piece] = []
-    for piece in reservation.placed.pieces:
-        capacity = capacities.get(piece.parent_vnode_id)
-        if capacity is None:
-            if piece.parent_vnode_id not in ledger.capacities:
-                return None
-            capacity = capacities[piece.parent_vnode_id] = ledger.capacities[piece.parent_vnode_id].copy()
-        if piece.whole and not capacity.is_untouched():
-            return None
-        cpu = piece.allocation.amounts.get(CPU, 0)
-        whole_cores = cpu and cpu % SCALE == 0 and len(capacity.cores) * SCALE >= cpu
-        cores = tuple(sorted(capacity.cores)[: cpu // SCALE]) if whole_cores else ()
-        allocation = replace(piece.allocation, cores=capacity.total.cores if piece.whole else cores)
-        if not capacity.fits_exactly(allocation):
-            return None
-        capacity.take_exactly(allocation)
-        pieces.append(replace(piece, allocation=allocation))
-    entry = {name: amount for name, amount in job.entry.items() if amount}
-    rank = reservation.placed.entry_rank
-    held = (
-        FreeCapacity(next(piece.allocation for piece in pieces if piece.rank == rank)).take(entry)
-        if entry
-        else EMPTY
-    )
-    return Placed(tuple(pieces), rank, held, reservation.placed.exact)

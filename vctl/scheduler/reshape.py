@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, SCALE, Allocation, Amounts, merged
-from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.joining import grow_more, place_more
+from vctl.scheduler.elasticity import (
+    Grow,
+    enlarged,
+    flexible_in,
+    flexible_parts,
+    next_rank,
+    revert_growth,
+)
+from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.leasing import free_of, without
 from vctl.scheduler.membership import is_undivided
-from vctl.scheduler.placement import Placed, Unplaced
+from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
 
 
@@ -29,7 +35,7 @@ def reshape(
     """Give a cluster its new fixed nodes and flexible minimum; None when done, else the ledger is to be discarded.
 
     Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place.
-    What a lower minimum frees is given back as far as nobody uses it. A parent without room grows if it can;
+    What a lower minimum frees is given back as far as nobody uses it. A parent without free capacity grows if it can;
     how is added to ``growth``.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
@@ -42,18 +48,26 @@ def reshape(
     has = rs.total(vnode.allocation.amounts for vnode in flexible)
     surplus = {n: a - new.flexible_min.get(n, 0) for n, a in has.items() if a > new.flexible_min.get(n, 0)}
     for vnode in reversed(flexible):
-        _shrink(ledger, vnode, surplus)
+        part = free_of(ledger, vnode, surplus)
+        surplus = rs.subtract(surplus, part)
+        after = without(ledger, vnode, part)
+        if not any(after.allocation.amounts.values()) and is_undivided(ledger, vnode):
+            ledger.release(vnode.vnode_id)
+        elif part:
+            ledger.resize(after)
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
     extra = ClusterSpec(flexible_min=missing, groups=wanted, flexible=bool(missing))
-    if extra.has_gang:
-        placed = place_more(ledger, cluster_id, extra)
-        if not isinstance(placed, Placed):
-            grown = grow_more(ledger, cluster_id, extra)
-            if not isinstance(grown, tuple):
-                return placed
-            steps, placed = grown
-            growth += steps
-        _assign(ledger, cluster_id, placed)
+    if not extra.has_gang:
+        return None
+    placed = place_more(ledger, cluster_id, extra)
+    if not isinstance(placed, Placed):
+        grown = _grow_more(ledger, cluster_id, extra)
+        if not isinstance(grown, tuple):
+            return placed
+        growth += grown[0]
+        placed = grown[1]
+    for piece in placed.pieces:
+        ledger.rearrange((), (joined(ledger, cluster_id, piece),))
     return None
 
 
@@ -77,57 +91,66 @@ def _match(
     return gone, tuple(wanted)
 
 
-def _shrink(ledger: Ledger, vnode: VNode, surplus: dict[str, int]) -> None:
-    """Give back what is free of a surplus, and count it off; never below use."""
-    capacity = ledger.capacities[vnode.vnode_id]
-    amounts = dict(vnode.allocation.amounts)
-    instances = {name: dict(shares) for name, shares in vnode.allocation.instances.items()}
-    for name, amount in surplus.items():
-        back = min(amount, capacity.free.get(name, 0), amounts.get(name, 0))
-        if name in instances:
-            back = _drop_instances(instances[name], capacity.instances[name], back)
-        amounts[name] = amounts.get(name, 0) - back
-        surplus[name] = amount - back
-    if not any(amounts.values()) and is_undivided(ledger, vnode):
-        ledger.release(vnode.vnode_id)
-    elif amounts != dict(vnode.allocation.amounts):
-        left = Allocation(
-            {n: a for n, a in amounts.items() if a},
-            {n: shares for n, shares in instances.items() if shares},
-            _cores(vnode, capacity.cores, amounts),
-        )
-        ledger.resize(replace(vnode, allocation=left))
+# ---- more for a cluster that has flexible virtual nodes: at most one of them on each physical node ----
 
 
-def _drop_instances(shares: dict[int, int], free: Mapping[int, int], most: int) -> int:
-    dropped = 0
-    for index in sorted(shares, reverse=True):
-        if shares[index] == free.get(index, 0) and dropped + shares[index] <= most:
-            dropped += shares.pop(index)
-    return dropped
+def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
+    """What a placed piece becomes; a flexible one joins the flexible virtual node that lies in the same slot."""
+    if piece.kind == FLEXIBLE and flexible_in(ledger, cluster_id, piece.parent_vnode_id) is not None:
+        return enlarged(ledger, cluster_id, piece.parent_vnode_id, piece.allocation)
+    return vnodes_of(ledger, cluster_id, [replace(piece, rank=next_rank(ledger, cluster_id))])[0]
 
 
-def _cores(vnode: VNode, free: set[int], amounts: Amounts) -> tuple[int, ...]:
-    """Core ids after a shrink: as many as whole CPUs are left, free ones go first."""
-    cores = sorted(vnode.allocation.cores)
-    for core in sorted(free, reverse=True):
-        if len(cores) <= amounts.get(CPU, 0) // SCALE:
-            break
-        cores.remove(core)
-    return tuple(cores)
+def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
+    """Place pieces so that a flexible one can join what the cluster has on that node, or there is none yet.
+
+    A parent may have several virtual nodes on one physical node; then the others of them will not do.
+    """
+    parent_id = ledger.clusters[cluster_id].parent_id
+    assert parent_id is not None
+    barred: list[str] = []
+    try:
+        while True:
+            placed = place(ledger, parent_id, spec, {})
+            apart = _cannot_join(ledger, cluster_id, placed) if isinstance(placed, Placed) else ()
+            if not apart:
+                return placed
+            for slot_id in apart:
+                barred.append(f"barred:{slot_id}")
+                ledger.charge(barred[-1], slot_id, ledger.capacities[slot_id].all_free())
+    finally:
+        for run_id in barred:
+            ledger.discharge(run_id)
 
 
-def _assign(ledger: Ledger, cluster_id: str, placed: Placed) -> None:
-    """Assign new pieces; a flexible one joins the flexible virtual node that is on its physical node already."""
-    present = _members(ledger, cluster_id)
-    flexible = {vnode.parent_id: vnode for vnode in present if vnode.kind == FLEXIBLE}
-    rank = max((vnode.rank for vnode in present), default=-1) + 1
-    for piece, vnode in zip(placed.pieces, vnodes_of(ledger, cluster_id, placed.pieces), strict=True):
-        there = flexible.get(piece.parent_vnode_id) if piece.kind == FLEXIBLE else None
-        if there is not None:
-            ledger.resize(replace(there, allocation=merged(there.allocation, piece.allocation)))
-            continue
-        vnode_id = f"{cluster_id}/{rank}"
-        labels = {**vnode.labels, "ray.io/vnode_id": vnode_id}
-        ledger.assign(replace(vnode, vnode_id=vnode_id, rank=rank, labels=labels))
-        rank += 1
+def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list[Grow], Placed] | Unplaced:
+    """The same where the parent grows for it first; applied to the ledger. A reason leaves the ledger as it was."""
+    parent_id = ledger.clusters[cluster_id].parent_id
+    assert parent_id is not None
+    barred: set[str] = set()
+    while True:
+        found = place_with_growth(ledger, parent_id, spec, {}, barred=frozenset(barred))
+        if isinstance(found, Unplaced):
+            return found
+        steps, placed = found
+        apart = [ledger.vnodes[slot_id] for slot_id in _cannot_join(ledger, cluster_id, placed)]
+        if not apart:
+            return steps, placed
+        made = {step.after.vnode_id: step.after for step in steps}
+        for step in reversed(steps):
+            revert_growth(ledger, step)
+        for slot in apart:  # what was made there would be made in the next one above that exists
+            slot_id = slot.vnode_id
+            while slot_id not in ledger.vnodes:
+                slot_id = made[slot_id].parent_id or ""
+            barred.add(slot_id)
+
+
+def _cannot_join(ledger: Ledger, cluster_id: str, placed: Placed) -> list[str]:
+    """Slots of flexible pieces on nodes where the cluster has a flexible virtual node in another slot."""
+    there = {part.node_id: part.parent_id for part in flexible_parts(ledger, cluster_id)}
+    return [
+        piece.parent_vnode_id
+        for piece in placed.pieces
+        if piece.kind == FLEXIBLE and there.get(piece.node_id, piece.parent_vnode_id) != piece.parent_vnode_id
+    ]

@@ -1,4 +1,4 @@
-"""Reservations that reach beyond one queue: what is kept for a head on the level where its cluster grows.
+"""Reservations that reach beyond one queue: what is reserved for a head on the level where its cluster grows.
 
 Three have one: the sibling whose turn it is where the order is fair, so that others with small jobs do not pass it for
 ever; a head that has starved; and the first heads of a queue that backfills. Everybody else below that level leaves it
@@ -16,7 +16,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
 from vctl.core.resources import Amounts
-from vctl.scheduler.availability import Availability, elastic_below, idle_parts, level_of
+from vctl.scheduler.availability import Availability, amounts_of, elastic_below, idle_parts, level_of
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import ReservationTable
 from vctl.scheduler.elasticity import within_limits
@@ -26,7 +26,7 @@ from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import ancestors
 
 MOST_SIBLINGS = 2
-"""Siblings of one fair cluster for which something is kept at a time."""
+"""Siblings of one fair cluster for which something is reserved at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Shared:
 class SharedReservations:
     """Those of one round. Starved heads and those of backfilling queues bring theirs from the round before.
 
-    ``grown``: clusters in which something came free since then. Where nothing did, the job for which something is kept
+    ``grown``: clusters in which something came free since then. Where nothing did, the job with a reservation
     below a fair cluster needs no new search, if it is still its turn.
     """
 
@@ -61,10 +61,10 @@ class SharedReservations:
         self.running = running
         self.now_ns = now_ns
         self._fair: dict[str, dict[str, Shared]] = {}
-        """Fair cluster -> sibling -> what is kept for it, in the order of their turns."""
+        """Fair cluster -> sibling -> what is reserved for it, in the order of their turns."""
         self._before: dict[tuple[str, str], Shared] = {}
-        """What was kept there at the end of the last round, as long as nothing that it was found by has changed."""
-        self._kept: dict[int, Shared] = {}
+        """What was reserved there at the end of the last round, as long as nothing that it was found by has changed."""
+        self._reserved: dict[int, Shared] = {}
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[str, str | None]] = {}
@@ -73,26 +73,26 @@ class SharedReservations:
                 if job_id not in queue.jobs or not shared.one.stands(ledger, shared.level):
                     continue
                 if not self._is_fair(shared):
-                    self._kept[job_id] = shared
+                    self._reserved[job_id] = shared
                 else:
                     self._take_over(queue.jobs[job_id], shared, grown)
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """What a job must leave alone when it starts now."""
         fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
-        if not fair and not self._kept:
+        if not fair and not self._reserved:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._chain(job.parent_id)
         return [
             shared
-            for shared in (*fair, *self._kept.values())
+            for shared in (*fair, *self._reserved.values())
             if shared.one.job_id != job.job_id and shared.scope in above and shared.one.binds(end_ns)
         ]
 
     @contextmanager
     def hidden(self, binding: Sequence[Shared]) -> Iterator[None]:
-        """Take what is kept out of sight: on the level, and what of it clusters below have borrowed and do not use."""
+        """Hide what is reserved: on the level, and what of it clusters below have borrowed and do not use."""
         charged: list[str] = []
         with ExitStack() as stack:
             for shared in binding:
@@ -109,12 +109,8 @@ class SharedReservations:
         """What the claims need beyond what is free on the level, out of idle borrowed capacity on the same nodes."""
         missing: dict[str, dict[str, int]] = {}
         for slot_id in view.claims.on:
-            need: dict[str, int] = {}
-            for part, amount in view.claims.needed(slot_id, self.now_ns, FOR_EVER).items():
-                name = part[0] if isinstance(part, tuple) else part
-                need[name] = need.get(name, 0) + amount
-            hidden = view.hidden.get(slot_id, {})
-            rest = {name: amount - hidden.get(name, 0) for name, amount in need.items()}
+            need = amounts_of(view.claims.needed(slot_id, self.now_ns, FOR_EVER))
+            rest = {name: a - view.hidden.get(slot_id, {}).get(name, 0) for name, a in need.items()}
             if any(amount > 0 for amount in rest.values()):
                 missing[slot_id] = rest
         charged: list[str] = []
@@ -147,7 +143,7 @@ class SharedReservations:
         if fair is not None:  # there whose turn it is decides, not who has waited long
             self.note_passed(queue, line, job)
             return
-        if line.kept.get(job.job_id) is not None:
+        if line.reserved.get(job.job_id) is not None:
             return
         starves = line.starves(job)
         if policy.discipline == BEST_EFFORT:
@@ -155,18 +151,18 @@ class SharedReservations:
                 return
         elif policy.discipline != BACKFILL or line.heads > policy.backfill_depth:
             return
-        kept = self._kept.pop(job.job_id, None)
-        if kept is not None and not kept.one.is_due(self.now_ns) and self._may_grow(job):
-            self._kept[job.job_id] = kept
+        reserved = self._reserved.pop(job.job_id, None)
+        if reserved is not None and not reserved.one.is_due(self.now_ns) and self._may_grow(job):
+            self._reserved[job.job_id] = reserved
             return
         found = self._reserve(job, level, level, endless=starves)
         if found is not None and policy.discipline == BEST_EFFORT:  # without regard to time limits
             found = replace(found, one=replace(found.one, start_ns=None, end_ns=None))
         if found is not None:
-            self._kept[job.job_id] = found
+            self._reserved[job.job_id] = found
 
     def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
-        """What was kept in the last round. A turn lasts until the job starts, unless nobody knows when that will be."""
+        """What was reserved in the last round. A turn lasts until the job starts, unless its start is unknown."""
         fair, sibling = shared.scope, self._sibling(shared.scope, job)
         is_found = not self._has_grown(shared.level, grown) and not shared.one.is_due(self.now_ns)
         if not shared.is_turn or shared.one.start_ns is None:
@@ -180,7 +176,7 @@ class SharedReservations:
     def note_passed(self, queue: Queue, line: ReservationTable, job: PendingJob) -> None:
         """The first job of a sibling is passed: those behind it leave alone what it needs next."""
         level, fair = self._about(queue.parent_id)
-        if fair is None or (queue.policy.discipline == BACKFILL and line.kept):
+        if fair is None or (queue.policy.discipline == BACKFILL and line.reserved):
             return
         siblings, sibling = self._fair.setdefault(fair, {}), self._sibling(fair, job)
         if sibling in siblings or len(siblings) >= MOST_SIBLINGS:
@@ -200,20 +196,20 @@ class SharedReservations:
         return chain[at - 1] if at else f"user {job.user}"
 
     def finish(self, queues: Iterable[Queue]) -> None:
-        """Leave what is kept to the next round."""
-        kept = self._kept | {shared.one.job_id: shared for shared in self._before.values()}
+        """Leave what is reserved to the next round."""
+        reserved = self._reserved | {shared.one.job_id: shared for shared in self._before.values()}
         for siblings in self._fair.values():
             for number, shared in enumerate(siblings.values()):
                 is_turn = number == 0
-                kept[shared.one.job_id] = (
+                reserved[shared.one.job_id] = (
                     shared if shared.is_turn == is_turn else replace(shared, is_turn=is_turn)
                 )
         for queue in queues:
-            queue.shared = {job_id: one for job_id, one in kept.items() if job_id in queue.jobs}
+            queue.shared = {job_id: one for job_id, one in reserved.items() if job_id in queue.jobs}
 
     def note_start(self, job: PendingJob) -> None:
-        """A job starts: what was kept for it is used."""
-        self._kept.pop(job.job_id, None)
+        """A job starts: what was reserved for it is used."""
+        self._reserved.pop(job.job_id, None)
         chain = self._chain(job.parent_id)
         for fair, siblings in self._fair.items():
             if (
@@ -231,14 +227,14 @@ class SharedReservations:
             return None
         own = frozenset(self._chain(job.parent_id))
         fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
-        others = [shared.one for shared in (*fair, *self._kept.values()) if shared.level == level]
+        others = [shared.one for shared in (*fair, *self._reserved.values()) if shared.level == level]
         others = [one for one in others if one.job_id != job.job_id]
         found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
         return None if found is None else Shared(found, level, scope, own)
 
     def _may_grow(self, job: PendingJob) -> bool:
         """Whether limits let every cluster on the way grow by what the job needs beyond what is free in it."""
-        fixed = rs.total(node.resources for group in job.spec.groups for node in group.nodes)
+        fixed = rs.total(node.resources for node in job.spec.fixed)
         need: Amounts = rs.add(fixed, rs.maximum(job.spec.flexible_min, {} if fixed else job.entry))
         for cluster_id in self._chain(job.parent_id):
             cluster = self.ledger.clusters[cluster_id]

@@ -42,7 +42,7 @@ class UpperBound:
             and not any(spec.replica_sets.values())
             and not (spec.flexible and any(spec.flexible_min.values()))
             and all(group.policy in ("PACK", "SPREAD") for group in spec.groups)
-            and not any(node.selector for group in spec.groups for node in group.nodes)
+            and not any(node.selector for node in spec.fixed)
             and PLAIN.issuperset(name for name, _ in self.kinds[0])
         )
 

@@ -136,12 +136,12 @@ def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[lis
 
 def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
     """Spare one after the other in this order, where it still fits; as many at once as possible."""
-    kept: list[Victim] = []
+    needed: list[Victim] = []
     rest = order
     while rest:
-        fixed, size = gone | _numbers(kept), len(rest)
+        fixed, size = gone | _numbers(needed), len(rest)
         if asked.is_spent():
-            return kept + rest
+            return needed + rest
         last, low, high = 0, -1, size  # the last ``high`` of the rest are enough, the last ``low`` are not
         while high - low > 1:
             does = yield from asked(fixed | _numbers(rest[size - last :]))
@@ -149,9 +149,9 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
             last = min(2 * last or 1, (low + high) // 2)  # few are asked for first: that changes little
         if high == 0:
             break
-        kept.append(rest[size - high])
+        needed.append(rest[size - high])
         rest = rest[size - high + 1 :]
-    return kept
+    return needed
 
 
 def _by_place(level: list[Victim]) -> list[Victim]:

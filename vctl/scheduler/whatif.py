@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from vctl.core.clusters import Cluster
+from vctl.core.clusters import Cluster, ClusterSpec
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
@@ -111,12 +111,14 @@ class Spent(Exception):
 class Outcome:
     """What the scheduler would do with the job: start it so, or let it wait for this reason."""
 
-    start: Start | None
-    wait: Wait | None
+    start: Start | None = None
+    wait: Wait | None = None
     others: tuple[int, ...] = ()
     """Other jobs that would start, and may be in its way."""
     preempts: tuple[Victim, ...] = ()
     """Running jobs that would be ended for it: it does not start now, but when they have gone."""
+    starts: bool = False
+    """Whether the job, or the task that is in question, starts now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,45 +133,47 @@ class Known:
     """Cluster -> its capacity then: with more, what was never possible may be."""
     grown: Mapping[str, set[str]]
 
-    def grown_since(self) -> dict[str, set[str]]:
-        """A copy, to be used up by a round."""
-        return {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
-
-    def tell(self, ledger: Ledger, queues: Mapping[str, Queue]) -> None:
+    def pass_on(self, ledger: Ledger, queues: Mapping[str, Queue]) -> None:
         """Give the queues what is known."""
         capacities = _capacities(ledger, queues)
-        for (parent_id, key), told in self.verdicts.items():
+        for (parent_id, key), verdict in self.verdicts.items():
             queue = queues.get(parent_id)
             shape = None if queue is None else queue.shapes.get(key)
             if queue is None or shape is None or parent_id not in capacities:
                 continue
-            if told[0] == INSUFFICIENT:
+            if verdict[0] == INSUFFICIENT:
                 queue.never[key] = (capacities[parent_id], None)
             elif capacities[parent_id] != self.capacity.get(parent_id):
                 continue
-            shape.blocked = told
+            shape.blocked = verdict
         for parent_id, capacity in capacities.items():
             queues[parent_id].judged_at = (capacity, ledger.may_gain_nodes)
 
 
 def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
-    return {
-        parent_id: queue.capacity(ledger)
-        for parent_id, queue in queues.items()
-        if parent_id in ledger.clusters
-    }
+    return {one: queue.capacity(ledger) for one, queue in queues.items() if one in ledger.clusters}
 
 
+def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    return {cluster_id: set(ids) for cluster_id, ids in grown.items()}
+
+
+@dataclass(eq=False)
 class Trials:
-    """Runs the scheduler on changed states; every trial leaves ledger and queues as they were."""
+    """Runs the scheduler on changed states; every trial leaves ledger and queues as they were.
 
-    def __init__(
-        self, situation: Situation, job: PendingJob, *, most: int = MOST_WORK, known: Known | None = None
-    ) -> None:
-        self.situation = situation
-        self.job = job
-        self.left = most
-        self.known = known
+    With ``task`` the question is whether that task starts; ``others`` are running tasks of the same cluster.
+    """
+
+    situation: Situation
+    job: PendingJob
+    left: int = MOST_WORK
+    known: Known | None = None
+    task: PendingTask | None = None
+    others: Sequence[Holder] = ()
+
+    def __post_init__(self) -> None:
+        situation, job = self.situation, self.job
         self._queues: dict[str, Queue] = {}
         for waiting in situation.pending:
             if waiting.job_id != job.job_id:
@@ -177,90 +181,86 @@ class Trials:
         self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
-    def starts(self, change: Change) -> bool:
+    def starts(self, change: Change = NOTHING) -> bool:
         """Whether the job would start now. Raises Spent when too much has been tried already."""
-        return self.outcome(change).start is not None
+        return self.outcome(change).starts
 
     def after(self, change: Change) -> Trials:
         """Trials in the state that a change leads to, with what is left to spend."""
-        now = self.situation
-        ledger = now.ledger
+        now, ledger = self.situation, self.situation.ledger
         known = None if change.cluster is not None else self.known
+        running = now.running
         if change.node is not None or change.gone is not None or change.cluster is not None:
             ledger = ledger.copy()
-            ledger.grown = {} if known is None else known.grown_since()
+            ledger.grown = {} if known is None else _copied(known.grown)
         if change.node is not None:
             ledger.put_node(change.node)
         if change.cluster is not None:
             ledger.put_cluster(change.cluster)
-        running = now.running
         if change.gone is not None:
             stop(ledger, change.gone)
             running = [one for one in running if one.job_id != change.gone.job_id]
-        known = known and Known(
-            known.verdicts, known.capacity, {one: set(ids) for one, ids in ledger.grown.items()}
-        )
+        known = known and replace(known, grown=_copied(ledger.grown))
         situation = replace(now, ledger=ledger, running=running)
-        return Trials(situation, change.job or self.job, most=self.left, known=known)
+        return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """What the scheduler would do with the job, and why; with ``preempts`` also the jobs that it would end."""
-        job = change.job or self.job
-        with self.state(change) as ledger, self._queued(job):
-            return self._rounds(ledger, job, change, preempts=preempts)
+        """What the scheduler would do with the job, and why; with ``preempts`` also the jobs that it would end.
 
-    @contextmanager
-    def state(self, change: Change) -> Iterator[Ledger]:
-        """The ledger with a change, paid for. Raises Spent when too much has been tried already."""
+        Raises Spent when too much has been tried already.
+        """
         copies = change.node is not None or change.gone is not None
         self.left -= self._price + self._copy_price * copies
         if self.left < 0:
             raise Spent
         if self.known is not None:
-            self.situation.ledger.grown = self.known.grown_since()
-        with _changed(self.situation.ledger, change) as ledger:
-            yield ledger
+            self.situation.ledger.grown = _copied(self.known.grown)
+        situation, task, job = self.situation, change.task or self.task, change.job or self.job
+        with _changed(situation.ledger, change) as ledger:
+            if task is not None:
+                waiting = [one for one in situation.tasks if one.task_id != task.task_id]
+                return self._rounds(replace(situation, tasks=[*waiting, task]), ledger, change)
+            queue = self._queues.setdefault(job.parent_id, Queue(job.parent_id))
+            queue.put(job)
+            try:
+                return self._rounds(situation, ledger, change, preempts=preempts)
+            finally:
+                queue.drop(job.job_id)
 
-    def trial(self, situation: Situation, ledger: Ledger, change: Change = NOTHING) -> Trial:
-        """Rounds of the scheduler in a state, to be taken back."""
-        return Trial(situation, ledger, self._queues, None if change.cluster is not None else self.known)
-
-    @contextmanager
-    def _queued(self, job: PendingJob) -> Iterator[None]:
-        queue = self._queues.setdefault(job.parent_id, Queue(job.parent_id))
-        queue.put(job)
-        try:
-            yield
-        finally:
-            queue.drop(job.job_id)
-
-    def _rounds(self, ledger: Ledger, job: PendingJob, change: Change, *, preempts: bool) -> Outcome:
+    def _rounds(
+        self, situation: Situation, ledger: Ledger, change: Change, *, preempts: bool = False
+    ) -> Outcome:
         """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
-        trial, gone = self.trial(self.situation, ledger, change), change.gone
-        wait: Wait | None = None
-        victims: tuple[Victim, ...] = ()
-        is_calm = change.node is None and change.cluster is None and change.gone is None
+        job, task, gone = change.job or self.job, change.task or self.task, change.gone
+        wait, victims = None, tuple[Victim, ...]()
+        is_calm = task is None and change.node is None and change.cluster is None and gone is None
+        trial = Trial(situation, ledger, self._queues, None if change.cluster is not None else self.known)
         try:
             for _ in range(MOST_ROUNDS):
                 plan = trial.decide(preempts=preempts)
                 is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
+                if task is not None and any(one.task.task_id == task.task_id for one in plan.task_starts):
+                    return Outcome(starts=True)
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
-                        return Outcome(start, None)
+                        return Outcome(start, starts=True)
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
                 victims = next(
                     (one.victims for one in plan.preempts if one.job.job_id == job.job_id), victims
                 )
                 trial.begin(plan)
-                if len(plan.starts) + len(plan.task_starts) >= MOST_STARTS or plan.tasks_deferred:
+                begun = len(plan.task_starts) + (len(plan.starts) if task is None else 0)
+                if plan.tasks_deferred or begun >= (MOST_STARTS if task is None else 1):
                     continue
                 if gone is None:
                     break
-                trial.end(gone)
+                stop(ledger, gone)
+                trial.running.drop(gone.job_id)
                 gone = None
             if is_calm:
                 self.known = self._learn(ledger)
-            return Outcome(None, wait, trial.begun, victims)
+            others = tuple(one.job.job_id for one in trial.done if isinstance(one, Start))
+            return Outcome(None, wait, others, victims)
         finally:
             trial.take_back()
 
@@ -279,8 +279,14 @@ class Trials:
         return Known(verdicts, _capacities(ledger, self._queues), {})
 
 
+def task_trials(situation: Situation, task: PendingTask, others: Sequence[Holder] = ()) -> Trials:
+    """Trials of which the question is whether one task starts; ``others`` are running tasks of its cluster."""
+    nobody = PendingJob(0, "", task.cluster_id, "", ClusterSpec(), {})
+    return Trials(situation, nobody, task=task, others=others)
+
+
 def _is_of(wait: Wait, job: PendingJob) -> bool:
-    """Whether a reason is the job's: told for its shape, or for its user's jobs of that shape."""
+    """Whether a reason is the job's: of its shape, or of its user's jobs of that shape."""
     return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
 
 
@@ -295,7 +301,7 @@ class Trial:
         self.queues = queues
         self.running = running_of(situation)
         for one in situation.running:
-            for run_id in one.run_ids if one.row is not None else ():
+            for run_id in one.run_ids:
                 if one.row is not None and run_id != one.row.run_id:
                     self.running.put_task(one.job_id, run_id)
         for job_id in situation.leaving:
@@ -309,7 +315,7 @@ class Trial:
             for job_id in list(queue.nominations):
                 queue.set_nomination(job_id, None)
         if known is not None:
-            known.tell(ledger, queues)
+            known.pass_on(ledger, queues)
         for nomination in situation.nominations:
             if nomination.parent_id in queues:
                 queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
@@ -317,11 +323,6 @@ class Trial:
             queue.told.clear()
             queue.kept.clear()
             queue.shared.clear()
-
-    @property
-    def begun(self) -> tuple[int, ...]:
-        """The jobs that have been started."""
-        return tuple(one.job.job_id for one in self.done if isinstance(one, Start))
 
     def decide(self, *, preempts: bool) -> Plan:
         """One round."""
@@ -343,11 +344,6 @@ class Trial:
             self.queues[job.parent_id].nominations.pop(job.job_id, None)
             self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
             self.done.append(start)
-
-    def end(self, job: Holder) -> None:
-        """A running job is over."""
-        stop(self.ledger, job)
-        self.running.drop(job.job_id)
 
     def take_back(self) -> None:
         """Leave ledger and queues as they were."""
@@ -383,10 +379,5 @@ def stop(ledger: Ledger, job: Holder) -> None:
     for run_id in job.run_ids:
         ledger.discharge(run_id)
     if job.cluster_id is not None:
-        _remove(ledger, job.cluster_id)
-
-
-def _remove(ledger: Ledger, cluster_id: str) -> None:
-    for below in list(ledger.subclusters.get(cluster_id, ())):
-        _remove(ledger, below)
-    ledger.remove_cluster(cluster_id)
+        for cluster_id in [*reversed(ledger.below(job.cluster_id)), job.cluster_id]:
+            ledger.remove_cluster(cluster_id)

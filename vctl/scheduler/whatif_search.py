@@ -1,23 +1,24 @@
-"""The smallest single changes that would start a waiting job now, one kind after the other, each one tried."""
+"""The smallest single changes that would start a waiting job or task now, one kind after the other, each one tried."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY, Cluster
+from vctl.core.clusters import PRIMARY, Cluster, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
+from vctl.core.tasks import PendingTask
+from vctl.scheduler.tasking import pinned_to
 from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
-from vctl.scheduler.whatif_request import smaller_requests
 
-RELEASE, RESUME, UNDRAIN, PRIORITY, MAXIMUM, BORROW, REQUEST, NODE, STOP = (
-    "release", "resume", "undrain", "priority", "maximum", "borrow_limit", "request", "node", "stop",
-)  # fmt: skip
+RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
+MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
+STOP, CANCEL, ANYWHERE = "stop", "cancel", "anywhere"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
@@ -35,14 +36,25 @@ def helpful(
     """
     found: list[Change] = []
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
-    if job.held:
-        searches: list[Iterator[Change]] = [_release(trials)]
+
+    def that_help(changes: Iterable[Change], most: int = MOST_NODES) -> Iterator[Change]:
+        return islice((change for change in changes if trials.starts(change)), most)
+
+    undrained, stopped = that_help(_undrains(trials), 1), that_help(_stops(trials), 1)
+    added = that_help(_nodes(templates))
+    if trials.task is not None:
+        searches = [
+            undrained, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials.task)),
+            _request(trials), added, stopped,
+        ]  # fmt: skip
+    elif job.held:
+        searches = [that_help([_release(job)])]
     elif parent is None or not parent.starts_jobs:
-        searches = [_resume(trials)]
+        searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            _resume(trials), undrain(trials), _priority(trials), maximum(trials), borrow_limit(trials),
-            _request(trials), node(trials, templates), _stop(trials),
+            that_help(_resumes(trials)), undrained, _priority(trials), _limits(trials, MAXIMUM),
+            _limits(trials, BORROW), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -73,181 +85,141 @@ def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Chan
 
 def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
     """Changes of which each takes one obstacle away, whether or not that is enough."""
-    job, ledger = trials.job, trials.situation.ledger
+    job = trials.job
     if job.held:
-        yield Change(RELEASE, job.submission_id, job=replace(job, held=False))
-    for cluster in upward(ledger, job.parent_id):
+        yield _release(job)
+    yield from _resumes(trials)
+    if (high := _highest(trials) + 1) > max(job.priority, -MOST_PRIORITY) and high <= MOST_PRIORITY:
+        yield _with_priority(job, high)
+    for changes in (_undrains(trials), _nodes(templates), _stops(trials)):
+        yield from islice(changes, MOST_FIRST)
+
+
+# ---- changes without a number ----
+
+
+def _release(job: PendingJob) -> Change:
+    return Change(RELEASE, job.submission_id, job=replace(job, held=False))
+
+
+def _resumes(trials: Trials) -> Iterator[Change]:
+    for cluster in trials.situation.ledger.upward(trials.job.parent_id):
         if cluster.state == "STOPPED":
             yield Change(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
-    others = [one.priority for one in trials.situation.pending if one.job_id != job.job_id]
-    if others and (high := max(others) + 1) > job.priority and high <= MOST_PRIORITY:
-        yield Change(PRIORITY, job.submission_id, job.priority, high, job=replace(job, priority=high))
-    drained = [node for _, node in sorted(ledger.nodes.items()) if node.state in (DRAINING, DRAINED)]
-    for node in drained[:MOST_FIRST]:
+
+
+def _undrains(trials: Trials) -> Iterator[Change]:
+    nodes = sorted(trials.situation.ledger.nodes.items())
+    drained = [node for _, node in nodes if node.state in (DRAINING, DRAINED)]
+    for node in drained[:MOST_NODES]:
         yield Change(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
-    for key in sorted(templates)[:MOST_FIRST]:
+
+
+def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
+    """One more node of a template that there is."""
+    for key in sorted(templates)[:MOST_NODES]:
         yield Change(NODE, templates[key].template_id, node=templates[key])
-    for one in _to_stop(trials)[:MOST_FIRST]:
+
+
+def _anywhere(task: PendingTask) -> Iterator[Change]:
+    """A task that names its node, free to run elsewhere."""
+    if (named := pinned_to(task)) is not None:
+        yield Change(ANYWHERE, named, task=replace(task, strategy=f"{task.strategy}:soft"))
+
+
+def _stops(trials: Trials) -> Iterator[Change]:
+    """Running tasks of the same cluster; or jobs of no higher priority, who holds least of what it needs first."""
+    if trials.task is not None:
+        for other in trials.others[:MOST_STOPS]:
+            yield Change(CANCEL, other.submission_id, gone=other)
+        return
+    job, ledger, order = trials.job, trials.situation.ledger, []
+    wanted = job.spec.names(job.entry) or {rs.CPU}
+    for one in trials.situation.running:
+        held = _held_by(ledger, one)
+        if one.priority <= job.priority and any(held.get(name, 0) for name in wanted):
+            order.append((one.priority, sum(held.get(name, 0) for name in wanted), -one.job_id, one))
+    for *_, one in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
         yield Change(STOP, one.submission_id, gone=one)
 
 
-def _release(trials: Trials) -> Iterator[Change]:
-    change = Change(RELEASE, trials.job.submission_id, job=replace(trials.job, held=False))
-    if trials.starts(change):
-        yield change
+def _held_by(ledger: Ledger, job: Holder) -> dict[str, int]:
+    if job.cluster_id is not None:
+        return rs.total(ledger.vnodes[v].allocation.amounts for v in ledger.members.get(job.cluster_id, ()))
+    return rs.total(ledger.charges[run][1].amounts for run in job.run_ids if run in ledger.charges)
 
 
-def _resume(trials: Trials) -> Iterator[Change]:
-    for cluster in upward(trials.situation.ledger, trials.job.parent_id):
-        if cluster.state == "STOPPED":
-            change = Change(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
-            if trials.starts(change):
-                yield change
+# ---- changes of a number ----
 
 
-def undrain(trials: Trials) -> Iterator[Change]:
-    """A drained node taken back into service."""
-    ledger = trials.situation.ledger
-    drained = [node for _, node in sorted(ledger.nodes.items()) if node.state in (DRAINING, DRAINED)]
-    for node in drained[:MOST_NODES]:
-        change = Change(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
-        if trials.starts(change):
-            yield change
-            return
+def _highest(trials: Trials) -> int:
+    """The highest priority of the other jobs that wait; below all if there are none."""
+    others = [one.priority for one in trials.situation.pending if one.job_id != trials.job.job_id]
+    return max(others, default=-MOST_PRIORITY - 1)
+
+
+def _with_priority(job: PendingJob, priority: int) -> Change:
+    return Change(PRIORITY, job.submission_id, job.priority, priority, job=replace(job, priority=priority))
 
 
 def _priority(trials: Trials) -> Iterator[Change]:
-    job = trials.job
-    others = [one.priority for one in trials.situation.pending if one.job_id != job.job_id]
-    if not others:
-        return
-
-    def change(number: int) -> Change:
-        return Change(PRIORITY, job.submission_id, job.priority, number, job=replace(job, priority=number))
-
-    for high in (max(others) + 1, MOST_PRIORITY):
-        if high > job.priority and trials.starts(change(high)):
-            yield change(smallest(job.priority, high, partial(_starts, trials, change)))
+    job, highest = trials.job, _highest(trials)
+    for high in (highest + 1, MOST_PRIORITY) if highest >= -MOST_PRIORITY else ():
+        if high > job.priority and trials.starts(_with_priority(job, high)):
+            least = smallest(job.priority, high, lambda n: trials.starts(_with_priority(job, n)))
+            yield _with_priority(job, least)
             return
 
 
-def maximum(trials: Trials) -> Iterator[Change]:
-    """A higher maximum for a cluster on the way up."""
-    for cluster in upward(trials.situation.ledger, trials.job.parent_id):
-        limit = cluster.spec.flexible_max
-        if not (cluster.spec.flexible and limit):
-            continue
-        yield from _limits(trials, MAXIMUM, limit, partial(_with_maximum, cluster))
+def _limits(trials: Trials, kind: str) -> Iterator[Change]:
+    """A higher maximum or borrow limit for a cluster on the way up: each number as low as will do."""
+    for cluster in trials.situation.ledger.upward(trials.job.parent_id):
+        limit = cluster.spec.flexible_max if kind == MAXIMUM else cluster.borrow_limit
+        if cluster.spec.flexible and limit:
+            yield from _raised(trials, kind, cluster, limit)
 
 
-def _with_maximum(cluster: Cluster, most: Mapping[str, int]) -> Cluster:
-    return replace(cluster, spec=replace(cluster.spec, flexible_max=most))
+def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int]) -> Iterator[Change]:
+    def with_limit(most: Mapping[str, int]) -> Change:
+        if kind == MAXIMUM:
+            return Change(kind, cluster=replace(cluster, spec=replace(cluster.spec, flexible_max=most)))
+        return Change(kind, cluster=replace(cluster, borrow_limit=most))
 
-
-def borrow_limit(trials: Trials) -> Iterator[Change]:
-    """A higher borrow limit for a cluster on the way up."""
-    for cluster in upward(trials.situation.ledger, trials.job.parent_id):
-        if not (cluster.spec.flexible and cluster.borrow_limit):
-            continue
-        yield from _limits(trials, BORROW, cluster.borrow_limit, partial(_with_borrow_limit, cluster))
-
-
-def _with_borrow_limit(cluster: Cluster, most: Mapping[str, int]) -> Cluster:
-    return replace(cluster, borrow_limit=most)
-
-
-def _limits(
-    trials: Trials, kind: str, limit: Mapping[str, int], raised: Callable[[Mapping[str, int]], Cluster]
-) -> Iterator[Change]:
-    """The same limit with each number as low as it may be: as it is where that will do."""
     above = trials.situation.ledger.total(PRIMARY)
     most = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
-    if not trials.starts(Change(kind, cluster=raised(most))):
+    if not trials.starts(with_limit(most)):
         return
-
-    def change(name: str, step: int, number: int) -> Change:
-        return Change(kind, cluster=raised({**most, name: number * step}))
-
     for name, amount in sorted(limit.items()):
         step = step_of(name)
-        if trials.starts(change(name, 1, amount)):
+
+        def fits(number: int, name: str = name, step: int = step) -> bool:
+            return trials.starts(with_limit({**most, name: number * step}))
+
+        if trials.starts(with_limit({**most, name: amount})):
             most[name] = amount
         else:
-            fits = partial(_starts, trials, partial(change, name, step))
             most[name] = step * smallest(amount // step, -(-most[name] // step), fits)
-    cluster = raised(most)
     changed = [name for name in sorted(limit) if most[name] != limit[name]]
-    if changed and trials.starts(Change(kind, cluster=cluster)):
+    if changed and trials.starts(with_limit(most)):
         name = changed[0]
-        yield Change(kind, cluster.cluster_id, limit[name], most[name], cluster=cluster, where=name)
+        yield replace(
+            with_limit(most), subject=cluster.cluster_id, old=limit[name], new=most[name], where=name
+        )
 
 
 def _request(trials: Trials) -> Iterator[Change]:
     """The largest smaller number for each number of the request; asked for anew, at the end of the queue."""
     last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
     fresh = replace(trials.job, job_id=last + 1, submitted_at_ns=trials.situation.now_ns)
-    for series in smaller_requests(fresh):
-        for values in series.values:
-            best = largest(values, partial(_starts, trials, series.change))
-            if best is not None:
-                yield series.change(best)
+    for number in smaller_numbers(trials.task or fresh):
+
+        def fits(value: int, number: Number = number) -> bool:
+            return trials.starts(number.change(value))
+
+        for values in number.values:
+            if (best := largest(values, fits)) is not None:
+                yield number.change(best)
                 break
-
-
-def _starts(trials: Trials, change: Callable[[int], Change], number: int) -> bool:
-    return trials.starts(change(number))
-
-
-def node(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
-    """One more node of a template that there is."""
-    for key in sorted(templates)[:MOST_NODES]:
-        node = templates[key]
-        change = Change(NODE, node.template_id, node=node)
-        if trials.starts(change):
-            yield change
-
-
-def _stop(trials: Trials) -> Iterator[Change]:
-    """Of the running jobs of lower or equal priority the least one that is enough."""
-    for one in _to_stop(trials):
-        change = Change(STOP, one.submission_id, gone=one)
-        if trials.starts(change):
-            yield change
-            return
-
-
-def _to_stop(trials: Trials) -> list[Holder]:
-    """Running jobs of lower or equal priority that hold something it needs, the least one first."""
-    job = trials.job
-    ledger = trials.situation.ledger
-    wanted = _wanted(job)
-
-    def holds(run_ids: tuple[str, ...], cluster_id: str | None) -> dict[str, int]:
-        slots = (ledger.vnodes[v].allocation.amounts for v in ledger.members.get(cluster_id or "", ()))
-        runs = (ledger.charges[r][1].amounts for r in run_ids if r in ledger.charges)
-        return rs.total(slots) if cluster_id is not None else rs.total(runs)
-
-    order = []
-    for one in trials.situation.running:
-        held = holds(one.run_ids, one.cluster_id)
-        if one.priority <= job.priority and any(held.get(name, 0) for name in wanted):
-            order.append((one.priority, sum(held.get(name, 0) for name in wanted), -one.job_id, one))
-    return [one for *_, one in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]]
-
-
-def _wanted(job: PendingJob) -> set[str]:
-    spec = job.spec
-    many: list[Amounts] = [node.resources for group in spec.groups for node in group.nodes]
-    names = {name for amounts in (*many, spec.flexible_min, job.entry) for name, a in amounts.items() if a}
-    return names or {rs.CPU}
-
-
-def upward(ledger: Ledger, cluster_id: str) -> Iterator[Cluster]:
-    """A cluster and those above it, without the primary."""
-    while cluster_id != PRIMARY and cluster_id in ledger.clusters:
-        cluster = ledger.clusters[cluster_id]
-        yield cluster
-        cluster_id = cluster.parent_id or PRIMARY
 
 
 def step_of(name: str) -> int:
@@ -259,10 +231,7 @@ def smallest(low: int, high: int, fits: Fits) -> int:
     """The smallest number above ``low`` that fits, by halving; ``high`` is known to fit."""
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return high
 
 
@@ -275,8 +244,104 @@ def largest(values: range, fits: Fits) -> int | None:
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(values[middle]):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fits(values[middle]) else (low, middle)
     return values[low]
+
+
+# ---- the numbers of a request ----
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number of a request; ``values`` are the smaller ones to try, coarse first."""
+
+    asked: PendingJob | PendingTask
+    subject: str
+    where: str
+    old: int
+    values: tuple[range, ...]
+
+    def change(self, value: int) -> Change:
+        """The request with another value in its place."""
+        asked, where = self.asked, self.where
+        if isinstance(asked, PendingTask):
+            task = replace(asked, request={**asked.request, self.subject: value})
+            return Change(REQUEST, self.subject, self.old, value, task=task, where=where)
+        shape = f"{asked.shape};{where};{self.subject}:{value}"  # judged by itself
+        made = replace(self._made(asked, value), shape=shape)
+        return Change(REQUEST, self.subject, self.old, value, job=made, where=where)
+
+    def _made(self, job: PendingJob, value: int) -> PendingJob:
+        spec, name = job.spec, self.subject
+        if self.where == "entry":
+            return replace(job, entry=_with(job.entry, name, value))
+        if self.where == "minimum":
+            return replace(job, spec=replace(spec, flexible_min=_with(spec.flexible_min, name, value)))
+        if self.where == "whole":
+            return replace(job, spec=replace(spec, replica_sets={**spec.replica_sets, name: value}))
+        number = int(self.where.rpartition(" ")[2])
+        nodes = spec.groups[number].nodes
+        if self.where.startswith("nodes of "):
+            nodes = nodes[:value]
+        else:
+            nodes = tuple(
+                replace(node, resources=_with(node.resources, name, value))
+                if node.resources.get(name) == self.old
+                else node
+                for node in nodes
+            )
+        groups = list(spec.groups)
+        groups[number] = replace(groups[number], nodes=nodes)
+        return replace(job, spec=replace(spec, groups=tuple(groups)))
+
+
+def smaller_numbers(asked: PendingJob | PendingTask) -> Iterator[Number]:
+    """Every number that could be smaller. A fixed node keeps at least one resource, a group one node."""
+    if isinstance(asked, PendingTask):
+        for name, amount in _numbers(asked.request):
+            yield Number(asked, name, "task", amount, values_below(name, amount))
+        return
+    spec = asked.spec
+    for name, amount in _numbers(asked.entry):
+        yield Number(asked, name, "entry", amount, values_below(name, amount))
+    if asked.shares_parent:
+        return
+    for name, amount in _numbers(spec.flexible_min) if spec.flexible else ():
+        yield Number(asked, name, "minimum", amount, values_below(name, amount))
+    for position, group in enumerate(spec.groups):
+        yield from _of_group(asked, f"group {position}", group)
+    for template, count in _numbers(spec.replica_sets):
+        rest = bool(spec.groups) or sum(spec.replica_sets.values()) > count
+        yield Number(asked, template, "whole", count, (range(0 if rest else 1, count),))
+
+
+def _of_group(job: PendingJob, where: str, group: Group) -> Iterator[Number]:
+    """Each different amount of each resource, wherever it stands in the group; then the number of its nodes."""
+    amounts = {(name, amount) for node in group.nodes for name, amount in _numbers(node.resources)}
+    for name, amount in sorted(amounts):
+        here = [node for node in group.nodes if node.resources.get(name) == amount]
+        alone = any(sum(a > 0 for a in node.resources.values()) == 1 for node in here)
+        yield Number(job, name, where, amount, values_below(name, amount, least=int(alone)))
+    count = len(group.nodes)
+    if count > 1:
+        yield Number(job, "nodes", f"nodes of {where}", count, (range(1, count),))
+
+
+def values_below(name: str, amount: int, *, least: int = 0) -> tuple[range, ...]:
+    """Whole units (MiB of memory) first; if none will do, fractions, and last nothing."""
+    if name in (MEMORY, OBJECT_STORE_MEMORY):
+        coarse = range(SCALE * MIB, amount, SCALE * MIB)
+        fine = range(SCALE, min(amount, SCALE * MIB), SCALE)
+    else:
+        coarse = range(SCALE, amount, SCALE)
+        fine = range(1, min(amount, SCALE))
+    return tuple(r for r in (coarse, fine, range(0 if least else 1)) if r)
+
+
+def _numbers(amounts: Amounts) -> list[tuple[str, int]]:
+    return [(name, amount) for name, amount in sorted(amounts.items()) if amount]
+
+
+def _with(amounts: Amounts, name: str, amount: int) -> dict[str, int]:
+    rest = {key: value for key, value in amounts.items() if key != name}
+    return {**rest, name: amount} if amount else rest

@@ -27,8 +27,7 @@ from vctl.engine.changes import (
 )
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.leasing import empty_parts, settle
-from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, whole_moves
-from vctl.scheduler.reseating import slice_moves
+from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, slice_moves, whole_moves
 
 
 def silent(leases: Iterable[tuple[str, float, int]], now: int) -> Iterator[Change]:
