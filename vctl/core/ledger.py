@@ -312,11 +312,10 @@ class Ledger:
 
     def upward(self, cluster_id: str) -> list[Cluster]:
         """A cluster and those above it, without the primary."""
-        found: list[Cluster] = []
-        while cluster_id != PRIMARY and cluster_id in self.clusters:
-            found.append(self.clusters[cluster_id])
-            cluster_id = found[-1].parent_id or PRIMARY
-        return found
+        cluster = self.clusters.get(cluster_id)
+        if cluster is None or cluster.parent_id is None:
+            return []
+        return [cluster, *self.upward(cluster.parent_id)]
 
     def below(self, cluster_id: str) -> list[str]:
         """All clusters below one, parents first."""
@@ -327,21 +326,13 @@ class Ledger:
 
     def total(self, cluster_id: str) -> dict[str, int]:
         """What a cluster has on nodes that are not dead."""
-        return rs.total(self._counted(cluster_id))
+        vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
+        return rs.total(v.allocation.amounts for v in vnodes if self.nodes[v.node_id].state not in LOST)
 
     def available(self, cluster_id: str) -> dict[str, int]:
         """What is free in a cluster."""
-        return rs.total(
-            self.capacities[v].free
-            for v in self.members.get(cluster_id, ())
-            if self.nodes[self.vnodes[v].node_id].schedulable
-        )
-
-    def _counted(self, cluster_id: str) -> Iterable[Amounts]:
-        for vnode_id in self.members.get(cluster_id, ()):
-            vnode = self.vnodes[vnode_id]
-            if self.nodes[vnode.node_id].state not in LOST:
-                yield vnode.allocation.amounts
+        vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
+        return rs.total(self.capacities[v.vnode_id].free for v in vnodes if self.nodes[v.node_id].schedulable)
 
     def _note_membership(self, vnode: VNode) -> None:
         self._note_change(vnode.cluster_id)
