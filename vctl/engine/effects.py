@@ -109,7 +109,7 @@ def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
 
 def tells(state: SchedulerState) -> Iterator[Tell]:
     """Jobs that end for others and do not know it."""
-    for one in sorted(state.preemptions.values(), key=lambda one: one.victim_id):
+    for _, one in sorted(state.preemptions.items()):
         job = state.running.jobs.get(one.victim_id)
         if job is not None and job.stop_requested_at is None and not (one.told or one.ending):
             yield Tell(one)

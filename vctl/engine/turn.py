@@ -24,15 +24,18 @@ class Now(NamedTuple):
 
 def rules(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now) -> Iterator[Change]:
     """All changes that follow. Each is applied before the next one is asked for, so later rules see it."""
-    yield from ends.processes(state, stimuli, now.wall)
-    yield from stops.warned(state, stimuli, now.uptime)
-    yield from preemption.told(state, stimuli)
-    yield from stops.asked(state)
+    if stimuli:
+        yield from ends.processes(state, stimuli, now.wall)
+        yield from stops.warned(state, stimuli, now.uptime)
+        yield from preemption.told(state, stimuli)
+    if state.stops:
+        yield from stops.asked(state)
     yield from stops.limits(state, now.uptime)
     yield from gates.begin_due(state, now.wall)
     yield from gates.admit_members(state)
-    yield from preemption.review(state, now.wall)
-    yield from preemption.due(state, now.wall)
+    if state.nominations or state.preemptions:
+        yield from preemption.review(state, now.wall)
+        yield from preemption.due(state, now.wall)
     yield from nodes.drained(state, now.wall)
 
 
