@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -48,17 +50,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 def timestamp(ns: int) -> str:
     """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
-    days, rest = divmod(ns // 1000, 86_400_000_000)
-    era, day = divmod(days + 719_468, 146_097)  # of 400 years, each of which begins in March
-    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    year, month = year + 400 * era + (month >= 10), month + (3 if month < 10 else -9)
-    minutes, micros = divmod(rest, 60_000_000)
-    hours, minutes = divmod(minutes, 60)
-    seconds, micros = divmod(micros, 1_000_000)
-    return f"{year:04d}-{month:02d}-{day + 1:02d}T{hours:02d}:{minutes:02d}:{seconds:02d}.{micros:06d}Z"
+    at = _EPOCH + timedelta(microseconds=ns // 1000)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def cluster_text(cluster_id: str) -> str:
