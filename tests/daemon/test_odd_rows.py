@@ -6,7 +6,10 @@ import pytest
 
 from tests.daemon.test_preempting import Contest, full, there
 from tests.specification import spec
-from vctl.ops import clusters
+from tests.world import amounts
+from vctl.ops import clusters, tasks
+from vctl.ops.replay import replay
+from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("12.odd-rows")
 
@@ -78,6 +81,7 @@ def test_nobody_waits_for_a_victim_that_was_lost(there: Contest) -> None:
 RUNNING = {
     "its outcome": "UPDATE jobs SET outcome = 'x' WHERE submission_id = 'a'",
     "its time limit": "UPDATE jobs SET time_limit_s = 'x' WHERE submission_id = 'a'",
+    "no time limit": "UPDATE jobs SET time_limit_s = 9e999 WHERE submission_id = 'a'",
 }
 
 
@@ -98,3 +102,42 @@ def test_a_running_job_that_cannot_be_read_is_set_aside_and_its_resources_return
     there.turn()
     assert [row[0] for row in there.store.rows("SELECT row_key FROM set_aside")] == ["1"]
     assert (there.state("b"), there.state("w")) == (("RUNNING", None), ("RUNNING", None))
+
+
+OF_OTHER_TYPES = (
+    ("nodes", "amounts", "-1"),
+    ("nodes", "labels", "[]"),
+    ("clusters", "job_id", "x"),
+    ("vnodes", "amounts", "null"),
+    ("vnodes", "cluster_id", b"x"),
+    ("runs", "amounts", "[]"),
+    ("tasks", "request", '"a"'),
+    ("tasks", "request", "null"),
+    ("jobs", "parent_cluster_id", "x"),
+    ("jobs", "entry", "-1"),
+    ("jobs", "begin_at", "x"),
+    ("nominations", "priority", "x"),
+)
+
+
+@pytest.mark.parametrize(("table", "column", "value"), OF_OTHER_TYPES)
+def test_a_value_of_another_type_is_set_aside_although_it_is_json(
+    there: Contest, table: str, column: str, value: object
+) -> None:
+    clusters.update(there.store, "primary", queue={"order": "fair", "half_life_s": 100})
+    full(there)
+    tasks.run(
+        there.store, TaskRequest(argv=("x",), job="a", request=amounts(0.5)), environment={"PATH": "/usr/bin"}
+    )
+    there.turn()
+    assert there.scheduler is not None
+    assert there.scheduler.state is not None
+    there.scheduler.memory.write(there.scheduler.state)
+    there.die()
+    which = "max" if column in ("entry", "begin_at") else "min"  # the last job waits
+    there.store.db.execute(
+        f"UPDATE {table} SET {column} = ? WHERE rowid = (SELECT {which}(rowid) FROM {table})", (value,)
+    )
+    there.start()
+    assert table in {row[0] for row in there.store.rows("SELECT source FROM set_aside")}
+    assert sum(map(len, (step["actions"] for step in replay(there.store, dry_run=True)["steps"]))) == 0

@@ -24,7 +24,7 @@ from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
 from vctl.engine import changes as ch
-from vctl.engine.codec import decode, encode
+from vctl.engine.codec import decode, encode, fits
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
 from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
@@ -158,6 +158,27 @@ def test_a_change_is_the_same_after_the_journal(change: ch.Change) -> None:
     text = encode(change)
     assert decode(text) == change
     assert json.loads(text)["type"] == type(change).__name__
+
+
+@pytest.mark.parametrize("change", SAMPLES, ids=lambda one: type(one).__name__)
+def test_a_change_has_the_types_that_it_declares(change: ch.Change) -> None:
+    """Rows are compared with their types in the same way: what fits is never set aside."""
+    assert fits(change, type(change))
+
+
+WRONG = {
+    "an amount": replace(NODE_OF, total=replace(HOLDING, amounts={"CPU": "x"})),
+    "amounts": replace(NODE_OF, total=replace(HOLDING, amounts=[])),
+    "a name": replace(NODE_OF, hostname=None),
+    "a part of a tuple": replace(NODE_OF, total=replace(HOLDING, cores=(0, "1"))),
+    "no moment": replace(RUN_OF, started_at="x"),
+    "an endless number": Task("t", 1, 1, "c", "j", {}, float("inf")),
+}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=list(WRONG))
+def test_a_value_with_another_type_in_it_does_not_fit(value: object) -> None:
+    assert not fits(value, type(value))
 
 
 def test_what_is_launched_stays_outside_of_the_journal(life: Life) -> None:

@@ -80,13 +80,8 @@ class FollowedState(SchedulerState):
         """Replay the tables and read the queue; everything after this comes through the feed."""
         with paused():
             try:
-                return cls._read(store, replay.rebuild(store, check_queue=False))
-            except (
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-            ):  # a job that cannot be read: it goes aside
+                return cls._read(store, replay.rebuild(store, strict=False))
+            except replay.UNREADABLE:  # a row is not as it should be: it goes aside
                 return cls._read(store, replay.rebuild(store))
 
     @classmethod

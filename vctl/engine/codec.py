@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from math import isfinite
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -76,13 +78,16 @@ def _tuple_writer(each: list[Writer | None]) -> Writer | None:
     ]
 
 
+_hints = cache(get_type_hints)
+
+
 def _inside(kind: type) -> list[Field[Any]]:
     """The fields of a change that the journal has."""
     return [one for one in fields(kind) if OUTSIDE not in one.metadata]
 
 
 def _dataclass_writer(kind: type) -> Writer:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     known = []
     for one in _inside(kind):
         default = one.default if one.default_factory is MISSING else one.default_factory()
@@ -137,6 +142,44 @@ def _mapping_reader(key: Any, item: Any) -> Reader:
 
 
 def _dataclass_reader(kind: type) -> Reader:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     readers = {one.name: _reader(hints[one.name]) for one in _inside(kind)}
     return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value, with all that is in it, is of a type: a row may have other JSON than a field is made for."""
+    return _checker(kind)(value)
+
+
+@cache
+def _checker(kind: Any) -> Callable[[Any], bool]:
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = _hints(kind)
+        inside = [(one.name, _checker(hints[one.name])) for one in fields(kind)]
+        return lambda value: (
+            isinstance(value, kind) and all(check(getattr(value, name)) for name, check in inside)
+        )
+    each = [_checker(part) for part in parts if part is not Ellipsis]
+    if origin in (Union, UnionType):
+        return lambda value: any(check(value) for check in each)
+    if origin is tuple and parts[-1] is Ellipsis:
+        return lambda value: isinstance(value, tuple) and all(map(each[0], value))
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(each)
+            and all(check(one) for check, one in zip(each, value, strict=True))
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = each
+        return lambda value: (
+            isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
+        )
+    if kind is Any:
+        return lambda _: True
+    if kind is float:
+        return lambda value: isinstance(value, int | float) and isfinite(value)
+    plain = origin or kind
+    return lambda value: isinstance(value, plain)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.jobs import PendingJob, RunningJob
 from vctl.engine import replay as rebuilding
 from vctl.engine.changes import NominationDropped
+from vctl.engine.codec import fits
 from vctl.engine.replay import TITLES, Replayed, Tables
 from vctl.errors import Conflict
 from vctl.ops import rights
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from vctl.spec import reports
 
 Value = TypeVar("Value")
+Job = TypeVar("Job", PendingJob, RunningJob)
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, AssertionError)
+"""What is raised where a row is not as it should be."""
 
 
 def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
@@ -64,25 +70,32 @@ def _form(done: Replayed) -> reports.Replayed:
     return {"steps": steps, "changes": sum(map(len, done.steps))}
 
 
-def rebuild(store: Store, *, check_queue: bool = True) -> Replayed:
-    """The six steps in one transaction. Whoever reads all waiting jobs next need not have them checked here."""
+def rebuild(store: Store, *, strict: bool = True) -> Replayed:
+    """The six steps in one transaction. Whoever reads everything next tries it first without a close look."""
     with store.transaction():
-        done = examine(store, check_queue=check_queue)
+        done = examine(store, strict=strict)
         for change in done.changes:
             store.emit(change)
     return done
 
 
-def examine(store: Store, *, check_queue: bool = True) -> Replayed:
-    """What the six steps find; nothing is written."""
+def examine(store: Store, *, strict: bool = True) -> Replayed:
+    """What the six steps find; nothing is written. ``strict``: with all waiting jobs, and all types of all values."""
     done = Replayed()
 
     def read(step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value]) -> list[Value]:
         values = []
         for row in found:
             try:
-                values.append(make(row))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                value = make(row)
+                if (
+                    (strict or table == "nominations")
+                    and is_dataclass(value)
+                    and not fits(value, type(value))
+                ):
+                    raise ValueError("a value in it is of another type")
+                values.append(value)
+            except UNREADABLE as error:
                 action = f"set aside unreadable row {row[0]} of {table}: {error}"
                 done.mend(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
                 if table == "nominations":
@@ -90,25 +103,38 @@ def examine(store: Store, *, check_queue: bool = True) -> Replayed:
         return values
 
     tree = clusters.parents_first(clusters.all_rows(store))
+    logical = read(1, "clusters", [row for row in tree if row["kind"] == LOGICAL], rows.cluster)
+    others = read(3, "clusters", [row for row in tree if row["kind"] != LOGICAL], rows.cluster)
+    known = {PRIMARY}
+    known.update(one.cluster_id for one in (*logical, *others) if one.parent_id in known)
+
+    def sent(make: Callable[[Row], Job]) -> Callable[[Row], Job]:
+        """A job is sent to a cluster that there is."""
+
+        def made(row: Row) -> Job:
+            job = make(row)
+            if strict and job.parent_id not in known:
+                raise ValueError(f"cluster {job.parent_id} does not exist")
+            return job
+
+        return made
+
     vnodes = read(3, "vnodes", clusters.all_vnode_rows(store), rows.vnode)
     tables = Tables(
         nodes=read(0, "nodes", nodes.all_rows(store), rows.node),
         queue=settings.queue_of(store, PRIMARY),
-        clusters=[
-            *read(1, "clusters", [row for row in tree if row["kind"] == LOGICAL], rows.cluster),
-            *read(3, "clusters", [row for row in tree if row["kind"] != LOGICAL], rows.cluster),
-        ],
+        clusters=[*logical, *others],
         vnodes={cluster_id: [] for cluster_id in sorted({vnode.cluster_id for vnode in vnodes})},
         runs=read(5, "runs", runs.live_rows(store), rows.run),
-        running={job.job_id: job for job in read(5, "jobs", jobs.running_rows(store), rows.running)},
+        running={job.job_id: job for job in read(5, "jobs", jobs.running_rows(store), sent(rows.running))},
         leases=read(4, "leases", leases.all_rows(store), rows.lease),
         outliving=tasks.outliving(store),
         inhabited=upkeep.inhabited(store),
     )
     for vnode in vnodes:
         tables.vnodes[vnode.cluster_id].append(vnode)
-    if check_queue:
-        read(5, "jobs", queues.pending_rows(store), rows.pending)
+    if strict:
+        read(5, "jobs", queues.pending_rows(store), sent(rows.pending))
     read(5, "tasks", tasks.unfinished(store), rows.task)
     read(5, "preemptions", preemptions.all_rows(store), preemptions.preemption)
     read(5, "nominations", preemptions.nomination_rows(store), preemptions.nomination)

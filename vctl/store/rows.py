@@ -26,7 +26,10 @@ def allocation(row: Row) -> Allocation:
     if row["instances"] != "{}":
         for name, shares in loads(row["instances"]).items():
             instances[name] = {int(index): share for index, share in shares.items()}
-    return Allocation(loads(row["amounts"]), instances, tuple(loads(row["cores"])))
+    amounts = loads(row["amounts"])
+    if not isinstance(amounts, dict):
+        raise ValueError(f"{amounts!r} are no amounts")
+    return Allocation(amounts, instances, tuple(loads(row["cores"])))
 
 
 def allocation_columns(value: Allocation) -> tuple[str, str, str]:
@@ -77,8 +80,15 @@ def spec(text: str) -> ClusterSpec:
         if len(_specs) > 10_000:
             _specs.clear()
             _texts.clear()
-        value = _specs[text] = _spec_of(loads(text))
+        value = _specs[text] = _checked(_spec_of(loads(text)), ClusterSpec)
         _texts[id(value)] = value, text
+    return value
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    """A value that has the types which it is used as; for texts that many rows share."""
+    if not codec.fits(value, kind):
+        raise ValueError(f"{value!r} is of another type")
     return value
 
 
@@ -91,7 +101,7 @@ def entry(text: str) -> Amounts:
     if value is None:
         if len(_entries) > 10_000:
             _entries.clear()
-        value = _entries[text] = loads(text)
+        value = _entries[text] = _checked(loads(text), Amounts)
     return value
 
 
@@ -123,7 +133,7 @@ def node(row: Row) -> Node:
 
 def cluster(row: Row) -> Cluster:
     """A row of ``clusters``; ``job`` is the submission's number as text."""
-    job = None if row["job_id"] is None else str(row["job_id"])
+    job = None if row["job_id"] is None else str(int(row["job_id"]))
     limits = loads(row["settings"]) if row["settings"] != "{}" else {}
     return Cluster(
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
@@ -184,8 +194,9 @@ def pending_of(values: tuple[Any, ...]) -> PendingJob:
     ) = values  # fmt: skip
     return PendingJob(
         job_id, submission_id, parent_id, shape, _specs.get(spec_text) or spec(spec_text), entry(entry_text),
-        priority, bool(held), begin_at, bool(shares_parent), bool(per_node), user, submitted_at, in_ns(time_limit_s),
-        waits_for, bool(closed), array_id, attempt, preemptions, rules if rules != "{}" else "{}", grace_s,
+        priority, bool(held), begin_at and int(begin_at), bool(shares_parent), bool(per_node), user, submitted_at,
+        in_ns(time_limit_s), waits_for, bool(closed), array_id, attempt, preemptions,
+        rules if rules != "{}" else "{}", grace_s,
     )  # fmt: skip
 
 
