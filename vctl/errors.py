@@ -28,6 +28,11 @@ class VctlError(Exception):
         """The problem and, on a line of its own, the fix: a traceback in Python shows both."""
         return f"{self.problem}\nFix: {self.fix}" if self.fix else self.problem
 
+    def document(self) -> dict[str, Any]:
+        """What ``-o json`` and HTTP show; a remote command raises the same error from it."""
+        fields = {"code": self.code, "exit_code": self.exit_code, "message": self.problem, "hint": self.fix}
+        return {"error": {**fields, "details": self.details}}
+
 
 class BadSpec(VctlError):
     """Wrong usage or a value that cannot be read; ``details['path']`` names the field when there is one."""

@@ -18,8 +18,7 @@ from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
-from vctl.operations.backends import Local, Remote
-from vctl.operations.declare import Arg, Here, Operation, Opt, Verb, operation
+from vctl.operations.declare import Arg, Here, Local, Operation, Opt, Remote, Verb, operation
 from vctl.store.store import Store
 
 pytestmark = spec("14.remote", "14.api")

@@ -197,14 +197,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
     if as_json:
         import json
 
-        body = {
-            "code": error.code,
-            "exit_code": error.exit_code,
-            "message": error.problem,
-            "hint": error.fix,
-            "details": error.details,
-        }
-        sys.stdout.write(json.dumps({"error": body}, indent=2, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(json.dumps(error.document(), indent=2, ensure_ascii=False, default=str) + "\n")
         sys.stdout.flush()
         return error.exit_code
     sys.stderr.write(f"Error: {visible(error.problem)}\n")

@@ -105,9 +105,9 @@ class Call:
             from contextlib import nullcontext
 
             if self.is_remote:
-                self._backend = operations.backends.Remote(lambda: nullcontext(self.connection))
+                self._backend = operations.declare.Remote(lambda: nullcontext(self.connection))
             else:
-                self._backend = operations.backends.Local(self.config, lambda: nullcontext(self.store))
+                self._backend = operations.declare.Local(self.config, lambda: nullcontext(self.store))
         return self._backend
 
     @property

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from vctl.cli.call import Call
 
 Timeout = Annotated[
-    float | None,
-    Opt("--timeout", metavar="TIME", reads="duration", help="Give up after this time (exit 7)."),
+    float | None, Opt("--timeout", metavar="TIME", reads="duration", help="Give up after this time (exit 7).")
 ]
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")

@@ -154,12 +154,12 @@ def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Off
 
     config = load(flags={"home": home})
     if config.get("address"):
-        return ids(operations.backends.Remote(lambda: closing(operations.connection.connect(config))))
+        return ids(operations.declare.Remote(lambda: closing(operations.connection.connect(config))))
     if not database_path(config.home()).exists():
         return []
     from vctl.store.store import Store
 
-    return ids(operations.backends.Local(config, lambda: Store.open(config.home(), create=False)))
+    return ids(operations.declare.Local(config, lambda: Store.open(config.home(), create=False)))
 
 
 def _jobs(backend: "Backend") -> list[Offer]:

@@ -119,11 +119,7 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    path: str,
-    *examples: str,
-    common: Sequence[Param] = (),
-    hidden: bool = False,
-    own_words: bool = False,
+    path: str, *examples: str, common: Sequence[Param] = (), hidden: bool = False, own_words: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command with these words. The docstring's first line is its one-line help."""
 
@@ -137,10 +133,7 @@ def command(
 
 
 def shows(
-    operation: Operation[P, R],
-    show: "Callable[[R], Answer]",
-    *examples: str,
-    common: Sequence[Param],
+    operation: Operation[P, R], show: "Callable[[R], Answer]", *examples: str, common: Sequence[Param]
 ) -> None:
     """Declare the command of a verb: its options are the parameters of the verb, ``show`` draws the reply."""
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Concatenate
 
 from vctl import operations, ops, spec
-from vctl.client.cluster_verbs import Clusters, Nodes
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
-from vctl.client.job_verbs import Jobs, Tasks, seconds_of
+from vctl.client.job_verbs import Clusters, Jobs, Nodes, Tasks, seconds_of
 from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
@@ -163,10 +162,7 @@ def place_of(address: str | os.PathLike[str] | None = None, token: str | None = 
 
 
 def connect(
-    address: str | os.PathLike[str] | None = None,
-    *,
-    cluster: str | None = None,
-    token: str | None = None,
+    address: str | os.PathLike[str] | None = None, *, cluster: str | None = None, token: str | None = None
 ) -> Client:
     """A client of a state directory (a path), a server (a URL), or what the settings name.
 

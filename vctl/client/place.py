@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from vctl import operations
 from vctl.core.caller import Caller
 from vctl.errors import known
-from vctl.operations import backends
+from vctl.operations import declare
 from vctl.operations.declare import Backend
 from vctl.ops.background import Background
 
@@ -41,7 +41,7 @@ class Place(Backend, Protocol):
         """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
 
 
-class Local(backends.Local):
+class Local(declare.Local):
     """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
 
     def __init__(self, config: Config) -> None:
@@ -87,7 +87,7 @@ class Local(backends.Local):
             yield pause
 
 
-class Remote(backends.Remote):
+class Remote(declare.Remote):
     """A server, with one connection for each call."""
 
     def __init__(self, config: Config) -> None:

@@ -88,24 +88,11 @@ def failure(what: str, cluster_id: str, error: VctlError) -> dict[str, Any]:
     )
 
 
-def error_body(error: VctlError) -> dict[str, Any]:
-    """What the command line prints with ``-o json``; a remote command raises the same error from it."""
-    return {
-        "error": {
-            "code": error.code,
-            "exit_code": error.exit_code,
-            "message": error.problem,
-            "hint": error.fix,
-            "details": error.details,
-        }
-    }
-
-
 def body_for(path: str, error: VctlError) -> dict[str, Any]:
     """The body of an error, in the envelope of the API that the path belongs to."""
     if path == MANAGEMENT or path.startswith(MANAGEMENT + "/"):
         return envelope(result=False, msg=error.problem, data={})
-    return error_body(error)
+    return error.document()
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

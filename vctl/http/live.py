@@ -65,11 +65,7 @@ _add(streams.TASKS, "task", documents.WatchedTask)
     responses=good(documents.Document),
     response_model=None,
 )
-async def wait_until_gone(
-    request: Request,
-    cluster: str,
-    timeout_s: Seconds = 20,
-) -> dict[str, Any]:
+async def wait_until_gone(request: Request, cluster: str, timeout_s: Seconds = 20) -> dict[str, Any]:
     """``{"gone": true}`` as soon as a cluster that is to be removed is gone."""
     return await streams.wait_until_gone(server_of(request), cluster, timeout_s)
 

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vctl.errors import BadSpec, Unreachable, VctlError
-from vctl.http.answers import encode, error_body
+from vctl.http.answers import encode
 from vctl.http.context import Changes
 
 HEADERS_S = 10.0
@@ -87,7 +87,7 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def _say(self, error: VctlError) -> None:
-        body = encode(error_body(error))
+        body = encode(error.document())
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),

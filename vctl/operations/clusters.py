@@ -68,8 +68,8 @@ def create(
         spec=_spec(here, spec),
         replica_sets=_counts(cluster_id, replica_sets),
         parent_id=parent,
-        borrow_limit=_limit(here, borrow_limit, "borrow_limit"),
-        lending_limit=_limit(here, lending_limit, "lending_limit"),
+        borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
+        lending_limit=here.amounts(lending_limit, "lending_limit"),
         queue=queue,
     )
 
@@ -118,8 +118,8 @@ def update(
         spec=_spec(here, spec),
         replica_sets=_counts(cluster_id, replica_sets),
         revision=None if revision is None else int(revision),
-        borrow_limit=_limit(here, borrow_limit, "borrow_limit"),
-        lending_limit=_limit(here, lending_limit, "lending_limit"),
+        borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
+        lending_limit=here.amounts(lending_limit, "lending_limit"),
         queue=queue,
     )
 
@@ -141,8 +141,7 @@ def remove_nodes(
     here: Here,
     cluster_id: Id,
     node_ids: Annotated[
-        Sequence[str],
-        Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes"),
+        Sequence[str], Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes")
     ],
 ) -> "ClusterForm":
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
@@ -176,10 +175,6 @@ def _counts(cluster_id: str, given: Mapping[str, Any] | None) -> dict[str, int] 
     from vctl.spec.cluster_spec import parse_replica_sets
 
     return None if given is None else parse_replica_sets(given, "replica_sets", cluster_id=cluster_id)
-
-
-def _limit(here: Here, given: Mapping[str, Any] | None, path: str) -> dict[str, int] | None:
-    return None if given is None else here.amounts(given, path)
 
 
 # ---- trees in files ----

@@ -1,11 +1,13 @@
-"""How a verb is declared: one function whose parameters carry the option, the help and the limits of each.
+"""How a verb is declared, once, and the two backends that carry verbs out: a state directory, or a server that is asked.
 
-The command line, the HTTP routes, the calls of a remote client and the Python API read this declaration. The body
-of the function imports the code that carries it out, so a declaration costs nothing until it is called.
+A verb is one function whose parameters carry the option, the help and the limits of each. The command line, the HTTP
+routes, the calls of a remote client and the Python API read this declaration. The body of the function imports the code
+that carries it out, so a declaration costs nothing until it is called.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -18,13 +20,15 @@ from typing import (
     TypeVar,
     get_args,
     get_origin,
+    overload,
     runtime_checkable,
 )
 
-from vctl import spec
+from vctl import operations, ops, spec
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.operations.connection import Connection
     from vctl.store.store import Store
 
 P = ParamSpec("P")
@@ -188,8 +192,14 @@ class Here:
         found: frozenset[str] = self.config.get("unit_resources")
         return found
 
-    def amounts(self, document: object, path: str, *, totals: bool = False) -> dict[str, int]:
-        """A resource map as it was given."""
+    @overload
+    def amounts(self, document: None, path: str, *, totals: bool = False) -> None: ...
+    @overload
+    def amounts(self, document: Mapping[str, Any], path: str, *, totals: bool = False) -> dict[str, int]: ...
+    def amounts(self, document: object, path: str, *, totals: bool = False) -> dict[str, int] | None:
+        """A resource map as it was given, if one was."""
+        if document is None:
+            return None
         return spec.quantities.parse_resources(document, path, self.units, totals=totals)
 
 
@@ -206,13 +216,7 @@ class Backend(Protocol):
 class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
 
-    def __init__(
-        self,
-        run: Callable[Concatenate[Here, P], R],
-        name: str,
-        route: str,
-        items: str,
-    ) -> None:
+    def __init__(self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str) -> None:
         self.run = run
         self.name = name
         """The words of its command."""
@@ -338,3 +342,44 @@ Filters = Annotated[
     Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
 ]
 Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of entries.")]
+
+
+class Local:
+    """The tables of a state directory; ``opened`` gives them for one call."""
+
+    def __init__(self, config: "Config", opened: Callable[[], "AbstractContextManager[Store]"]) -> None:
+        self.config = config
+        self._opened = opened
+
+    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry out one verb here."""
+        with self._opened() as store:
+            return operation.run(Here(store, self.config), *args, **kwargs)
+
+    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """From the file."""
+        with self._opened() as store:
+            path = (ops.jobs.log_path if kind == "jobs" else ops.tasks.log_path)(store, ref)
+        return ops.logs.read_log(path, offset=offset, tail=tail)
+
+
+class Remote:
+    """A server; ``connected`` gives the connection for one call."""
+
+    def __init__(self, connected: Callable[[], "AbstractContextManager[Connection]"]) -> None:
+        self._connected = connected
+
+    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Have a server carry out one verb."""
+        given = operation.given(args, kwargs)
+        path = operations.connection.at(
+            *(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:])
+        )
+        rest = {param.wire: value for param, value in given}
+        with self._connected() as server:
+            return operation.reply(server.ask(operation.method, path, rest, in_query=operation.in_query))
+
+    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """From the server."""
+        with self._connected() as server:
+            yield from server.stream(operations.connection.at(kind, ref, "logs"), offset=offset, tail=tail)

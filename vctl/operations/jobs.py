@@ -357,8 +357,7 @@ def edit(
 def why(
     here: Here,
     ref: Annotated[
-        str | int,
-        Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs"),
+        str | int, Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs")
     ],
 ) -> "Why":
     """Explain why a job or a task waits, and which changes would start it now.

@@ -14,8 +14,7 @@ Reason = Annotated[str | None, Opt("--reason", longest=100_000, help="The reason
 TOTALS = Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.')
 Count = Annotated[int, Opt("--count", least=-1, most=10**9, help="How many equal nodes (1).")]
 Template = Annotated[
-    str | None,
-    Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g)."),
+    str | None, Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g).")
 ]
 LABELS = Opt("--labels", metavar="JSON", help="Labels as a JSON map.")
 Labels = Annotated[Mapping[str, str] | None, LABELS]
@@ -83,7 +82,7 @@ def update(
     return ops.nodes.update(
         here.store,
         node_id,
-        resources=None if resources is None else here.amounts(resources, "resources", totals=True),
+        resources=here.amounts(resources, "resources", totals=True),
         labels=None if labels is None else parse_labels(labels, "labels"),
         units=here.units,
     )

@@ -63,7 +63,7 @@ def simulate(
 
     if trace is not None and model is not None:
         raise refuse("model", "a trace is given too", "send one of them")
-    each = None if node_resources is None else here.amounts(node_resources, "node_resources", totals=True)
+    each = here.amounts(node_resources, "node_resources", totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
     wanted = ops.simulated.Wanted(
         trace=None
@@ -80,12 +80,7 @@ def simulate(
         limit_factor=limit_factor,
     )
     data = ops.simulated.at(here.store.home, wanted)
-    return {
-        "api_version": "vctl/v1",
-        "kind": "SimulationRunList",
-        **data,
-        "total": len(data["items"]),
-    }
+    return {"api_version": "vctl/v1", "kind": "SimulationRunList", **data, "total": len(data["items"])}
 
 
 def _model(given: Mapping[str, Any]) -> "Model":

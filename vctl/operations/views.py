@@ -28,8 +28,7 @@ EventsOf = Annotated[
     str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only events of this job.")
 ]
 EventsIn = Annotated[
-    str | None,
-    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only events of this cluster."),
+    str | None, Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only events of this cluster.")
 ]
 
 

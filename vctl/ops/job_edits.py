@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
 
 
-EDITABLE = {
-    jb.PENDING: ("priority", "name", "time_limit_s"),
-    jb.RUNNING: ("time_limit_s",),
-}
+EDITABLE = {jb.PENDING: ("priority", "name", "time_limit_s"), jb.RUNNING: ("time_limit_s",)}
 """What may be changed of a job in a state; of one that is over, nothing."""
 OPTIONS = {"priority": "--priority", "name": "--name", "time_limit_s": "--time-limit"}
 

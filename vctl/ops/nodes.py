@@ -240,8 +240,7 @@ def _move(store: Store, node_id: str, event: str, reason: str | None) -> NodeFor
         allowed = NODE.moves_from(row["state"])
         if event not in allowed:
             raise Conflict(
-                f"node {row['node_id']} is {row['state']} and cannot {event}",
-                fix=_possible(allowed),
+                f"node {row['node_id']} is {row['state']} and cannot {event}", fix=_possible(allowed)
             )
         table.move(store, row["node_id"], event, reason=reason, author=author())
         if event == "drain":

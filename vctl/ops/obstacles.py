@@ -12,14 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.ops import forms
-from vctl.scheduler.feasibility import (
-    AVAILABLE,
-    FEASIBLE,
-    INFEASIBLE,
-    NodeVerdict,
-    explain,
-    explain_task,
-)
+from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
 from vctl.scheduler.whatif import Situation
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from vctl.core.wording import counted, listed
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
-from vctl.ops.reasons import Reasons, Told
+from vctl.ops.reasons import Reasons, TaskReasons, Told
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
-from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of

@@ -48,8 +48,7 @@ def with_limits(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ..
         arrival
         if arrival.job.time_limit_ns is not None
         else replace(
-            arrival,
-            job=replace(arrival.job, time_limit_ns=max(SECOND, ceil(arrival.runs_ns * factor))),
+            arrival, job=replace(arrival.job, time_limit_ns=max(SECOND, ceil(arrival.runs_ns * factor)))
         )
         for arrival in arrivals
     )

@@ -234,9 +234,7 @@ def check_resource_name(name: str, path: str, units: Iterable[str] = DEFAULT_UNI
         return
     if not name or len(name) > 128 or not name.isprintable() or " " in name:
         raise refuse(
-            path,
-            f"{show(name)} is not a resource name",
-            "use 1 to 128 printable characters without spaces",
+            path, f"{show(name)} is not a resource name", "use 1 to 128 printable characters without spaces"
         )
     word = name.casefold().replace("_", "").replace("-", "")
     for spelling in {word, word.removesuffix("s")}:

@@ -11,8 +11,7 @@ from vctl.operations import clusters
 from vctl.operations.declare import Opt
 
 File = Annotated[
-    str,
-    Opt("-f", "--file", metavar="FILE|-", complete="file", help="The wanted clusters, as YAML or JSON."),
+    str, Opt("-f", "--file", metavar="FILE|-", complete="file", help="The wanted clusters, as YAML or JSON.")
 ]
 
 
@@ -41,10 +40,7 @@ def plan(call: Call, file: File, prune: clusters.Prune = False) -> Answer:
     common=(NO_LOCAL_NODE, *CHANGES),
 )
 def apply(
-    call: Call,
-    file: File,
-    prune: clusters.Prune = False,
-    expect_revision: clusters.Expected = None,
+    call: Call, file: File, prune: clusters.Prune = False, expect_revision: clusters.Expected = None
 ) -> Answer:
     """Change the clusters to match a file: all changes or none."""
     data = clusters.apply(call.backend, _clusters(call, file), prune=prune, expect_revision=expect_revision)

@@ -171,23 +171,13 @@ def remove_nodes(
     return done(data, cluster_id, f"{counted} removed from virtual cluster {cluster_id}")
 
 
-@command(
-    "vc list",
-    "vctl vc list",
-    "vctl vc list --filter kind=logical -o json",
-    common=(STATE, *LISTS),
-)
+@command("vc list", "vctl vc list", "vctl vc list --filter kind=logical -o json", common=(STATE, *LISTS))
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List virtual clusters of every kind: inside a job its own and those below it."""
     return listed(call, "clusters", place(call, cluster), "no virtual clusters")
 
 
-@command(
-    "vc get",
-    "vctl vc get team-a",
-    "vctl vc get primary -o json",
-    common=READS,
-)
+@command("vc get", "vctl vc get team-a", "vctl vc get primary -o json", common=READS)
 def get(call: Call, cluster_id: clusters.Id) -> Answer:
     """Show one virtual cluster."""
     return single(clusters.get_cluster(call.backend, cluster_id), cluster_id)

@@ -105,10 +105,7 @@ def submit(
 
 
 @command(
-    "job rerun",
-    "vctl job rerun last",
-    "vctl job rerun train-1 --no-wait",
-    common=(NO_LOCAL_NODE, *CHANGES),
+    "job rerun", "vctl job rerun last", "vctl job rerun train-1 --no-wait", common=(NO_LOCAL_NODE, *CHANGES)
 )
 def rerun(
     call: Call,

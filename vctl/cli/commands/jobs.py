@@ -91,10 +91,7 @@ def _now(job: Data) -> str:
 
 
 @command("job delete", "vctl job delete train-1", common=CHANGES)
-def delete(
-    call: Call,
-    jobs_: jobs.Jobs,
-) -> Answer:
+def delete(call: Call, jobs_: jobs.Jobs) -> Answer:
     """Delete finished jobs and their logs."""
     return each(jobs.delete(call.backend, jobs_), lambda job: f"job {job['submission_id']} deleted")
 
@@ -106,10 +103,7 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 
 
 @command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
 def wait(
-    call: Call,
-    jobs_: jobs.Jobs,
-    timeout_s: Timeout = None,
-    progress: WithProgress = False,
+    call: Call, jobs_: jobs.Jobs, timeout_s: Timeout = None, progress: WithProgress = False
 ) -> Answer | int:
     """Wait until jobs end, and exit with the first exit code that is not 0."""
     return cli.waiting.waited(call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress)

@@ -165,12 +165,7 @@ def get(
     return single(data, data.get(kind.key, ref))
 
 
-@command(
-    "summary",
-    "vctl summary jobs",
-    "vctl summary nodes -o json",
-    common=READS,
-)
+@command("summary", "vctl summary jobs", "vctl summary nodes -o json", common=READS)
 def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]

@@ -4,17 +4,7 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import (
-    CHANGES,
-    LISTS,
-    NAMES_OUTPUTS,
-    READS,
-    SINCE,
-    STATE,
-    Timeout,
-    WithProgress,
-    place,
-)
+from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
 from vctl.operations import tasks
@@ -23,8 +13,7 @@ from vctl.operations.declare import Arg, Given, Opt, Together
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
 Job = Annotated[
-    str | None,
-    Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+    str | None, Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in).")
 ]
 
 TasksIn = Annotated[
@@ -150,10 +139,7 @@ def _now(task: Data) -> str:
 
 @command("task wait", "vctl task wait last", "vctl task wait 7 8 9 --timeout 1h", common=CHANGES)
 def wait(
-    call: Call,
-    tasks_: TaskRefs,
-    timeout_s: Timeout = None,
-    progress: WithProgress = False,
+    call: Call, tasks_: TaskRefs, timeout_s: Timeout = None, progress: WithProgress = False
 ) -> Answer | int:
     """Wait until tasks end, and exit with the first exit code that is not 0."""
     return cli.waiting.waited(call, cli.waiting.TASKS, tasks_, timeout_s=timeout_s, progress=progress)

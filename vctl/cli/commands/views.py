@@ -64,12 +64,7 @@ def available_resources(call: Call, cluster: Cluster = None) -> Answer:
     return amounts(views.available_resources(call.backend, call.cluster(cluster)))
 
 
-@command(
-    "nodes",
-    "vctl nodes",
-    "vctl nodes --cluster team-a -o json",
-    common=(LIMIT, *READS),
-)
+@command("nodes", "vctl nodes", "vctl nodes --cluster team-a -o json", common=(LIMIT, *READS))
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """List the virtual nodes of a virtual cluster."""
     items = views.nodes(call.backend, call.cluster(cluster))
@@ -83,24 +78,14 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
     )
 
 
-@command(
-    "current-cluster",
-    "vctl current-cluster",
-    "vctl current-cluster -o json",
-    common=READS,
-)
+@command("current-cluster", "vctl current-cluster", "vctl current-cluster -o json", common=READS)
 def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
     """Show the virtual cluster that this command runs in."""
     data = views.current_cluster(call.backend, call.cluster(cluster))
     return single(data, data["cluster_id"])
 
 
-@command(
-    "current-node",
-    "vctl current-node",
-    "vctl current-node 8c16g-00 -o json",
-    common=READS,
-)
+@command("current-node", "vctl current-node", "vctl current-node 8c16g-00 -o json", common=READS)
 def current_node(
     call: Call,
     vnode: Annotated[str | None, Arg("VNODE", help="Id of a virtual node (default: VCTL_VNODE_ID).")] = None,
@@ -118,10 +103,7 @@ def current_node(
     common=(LIMIT, *READS),
 )
 def events(
-    call: Call,
-    since: views.Since = 0,
-    job: views.EventsOf = None,
-    cluster: views.EventsIn = None,
+    call: Call, since: views.Since = 0, job: views.EventsOf = None, cluster: views.EventsIn = None
 ) -> Answer:
     """Show the history of changes."""
     within = call.cluster(cluster)
