@@ -68,7 +68,7 @@ class Progress:
         form = look()
         if form is not None and "array" in form:
             self._is_array = True
-            self._draw(_array(form), stays=over)
+            self._draw(Line(ops.arrays.progress(form)), stays=over)
         elif over:
             self.end()
         elif form is not None:
@@ -158,7 +158,3 @@ def _running(form: Form, about: str) -> Line:
     nodes = form["node_ids"] if "node_ids" in form else [form["node_id"]]
     where = ", ".join(str(node) for node in nodes if node)
     return Line(f"{name} runs", f" on {where}" if where else "", (about,))
-
-
-def _array(form: Form) -> Line:
-    return Line(ops.arrays.progress(form))

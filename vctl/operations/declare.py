@@ -1,4 +1,4 @@
-"""How a verb is declared, once, and the two backends that carry verbs out: a state directory, or a server that is asked.
+"""How a verb is declared, once, and the two backends that carry verbs out: a state directory, or a server.
 
 A verb is one function whose parameters carry the option, the help and the limits of each. The command line, the HTTP
 routes, the calls of a remote client and the Python API read this declaration. The body of the function imports the code

@@ -71,7 +71,7 @@ def create(
     rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
-        made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=_author())
+        made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=nodes.author())
         _set_queue(store, made.cluster_id, settled)
     return get_cluster(store, made.cluster_id)
 
@@ -210,10 +210,6 @@ def _check_changed_id(cluster_id: str, action: str) -> None:
         resolve_cluster_id(cluster_id, "virtual cluster id")
     else:
         check_new_cluster_id(cluster_id, action=action)
-
-
-def _author() -> str:
-    return nodes.author()
 
 
 LONGEST_MESSAGE = 1000

@@ -111,7 +111,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         after, lost = dependencies.unmet(store, resolved(store, request.after))
         job = PendingJob(
             table.next_number(store), submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority,
-            request.hold, begin_at if begin_at > now else None, shares_parent, request.per_node, _user(), now,
+            request.hold, begin_at if begin_at > now else None, shares_parent, request.per_node, nodes.author(), now,
             rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         )  # fmt: skip
@@ -177,10 +177,6 @@ def _shown(argv: Sequence[str]) -> str:
     from vctl.spec.text import shown
 
     return shown(join(argv))
-
-
-def _user() -> str:
-    return nodes.author()
 
 
 def _directory() -> str:
