@@ -183,7 +183,7 @@ class Tasks(Verbs):
     ) -> Task:
         """Start a command in the cluster that the caller is in (or in the named job), with resources of its own.
 
-        It takes one CPU unless CPUs are named. It waits until there is room, and never leaves its cluster. It starts
+        It takes one CPU unless CPUs are named. It waits until that is free, and never leaves its cluster. It starts
         once all ``inputs`` are there, as ``$VCTL_OBJECT_DIR/NAME``, and leaves its ``outputs`` in that directory.
         """
         form = tasks.run(

@@ -28,7 +28,7 @@ class VirtualCluster:
     """A part of the cluster: what it must have at once, and how far it may grow.
 
     As a value it goes with a submit. As a context it is made inside the job that the program runs in; outside of jobs
-    a job of its own holds it. Entering waits for room, at most ``timeout_s`` when given. What is started in the block
+    a job of its own holds it. Entering waits for these, at most ``timeout_s`` when given. What is started in the block
     stays in it. Leaving waits for its tasks that are not detached and gives everything back; after an exception they
     are cancelled first. ``name`` becomes the last part of its id; one is made up when it is left out.
     """
@@ -122,7 +122,7 @@ class VirtualCluster:
         return self
 
     def _make(self, place: Place, job: str, parent: str) -> str:
-        """The id of the new cluster, as soon as there is room for all that it must have."""
+        """The id of the new cluster, as soon as its minimum is free."""
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02

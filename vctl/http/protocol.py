@@ -102,13 +102,13 @@ class Protocol(H11Protocol):
 
 
 def capacity() -> tuple[int, int]:
-    """How many connections, and how many threads with the tables open, the limit of open files has room for."""
+    """How many connections, and how many threads with the tables open, the limit of open files allows."""
     spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
     return max(4, min(1000, spare // 2)), max(1, min(40, spare // 2 // FILES_OF_A_STORE))
 
 
 def limited() -> type[Protocol]:
-    """The protocol with as many connections as there is room for."""
+    """The protocol with as many connections as that limit allows."""
     most, _ = capacity()
     return type("Limited", (Protocol,), {"most": most})
 

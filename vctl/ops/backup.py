@@ -25,7 +25,7 @@ def backup(store: Store, path: Path) -> forms.Form:
     try:
         copies.copy_to(store.db, path)
         sound = copies.is_sound(path)
-    except BaseException:  # no room, or interrupted: half a copy is none
+    except BaseException:  # the disk is full, or interrupted: half a copy is none
         copies.remove(path)
         raise
     if not sound:

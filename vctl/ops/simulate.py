@@ -138,7 +138,7 @@ def chosen(workload: Workload, cluster_id: str | None, limit_factor: float | Non
 # ---- what it is played on ----
 
 
-def parse_policy(text: str, path: str = "--policy") -> Variant:
+def parse_policy(text: str) -> Variant:
     """``fair/backfill`` or ``fifo/backfill,backfill_depth=3,half_life_s=1h``: settings that are different."""
     head, *settings = text.split(",")
     order, slash, discipline = head.partition("/")
@@ -148,10 +148,12 @@ def parse_policy(text: str, path: str = "--policy") -> Variant:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise refuse(path, f'"{setting}" is not a setting', "write NAME=VALUE, such as backfill_depth=3")
+            raise refuse(
+                "--policy", f'"{setting}" is not a setting', "write NAME=VALUE, such as backfill_depth=3"
+            )
         number = value.isascii() and value.isdigit() and len(value) < 19
         document[name.strip()] = None if value == "none" else int(value) if number else value
-    return Variant(text, parse_queue(document, path))
+    return Variant(text, parse_queue(document, "--policy"))
 
 
 def trace_machine(

@@ -42,7 +42,7 @@ _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", 
 
 
 def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> TaskForm:
-    """Queue a task in a running job. It waits until its inputs are there and its cluster has room or has grown.
+    """Queue a task in a running job. It waits until its inputs exist and its cluster has free resources or has grown.
 
     Raises NotFound for an unknown job, Conflict when the job is over or has not started, or has an object (or a task
     that makes one) of the name of an output. Size never refuses it; inputs that can no longer come make it FAILED.

@@ -1,4 +1,4 @@
-"""What clusters borrow to make room for a job, and how it returns: the daemon's leases without their clock."""
+"""What clusters borrow so that a job fits, and how it returns: the daemon's leases without their clock."""
 
 from __future__ import annotations
 

@@ -49,10 +49,9 @@ class ArrayRange:
     at_once: int | None = None
 
 
-def parse_env(
-    items: Iterable[str], path: str = "--env", *, inherited: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def parse_env(items: Iterable[str], *, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """``K=V`` assignments, the last one wins; a bare ``K`` is taken from ``inherited``, as in docker."""
+    path = "--env"
     result: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -112,8 +111,9 @@ def _unquoted(value: str, path: str) -> str:
     return re.sub(_ESCAPE, lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), inner)
 
 
-def read_env_file(name: str, path: str = "--env-file") -> dict[str, str]:
-    """Read a file of assignments."""
+def read_env_file(name: str) -> dict[str, str]:
+    """Read the file of ``--env-file``."""
+    path = "--env-file"
     try:
         with open(name, encoding="utf-8") as file:
             return parse_env_file(file.read(), f"{path} {name}")
@@ -136,9 +136,9 @@ def parse_pairs(items: Iterable[str], path: str) -> dict[str, str]:
     return result
 
 
-def parse_label_pairs(items: Iterable[str], path: str = "--label") -> dict[str, str]:
-    """``key=value`` pairs that are labels."""
-    return parse_labels(parse_pairs(items, path), path)
+def parse_label_pairs(items: Iterable[str]) -> dict[str, str]:
+    """The labels of ``--label``."""
+    return parse_labels(parse_pairs(items, "--label"), "--label")
 
 
 def parse_warning_signal(text: str, path: str = "--signal") -> WarningSignal:
@@ -191,30 +191,28 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
     return ArrayRange(indices, at_once)
 
 
-def parse_since(text: str, now: float, path: str = "--since") -> float:
+def parse_since(text: str, now: float) -> float:
     """From when on, in epoch seconds: ``1h`` ago, or ISO 8601 (local unless zoned)."""
-    from datetime import datetime
-
     word = text.strip()
     if not re.match(_DATE, word):
-        return now - parse_duration(word, path)
-    try:
-        return datetime.fromisoformat(word).timestamp()
-    except (ValueError, OverflowError):
-        raise refuse(path, f"{show(text)} is not a time", "write 1h, or 2030-01-31T08:00") from None
+        return now - parse_duration(word, "--since")
+    return _moment(text, "--since", "write 1h, or 2030-01-31T08:00")
 
 
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     """When a job may start, in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless zoned)."""
-    from datetime import datetime
-
     word = text.strip()
     if word == "now":
         return now
     if not re.match(_DATE, word):
         return now + parse_duration(word.removeprefix("now").removeprefix("+"), path)
+    return _moment(text, path, "write now+1h, or 2030-01-31T08:00")
+
+
+def _moment(text: str, path: str, fix: str) -> float:
+    from datetime import datetime
+
     try:
-        return datetime.fromisoformat(word).timestamp()
+        return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
-        fix = "write now+1h, or 2030-01-31T08:00"
         raise refuse(path, f"{show(text)} is not a time", fix) from None

@@ -24,15 +24,13 @@ MAX_ITEMS = 1_000_000
 """YAML aliases can make a small file a huge document; beyond this it is refused."""
 
 
-def read_document(ref: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
+def read_document(ref: str, what: str, path: str) -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
     ``what`` says what is expected, such as "a cluster spec". Decimals in the result are ``Decimal``.
     """
     if ref == "-":
-        return parse_text(
-            _read(stdin or sys.stdin.buffer, "standard input", path), what, f"{path} (standard input)"
-        )
+        return parse_text(_read(sys.stdin.buffer, "standard input", path), what, f"{path} (standard input)")
     if not ref.startswith("@"):
         return parse_text(ref, what, path, inline=True)
     name = os.path.expanduser(ref[1:])

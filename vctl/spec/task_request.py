@@ -1,6 +1,6 @@
 """What one ``task run`` asks for, whoever starts it: command line, HTTP or Python.
 
-A ``TaskRequest`` that exists is well formed; whether its job runs and has room is decided elsewhere.
+A ``TaskRequest`` that exists is well formed; whether its job runs and has free resources is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def check_strategy(strategy: str) -> str:
 
 
 def pinned_to(strategy: str) -> tuple[str, bool]:
-    """The id in ``NODE:<id>[:soft]``, and whether another node will do when that one has no room."""
+    """The id in ``NODE:<id>[:soft]``, and whether another node will do when that one has too little free."""
     wanted = strategy.removeprefix(f"{NODE}:")
     return wanted.removesuffix(f":{SOFT}"), wanted.endswith(f":{SOFT}")
 
