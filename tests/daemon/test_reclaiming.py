@@ -99,7 +99,8 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
     assert total(shared, "b") >= 2.0
 
 
-def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
+def lend_and_call_in(shared: Life) -> str:
+    """A task of a borrower runs on what it borrowed, and the lender asks for that."""
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
@@ -107,6 +108,11 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     shared.scheduler.lease_revocation.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))
+    return task
+
+
+def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
+    task = lend_and_call_in(shared)
     notice = json.loads((shared.home / "notices" / "train.json").read_text())
     assert notice["lender_id"] == "a"
     assert notice["amounts"] == {"CPU": 10_000}
@@ -138,13 +144,7 @@ def test_the_borrowers_job_gets_the_signal_that_it_asked_for(shared: Life) -> No
 
 
 def test_the_next_scheduler_knows_that_a_lease_is_called_in_and_tells_the_job_again(shared: Life) -> None:
-    shared.run("train", cluster="b", spec=GANG)
-    task = start_task(shared, "train", 3)
-    shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
-    assert shared.scheduler is not None
-    shared.scheduler.lease_revocation.grace_s = 60.0
-    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
-    shared.until(lambda: shared.events("lease.called_in"))
+    task = lend_and_call_in(shared)
     assert shared.store.value("SELECT state FROM leases") == "CALLED"
     notice = shared.home / "notices" / "train.json"
     shared.die()
