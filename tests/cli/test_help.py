@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.conftest import ROOT, Cli, python
 from tests.specification import spec
-from vctl.cli import bridge, catalog, quick, reference
+from vctl.cli import bridge, catalog, declare, reference
 from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
@@ -43,7 +43,7 @@ def test_every_example_can_be_read(command: Command) -> None:
         words = words[1 : words.index(">")] if ">" in words else words[1:]
         found, rest = catalog.find(words)
         assert found is command
-        assert quick.read(command, _spell_out(command, rest)) is not None
+        assert declare.read(command, _spell_out(command, rest)) is not None
 
 
 def test_the_catalogue_names_every_command_and_nothing_else() -> None:
@@ -202,7 +202,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_quick_and_typer_read_the_same(line: str) -> None:
     command, rest = catalog.find(shlex.split(line))
-    assert quick.read(command, rest) == bridge.read(command, rest)
+    assert declare.read(command, rest) == bridge.read(command, rest)
 
 
 REFUSED = [
@@ -223,7 +223,7 @@ REFUSED = [
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_is_wrong_goes_to_typer_which_refuses_it(cli: Cli, line: str) -> None:
     command, rest = catalog.find(line.split())
-    assert quick.read(command, rest) is None
+    assert declare.read(command, rest) is None
     ran = cli(line)
     assert ran.code == 2
     assert ran.err.startswith("Error: ")
@@ -234,7 +234,7 @@ def test_what_is_wrong_goes_to_typer_which_refuses_it(cli: Cli, line: str) -> No
 @pytest.mark.parametrize("line", ["job list -ojson", "job list -ao json", "job list --limit 1_0"])
 def test_rare_spellings_are_left_to_typer(line: str) -> None:
     command, rest = catalog.find(line.split())
-    assert quick.read(command, rest) is None
+    assert declare.read(command, rest) is None
 
 
 def test_version_needs_no_typer(cli: Cli) -> None:

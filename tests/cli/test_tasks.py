@@ -97,7 +97,7 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     items = nodes("list tasks -o json").json
     assert (items["kind"], items["total"]) == ("TaskList", 4)
     assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
-    assert nodes("vc create team --spec '{}'").code == 0
+    assert nodes("vc", "create", "team", "--spec", '{"flexible_resource_min": {"CPU": 1}}').code == 0
     own = items["items"][0]["cluster_id"]
     assert nodes("list tasks -c", own, "-o json").json["items"] == items["items"]
     assert nodes("task list -a -c", own, "-o json").json["items"] == items["items"]

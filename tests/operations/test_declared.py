@@ -147,7 +147,7 @@ def test_openapi_has_the_parameters_with_their_limits(client: Routes) -> None:
 
 
 def test_the_command_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vctl.cli import declare, quick
+    from vctl.cli import declare
     from vctl.cli.output import Answer, done
 
     monkeypatch.setattr(declare, "COMMANDS", {})
@@ -158,7 +158,7 @@ def test_the_command_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     declare.shows(count, picture, "vctl shelf count top", common=())
     command = declare.COMMANDS["shelf count"]
     assert command.help == "Count the books of a shelf."
-    assert quick.read(command, ["top", "--times", "3"]) == {"shelf": "top", "times": 3}
+    assert declare.read(command, ["top", "--times", "3"]) == {"shelf": "top", "times": 3}
 
 
 def test_a_remote_call_sends_what_differs_from_the_default(client: Routes) -> None:

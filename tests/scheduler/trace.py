@@ -11,7 +11,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import SECOND, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.scheduler.queueing import Queue
-from vctl.simulate.machine import equal_nodes
+from vctl.simulate.borrowing import equal_nodes
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival, rigid
 

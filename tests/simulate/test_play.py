@@ -10,7 +10,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
-from vctl.simulate.machine import equal_nodes, resized
+from vctl.simulate.borrowing import equal_nodes, resized
 from vctl.simulate.workload import Arrival, with_limits
 
 pytestmark = spec("13.simulate")

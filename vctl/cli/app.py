@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vctl import cli, spec
-from vctl.cli import catalog, quick
+from vctl.cli import catalog, declare
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
@@ -107,7 +107,7 @@ def _show_help(group: str) -> None:
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
     words = _spell_out(command, words)
-    values = quick.read(command, words)
+    values = declare.read(command, words)
     if values is None:
         values = cli.bridge.read(command, words)
     if values is not None:

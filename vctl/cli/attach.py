@@ -25,8 +25,7 @@ NO_SIZE = b"\0" * 8
 
 def converse(call: Call, door: Door, submission_id: str) -> int:
     """Be the terminal of a job until it is over; its exit code."""
-    from vctl.client.handles import Job
-    from vctl.client.place import Local
+    from vctl.client.handles import Job, Local
     from vctl.core.jobs import FINAL
 
     place = Local(call.config)

@@ -1,4 +1,4 @@
-"""The typer side of a declared command: help pages, and the verdict on what ``quick`` gave up on."""
+"""The typer side of a declared command: help pages, and the verdict on what ``declare.read`` gave up on."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence

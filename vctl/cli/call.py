@@ -120,7 +120,7 @@ class Call:
     def waiter(self) -> "Waiter":
         """What waits for jobs, tasks and clusters."""
         if self.is_remote:
-            return operations.waiting.Waiter(self.connection, self.config)
+            return operations.connection.Waiter(self.connection, self.config)
         from vctl.daemon import waiting as here
 
         return here.Waiter(self.store, self.config)

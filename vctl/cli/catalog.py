@@ -201,7 +201,7 @@ def _in_shell(words: list[str]) -> list[str]:
     import os
 
     words = ["--pty", *words]
-    if "--" in words or cli.quick.read(COMMANDS[SHORT[SHELL]], words) is not None:
+    if "--" in words or cli.declare.read(COMMANDS[SHORT[SHELL]], words) is not None:
         return words
     return [*words, "--", os.environ.get("SHELL") or "/bin/sh"]
 

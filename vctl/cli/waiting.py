@@ -1,6 +1,6 @@
 """Commands that wait: for a job or a task, its output, its end. The same code for a state directory and a server.
 
-What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.operations.waiting`` asks.
+What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.operations.connection`` asks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from vctl.cli.call import Call
     from vctl.cli.output import Answer
     from vctl.daemon import waiting as here
-    from vctl.operations import waiting as there
+    from vctl.operations import connection
 
-    Waiter = here.Waiter | there.Waiter
-    Output = here.Output | there.Output
+    Waiter = here.Waiter | connection.Waiter
+    Output = here.Output | connection.Output
 
 Form = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ from vctl.spec import documents
 if TYPE_CHECKING:
     import socket
 
-    from vctl.client.place import Local, Place
+    from vctl.client.handles import Local, Place
     from vctl.client.virtual_cluster import VirtualCluster
     from vctl.core.clusters import ClusterSpec
     from vctl.runtime.door import Door
@@ -38,7 +38,7 @@ class Allocation:
     """What a program holds; made when it is granted."""
 
     def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
-        from vctl.client.place import Local
+        from vctl.client.handles import Local
         from vctl.runtime.door import Door
         from vctl.spec.job_request import JobRequest
 

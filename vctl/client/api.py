@@ -10,8 +10,8 @@ from typing import Any, Concatenate
 
 from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
+from vctl.client.handles import Local, Place, Remote
 from vctl.client.job_verbs import Clusters, Jobs, Nodes, Tasks, seconds_of
-from vctl.client.place import Local, Place, Remote
 from vctl.client.state_api import Filter, State
 from vctl.core.clusters import PRIMARY
 from vctl.errors import NotPermitted

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from vctl.client import inside
-from vctl.client.place import Place
+from vctl.client.handles import Place
 from vctl.client.state_api import State
 from vctl.core.clusters import PRIMARY
 from vctl.operations import views

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import codecs
+import os
+import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, ClassVar, Concatenate, Generic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, Protocol
 
-from vctl.client.place import LOOK_EVERY_S, Kind, Place
+from vctl import operations
+from vctl.core.caller import Caller
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
-from vctl.errors import TimedOut
-from vctl.operations import jobs, tasks
-from vctl.operations.declare import Operation, P, R
+from vctl.errors import TimedOut, known
+from vctl.operations import declare, jobs, tasks
+from vctl.operations.declare import Backend, Operation, P, R
+from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
+
+if TYPE_CHECKING:
+    from vctl.config import Config
+    from vctl.store.store import Store
 
 FOLLOW_EVERY_S = 0.2
 
@@ -153,3 +163,89 @@ class Task(Handle):
 
 def _is_over(form: Mapping[str, Any]) -> bool:
     return form["status"] in OVER if "status" in form else form["state"] in TASK_OVER
+
+
+Kind = Literal["jobs", "tasks"]
+Pause = Callable[[float], None]
+"""Sleep until something may have changed, but not longer than that many seconds."""
+
+LOOK_EVERY_S = 0.5
+
+
+class Place(Backend, Protocol):
+    """Carries verbs out, and waits."""
+
+    config: Config
+
+    def waiting(self, kind: Kind, ref: str) -> Any:
+        """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
+
+
+class Local(declare.Local):
+    """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, self.opened)
+        self.home: Path = config.home()
+        self._background = Background(config)
+
+    def __repr__(self) -> str:
+        return str(self.home)
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The state, for one piece of work."""
+        from vctl.store.store import Store
+
+        with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
+            store.caller = Caller.of(os.environ)
+            store.local_node = bool(self.config.get("local_node"))
+            try:
+                yield self._background.attend(store)
+            except Exception as error:
+                if (plain := known(error)) is not None and plain is not error:
+                    raise plain from error
+                raise
+
+    @contextmanager
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for
+        """Wakes by inotify after every commit."""
+        from vctl.runtime.watch import MODIFY, Watch
+        from vctl.store.store import Store
+
+        with Watch() as watch:
+            with Store.open(self.home) as store:
+                watch.add(store.watched(), MODIFY)
+            poll = select.poll()
+            poll.register(watch.fileno(), select.POLLIN)
+
+            def pause(most_s: float) -> None:
+                self._background.see_to_it()
+                poll.poll(max(0.0, min(most_s, LOOK_EVERY_S)) * 1000)
+                watch.read()
+
+            yield pause
+
+
+class Remote(declare.Remote):
+    """A server, with one connection for each call."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(lambda: closing(operations.connection.connect(config)))
+        self.config = config
+
+    def __repr__(self) -> str:
+        return str(self.config.get("address"))
+
+    @contextmanager
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
+        """The server tells when the one that is waited for is over, and sees to it that somebody schedules."""
+        with closing(operations.connection.connect(self.config)) as server:
+
+            def pause(most_s: float) -> None:
+                began = time.monotonic()
+                wait_s = max(0.0, min(most_s, LOOK_EVERY_S))
+                server.get(operations.connection.at(kind, ref, "wait"), patient=True, timeout_s=wait_s)
+                time.sleep(max(0.0, min(wait_s, 0.05) - (time.monotonic() - began)))
+
+            yield pause

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from vctl import ops
 from vctl.client import inside
-from vctl.client.place import Place
+from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
 from vctl.operations import clusters, jobs, nodes, tasks, views
 from vctl.spec.documents import (

@@ -18,7 +18,7 @@ from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
 if TYPE_CHECKING:
     from vctl.client.allocation import Allocation
     from vctl.client.context import VirtualClusterInfo
-    from vctl.client.place import Place
+    from vctl.client.handles import Place
     from vctl.core.clusters import ClusterSpec
 
 LONGEST_PAUSE_S = 0.5

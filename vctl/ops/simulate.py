@@ -18,7 +18,7 @@ from vctl.core.queue_policy import SECOND
 from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.errors import BadSpec, NotFound
 from vctl.simulate import lublin
-from vctl.simulate.machine import equal_nodes, resized, with_policy
+from vctl.simulate.borrowing import equal_nodes, resized, with_policy
 from vctl.simulate.metrics import Figures, figures
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, Workload, in_order, rigid, shape_name, with_limits
