@@ -99,8 +99,7 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
     assert nodes("vc", "create", "team", "--spec", '{"flexible_resource_min": {"CPU": 1}}').code == 0
     own = items["items"][0]["cluster_id"]
-    assert nodes("list tasks -c", own, "-o json").json["items"] == items["items"]
-    assert nodes("task list -a -c", own, "-o json").json["items"] == items["items"]
+    assert nodes(f"task list -a -c {own} -o json").json["items"] == items["items"]
     assert nodes("task list -a -c primary -o json").json["items"] == items["items"]
     assert nodes("task list -a -c team -o json").json == {**items, "items": [], "total": 0}
     assert nodes("task list -c nowhere").code == 4

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress, place
+from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing, single
 from vctl.operations import tasks
@@ -84,7 +84,7 @@ def list_(
     over_too = call.over_too("tasks", asked=all_)
     items, total = tasks.list_tasks(
         call.backend, all=over_too, filters=call.filters, limit=call.limit,
-        job=job or (call.job_here if cluster is None else None), cluster=cluster and place(call, cluster),
+        job=job or (call.job_here if cluster is None else None), cluster=cluster and call.cluster(cluster),
     )  # fmt: skip
     none = "no tasks" if over_too else "no tasks are waiting or running; -a shows finished ones"
     return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)
