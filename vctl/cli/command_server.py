@@ -25,7 +25,7 @@ MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
     "vctl.ops.background", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply", "vctl.store.write",
-    "vctl.operations.backends", "vctl.spec.job_request", "vctl.spec.cluster_spec", "json",
+    "vctl.operations.declare", "vctl.spec.job_request", "vctl.spec.cluster_spec", "json",
 )  # fmt: skip
 """What commands import; the command modules are added."""
 
