@@ -113,7 +113,7 @@ def examine(store: Store, *, strict: bool = True) -> Replayed:
 
         def made(row: Row) -> Job:
             job = make(row)
-            if strict and job.parent_id not in known:
+            if job.parent_id not in known:
                 raise ValueError(f"cluster {job.parent_id} does not exist")
             return job
 
