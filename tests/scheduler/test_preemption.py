@@ -218,10 +218,10 @@ def test_nothing_is_searched_twice_for_the_same_state() -> None:
     there.submit("w", 5, g.spec("STRICT_SPREAD: 2c, 2c"))
     there.round()
     sub_queue = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].sub_queues.values()))
-    assert sub_queue.futile is not None
-    before = sub_queue.futile
+    assert sub_queue.no_victims is not None
+    before = sub_queue.no_victims
     there.round()
-    assert sub_queue.futile is before
+    assert sub_queue.no_victims is before
     there.gone(there.names["b"], requeue=False)
     there.round()
     assert there.told_to_go() == ["a"]
@@ -251,10 +251,10 @@ def test_what_not_even_all_could_help_is_looked_at_again_when_a_job_of_its_own_p
     there.submit("w", 5, g.spec("PACK: 3c"))
     there.round()
     sub_queue = next(iter(there.queue.shapes[next(iter(there.queue.shapes))].sub_queues.values()))
-    before = sub_queue.futile
+    before = sub_queue.no_victims
     there.gone(there.names["c"], requeue=False)
     there.round()
-    assert sub_queue.futile is before, "what it returns was counted on"
+    assert sub_queue.no_victims is before, "what it returns was counted on"
     there.gone(there.names["d"], requeue=False)
     there.round()
     assert there.told_to_go() == ["a"]

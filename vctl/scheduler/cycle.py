@@ -15,7 +15,7 @@ from vctl.scheduler.plan import Plan, Start, Trial, Wait
 from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
-from vctl.scheduler.queueing import Queue
+from vctl.scheduler.queueing import Queue, Verdict
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
@@ -135,7 +135,7 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
         return bool(queue.shapes)
     told = (jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs")
     for shape in queue.shapes.values():
-        shape.blocked, shape.before = told, None
+        shape.judge(Verdict(*told))
         for sub_queue in shape.sub_queues.values():
             if queue.told.get(key := queue.wait_key(sub_queue)) != told:
                 queue.told[key] = told

@@ -87,7 +87,7 @@ class Preemptor:
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
             return False
-        if sub_queue.futile is not None and self._is_known(sub_queue.futile, queue, job):
+        if sub_queue.no_victims is not None and self._is_known(sub_queue.no_victims, queue, job):
             return False
         if self._left <= 0:
             self.unsearched = True
@@ -98,8 +98,8 @@ class Preemptor:
             self.unsearched = True
             return False
         if not isinstance(found, Preempt):
-            sub_queue.futile = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
-            queue.note_again(sub_queue.futile[-1])
+            sub_queue.no_victims = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
+            queue.note_again(sub_queue.no_victims[-1])
             return False
         self.found.append(found)
         self.holds.put(found.nomination)

@@ -21,7 +21,7 @@ from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue
+from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
@@ -133,17 +133,17 @@ class QueueScan:
         if self._is_kept_back(job, sub_queue):
             return None
         reach = self.preemptor.holds.reach(job)
-        known = shape.blocked is not None or self.queue.is_hopeless(self.ledger, shape)
+        known = shape.verdict if self.queue.stands(self.ledger, shape) else None
         own = self._line.reserved.get(job.job_id)
         due = own if own is not None and own.is_due(self.now_ns) else None
-        if known and reach <= shape.reach and due is None:
-            self._pass_blocked(job, sub_queue, rest, shape)
+        if known is not None and reach <= known.nominations and due is None:
+            self._pass_blocked(job, sub_queue, rest, known)
             return None
         binding = self._line.binding(job)
         outer = self.shared.binding(job)
         kept_off = [*binding, *(shared.one for shared in outer)]
-        if kept_off and own is None and sub_queue.is_walled_by(kept_off):
-            self._pass_walled(job, sub_queue, rest, kept_off, beyond=bool(outer))
+        if kept_off and own is None and sub_queue.is_blocked_by(kept_off):
+            self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
             return None
         with self.preemptor.holds.lifted(reach):
             start, found = self._try(job, shape, binding, outer, reach)
@@ -159,28 +159,25 @@ class QueueScan:
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
-            sub_queue.walled = tuple(kept_off)
+            sub_queue.blocked_by = tuple(kept_off)
             self.preemptor.lapse(job)
-            self._pass_walled(job, sub_queue, rest, kept_off, beyond=bool(outer))
+            self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
         else:
-            shape.exhausted, shape.reach = found.exhausted, reach
-            shape.blocked, shape.before = self._verdict(job, found), None
-            self._pass_blocked(job, sub_queue, rest, shape)
+            verdict = self._verdict(job, found, reach)
+            shape.judge(verdict)
+            self._pass_blocked(job, sub_queue, rest, verdict)
         return start
 
-    def _pass_blocked(
-        self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, shape: SchedulingClass
-    ) -> None:
+    def _pass_blocked(self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, verdict: Verdict) -> None:
         """A job does not fit beside what is in use: may others be ended for it? Then the next is looked at."""
-        assert shape.blocked is not None
-        preempts = shape.blocked[0] == jb.INSUFFICIENT and self.preemptor.consider(
+        preempts = verdict.reason == jb.INSUFFICIENT and self.preemptor.consider(
             self.queue, sub_queue, job, lambda: self._line.binding(job)
         )
-        self._pass(job, sub_queue, rest, *shape.blocked, more=preempts)
-        if shape.blocked[0] == jb.INSUFFICIENT and not preempts:
+        self._pass(job, sub_queue, rest, verdict.reason, verdict.message, more=preempts)
+        if verdict.reason == jb.INSUFFICIENT and not preempts:
             self.shared.consider(self.queue, self._line, job)
 
-    def _pass_walled(
+    def _pass_reserved(
         self,
         job: PendingJob,
         sub_queue: SubQueue,
@@ -189,7 +186,7 @@ class QueueScan:
         *,
         beyond: bool,
     ) -> None:
-        """Reservations leave no room for it. ``beyond``: not only those of this queue."""
+        """Reservations leave too little free for it. ``beyond``: not only those of this queue."""
         if beyond:
             rest.shorter_than(job, self._line.reserved)  # who runs longer meets the same
         names = ", ".join(one.submission_id for one in binding)
@@ -213,7 +210,7 @@ class QueueScan:
             return
         line = self._line
         if job.job_id in self.preemptor.holds.nominations and self.policy.discipline != STRICT:
-            line.heads += 1  # room is kept for it already
+            line.heads += 1  # it is nominated already
             line.promise(job, None)
         else:
             DISCIPLINES[self.policy.discipline](line, job)
@@ -229,7 +226,7 @@ class QueueScan:
             self._push(sub_queue, rest)  # the next of its shape may be a head as well
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
-        """Whether a blocked head or a limit keeps the job back; then its whole lane."""
+        """Whether a blocked head or a limit keeps the job back; then its whole sub-queue."""
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.nominations:
@@ -285,7 +282,7 @@ class QueueScan:
         *,
         why: bool,
     ) -> Start | Unplaced | None:
-        """Place a job, letting its parent grow when that has no room. ``why``: a reason where nothing binds it."""
+        """Place a job, letting its parent grow when it has too little free. ``why``: say why not."""
         can_grow = self.ledger.clusters[job.parent_id].spec.flexible
         if not binding:
             found = None if can_grow and not self._has_capacity(shape) else self._place(job)
@@ -353,9 +350,12 @@ class QueueScan:
                 job.parent_id, job.user, rs.total(allocation.amounts for allocation in allocations)
             )
 
-    def _verdict(self, job: PendingJob, found: Unplaced) -> tuple[str, str]:
+    def _verdict(self, job: PendingJob, found: Unplaced, nominations: frozenset[int]) -> Verdict:
+        depends = nominations or self.ledger.clusters[job.parent_id].spec.flexible
+        stamp = None if depends else self.ledger.index(job.parent_id).stamp
         never = self.queue.why_never(self.ledger, job)
-        return (jb.INSUFFICIENT, found.message) if never is None else (jb.INFEASIBLE, never)
+        reason = (jb.INSUFFICIENT, found.message) if never is None else (jb.INFEASIBLE, never)
+        return Verdict(*reason, stamp, found.exhausted, nominations)
 
     def _say(self, sub_queue: SubQueue, reason: str, message: str) -> None:
         """Tell why a sub-queue waits, when it is news; the first of its jobs in order decides what is told."""

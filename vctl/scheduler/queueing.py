@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
@@ -40,7 +40,7 @@ SubQueueKey = tuple[str, int, int]
 class SubQueue:
     """Queued jobs of one shape that are alike for the policy too, in order.
 
-    ``user`` is empty where users do not count, ``priority`` 0 where nobody is preempted. A job for which room is kept
+    ``user`` is empty where users do not count, ``priority`` 0 where nobody is preempted. A nominated job
     stands in a sub-queue of its own, ``winner`` is its number; else that is 0.
     """
 
@@ -49,14 +49,29 @@ class SubQueue:
     priority: int = 0
     winner: int = 0
     order: list[OrderKey] = field(default_factory=list)
-    walled: tuple[Reservation, ...] = ()
+    blocked_by: tuple[Reservation, ...] = ()
     """Reservations that kept a job of it back at the last look: these and more will do so again."""
-    futile: tuple[str, object, int, int | None] | None = None
+    no_victims: tuple[str, object, int, int | None] | None = None
     """That ending others was no help for them, and what that verdict holds for; only ``preemption`` looks into it."""
 
-    def is_walled_by(self, binding: Sequence[Reservation]) -> bool:
-        """Whether it is known that these leave no room."""
-        return bool(self.walled) and all(any(one is other for other in binding) for one in self.walled)
+    def is_blocked_by(self, binding: Sequence[Reservation]) -> bool:
+        """Whether it is known that these leave too little free."""
+        return bool(self.blocked_by) and all(
+            any(one is other for other in binding) for one in self.blocked_by
+        )
+
+
+class Verdict(NamedTuple):
+    """Why the jobs of a scheduling class do not start, and for what that holds."""
+
+    reason: str
+    message: str
+    valid_for: int | None = None
+    """The stamp of the free capacity in which it certainly holds; None: it depends on other clusters, too."""
+    exhausted: bool = False
+    """The look ended at its step budget, so it proved nothing."""
+    nominations: frozenset[int] = frozenset()
+    """Those that the look could use: a job that may use others, too, has to be tried itself."""
 
 
 @dataclass(slots=True)
@@ -65,16 +80,10 @@ class SchedulingClass:
 
     example: PendingJob
     sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
-    blocked: tuple[str, str] | None = None
-    """(reason, message) of the last look."""
-    before: tuple[str, str] | None = None
-    """The verdict that growth in ``hope`` has lifted for this round."""
-    hope: list[str] = field(default_factory=list)
-    exhausted: bool = False
-    """That look ended at its step budget, so it proved nothing."""
-    reach: frozenset[int] = frozenset()
-    """Whose nominations were in sight at that look: a job that may use others, too, has to be tried itself."""
-
+    verdict: Verdict | None = None
+    """That of the last look."""
+    grown: list[str] | None = None
+    """Virtual nodes in which something came free since that may help; None: nothing did."""
     places: Places = field(default_factory=dict)
     """Where its gang goes, by the free capacity of the cluster."""
     _count: UpperBound | None = None
@@ -86,13 +95,25 @@ class SchedulingClass:
             self._count = UpperBound(self.example.spec)
         return self._count
 
+    @property
+    def blocked(self) -> Verdict | None:
+        """The verdict, if nothing has happened that may help."""
+        return self.verdict if self.grown is None else None
+
+    def judge(self, verdict: Verdict | None) -> None:
+        """Take over the verdict of a look; None: there is none any more."""
+        self.verdict, self.grown = verdict, None
+
     def forget(self) -> None:
         """Forget all verdicts."""
-        self.blocked = self.before = None
-        self.reach = frozenset()
-        self.places.clear()
+        self.judge(None)
         for sub_queue in self.sub_queues.values():
-            sub_queue.walled, sub_queue.futile = (), None
+            sub_queue.blocked_by, sub_queue.no_victims = (), None
+
+    def forget_nominations(self) -> None:
+        """Others may be used now: who may use any has to be tried."""
+        if self.verdict is not None:
+            self.verdict = self.verdict._replace(nominations=frozenset())
 
     @property
     def order(self) -> Iterator[OrderKey]:
@@ -173,7 +194,7 @@ class Queue:
             self.put(job)
         self.times_nominated += 1
         for shape in self.shapes.values():
-            shape.reach = frozenset()
+            shape.forget_nominations()
 
     def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
         """Why a job could never run, as far as that is certain: asked once as long as the cluster has the same."""
@@ -320,17 +341,18 @@ class Queue:
         freed = any(part[0] in slots for one in self.nominations.values() for part in one.pieces)
         for shape in self.shapes.values():
             if freed:
-                shape.reach = frozenset()
-            walled = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.walled]
-            if shape.blocked is None:
-                shape.before = None  # not looked at since it got hope: there may be more of that now
-            if shape.blocked is None and not walled:
+                shape.forget_nominations()
+            reserved = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.blocked_by]
+            if shape.grown is not None:
+                shape.judge(None)  # not looked at since something came free: there may be more of that now
+            verdict = shape.verdict
+            if verdict is None and not reserved:
                 continue
-            if shape.exhausted or self.can_help(ledger, shape, slots):
-                if shape.blocked is not None:
-                    shape.before, shape.hope, shape.blocked = shape.blocked, slots, None
-                for sub_queue in walled:
-                    sub_queue.walled = ()
+            if (verdict is not None and verdict.exhausted) or self.can_help(ledger, shape, slots):
+                if verdict is not None:
+                    shape.grown = slots
+                for sub_queue in reserved:
+                    sub_queue.blocked_by = ()
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
@@ -339,24 +361,30 @@ class Queue:
             return
         self.judged_at = capacity
         for shape in self.shapes.values():
-            told = shape.blocked or shape.before
-            if told is not None and told[0] in (INFEASIBLE, INSUFFICIENT):
-                if (told[0] == INFEASIBLE) != (self.why_never(ledger, shape.example) is not None):
-                    shape.blocked = shape.before = None
+            told = shape.verdict
+            if told is not None and told.reason in (INFEASIBLE, INSUFFICIENT):
+                if (told.reason == INFEASIBLE) != (self.why_never(ledger, shape.example) is not None):
+                    shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
-        """Whether room in these virtual nodes may be what a shape was waiting for."""
+        """Whether what is free in these virtual nodes may be what a class was waiting for."""
         job = shape.example
+        if ledger.index(self.parent_id).stamp in shape.places:
+            return True
         if is_short(ledger, self.parent_id, job.spec, shape.count):
             return False  # there is too little, wherever it came free
         can_grow = ledger.clusters[self.parent_id].spec.flexible
         return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
-    def is_hopeless(self, ledger: Ledger, shape: SchedulingClass) -> bool:
-        """Whether others have taken by now what gave a blocked shape hope in this round; its verdict stands then."""
-        if shape.before is None or shape.exhausted or self.can_help(ledger, shape, shape.hope):
-            return False
-        shape.blocked, shape.before = shape.before, None
+    def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
+        """Whether a verdict holds: nothing came free that may help, or others have taken that in this round."""
+        verdict = shape.verdict
+        if verdict is None or shape.grown is None:
+            return verdict is not None
+        if verdict.valid_for != ledger.index(self.parent_id).stamp:
+            if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
+                return False
+        shape.grown = None
         return True
 
     def forget_verdicts(self) -> None:
@@ -364,18 +392,19 @@ class Queue:
         self.growths += 1
         for shape in self.shapes.values():
             shape.forget()
+            shape.places.clear()
 
     def regard_growth(self, ledger: Ledger) -> None:
         """Something came free where this cluster can grow: judge every shape anew that there is enough for."""
         self.growths += 1
         for shape in self.shapes.values():
             told = shape.blocked
-            is_sure = not (self.nominations or shape.reach or shape.exhausted)
-            if told is None or told[0] not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
+            is_sure = told is not None and not (self.nominations or told.nominations or told.exhausted)
+            if told is None or told.reason not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
                 shape.forget()
             elif self.can_help(ledger, shape, []):
                 shape.forget()
-                shape.before = told  # for the case that others take what came free
+                shape.verdict, shape.grown = told, []  # for the case that others take what came free
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """Reserved starts that are still to come: what they keep off others may be taken then."""

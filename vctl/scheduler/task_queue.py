@@ -104,23 +104,23 @@ class TaskQueue:
             return
         sub_queue = self.sub_queues[shape]
         all_of_them = told is None or told.infeasible != verdict.infeasible
-        whom = sub_queue if all_of_them else islice(sub_queue, MOST_TOLD)
-        self.untold.setdefault(shape, {}).update(dict.fromkeys(whom))
+        news = sub_queue if all_of_them else islice(sub_queue, MOST_TOLD)
+        self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
 
     def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
         """The tasks that have to be told why they wait, and why; each once, and none of ``besides``."""
         found: list[tuple[PendingTask, Verdict]] = []
         for shape in [shape for shape in self.untold if shape in self.blocked]:
-            whom = self.untold.pop(shape)
-            found += [(self.tasks[one], self.blocked[shape]) for one in whom if one not in besides]
-            if left := {one: None for one in whom if one in besides}:
+            untold = self.untold.pop(shape)
+            found += [(self.tasks[one], self.blocked[shape]) for one in untold if one not in besides]
+            if left := {one: None for one in untold if one in besides}:
                 self.untold[shape] = left
         return found
 
     def _has_heard(self, shape: SchedulingClass, task_id: str) -> None:
-        if whom := self.untold.get(shape):
-            whom.pop(task_id, None)
-            if not whom:
+        if untold := self.untold.get(shape):
+            untold.pop(task_id, None)
+            if not untold:
                 del self.untold[shape]
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:

@@ -21,7 +21,7 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
-from vctl.scheduler.queueing import Queue
+from vctl.scheduler.queueing import Queue, Verdict
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.victims import Victim
@@ -128,7 +128,7 @@ class Known:
     Changes only add to what there is, so what a trial has to judge is what its own change could help.
     """
 
-    verdicts: Mapping[tuple[str, str], tuple[str, str]]
+    verdicts: Mapping[tuple[str, str], Verdict]
     capacity: Mapping[str, object]
     """Cluster -> its capacity then: with more, what was never possible may be."""
     grown: Mapping[str, set[str]]
@@ -145,7 +145,7 @@ class Known:
                 queue.never[key] = (capacities[parent_id], None)
             elif capacities[parent_id] != self.capacity.get(parent_id):
                 continue
-            shape.blocked = verdict
+            shape.judge(verdict)
         for parent_id, capacity in capacities.items():
             queues[parent_id].judged_at = (capacity, ledger.may_gain_nodes)
 
@@ -269,12 +269,14 @@ class Trials:
         if self.situation.nominations:
             return None
         verdicts = {
-            (parent_id, key): shape.blocked
+            (parent_id, key): shape.blocked._replace(
+                valid_for=None
+            )  # the ledger of another trial has other stamps
             for parent_id, queue in self._queues.items()
             for key, shape in queue.shapes.items()
             if shape.blocked is not None
             and shape.blocked[0] in (INFEASIBLE, INSUFFICIENT)
-            and not shape.exhausted
+            and not shape.blocked.exhausted
         }
         return Known(verdicts, _capacities(ledger, self._queues), {})
 
