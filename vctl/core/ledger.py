@@ -49,7 +49,7 @@ class Ledger:
         self.homes: dict[str, int] = {}
         """vnode id -> how many processes live there, those without a request of their own included."""
         self.grown: dict[str, set[str]] = {}
-        """cluster id -> virtual nodes that got more room since somebody last cleared this."""
+        """cluster id -> virtual nodes in which something came free since somebody last cleared this."""
         self.joined: dict[str, set[str]] = {}
         """cluster id -> physical nodes that joined it, or on which it grew, since somebody last cleared this."""
         self.promised: dict[str, dict[str, int]] = {}
@@ -231,7 +231,7 @@ class Ledger:
         return vnode.parent_id
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
-        """Change a (flexible) virtual node in place; the parent must have room for what it gains."""
+        """Change a (flexible) virtual node in place; the parent must have free what it gains."""
         old = self.vnodes[vnode.vnode_id]
         assert vnode.parent_id is not None
         assert vnode.parent_id == old.parent_id, (vnode, old)
@@ -353,7 +353,7 @@ class Ledger:
         capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
-        """Let what may fit on these virtual nodes be looked at again, as if they had got more room."""
+        """Let what may fit on these virtual nodes be looked at again, as if something had come free."""
         for vnode_id in filter(self.vnodes.__contains__, vnode_ids):
             self._note_growth(vnode_id)
 

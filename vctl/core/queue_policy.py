@@ -30,7 +30,7 @@ class QueuePolicy:
     half_life_ns: int | None = None
     """``fair``: after so long past usage counts half; None: only what is held now counts."""
     starvation_after_ns: int = 600 * SECOND
-    """A head that has waited so long has room kept for it."""
+    """A head that has waited so long has resources kept for it."""
     backfill_depth: int = 1
     """How many heads get a reserved start."""
     max_running_jobs: int | None = None

@@ -94,7 +94,7 @@ class FreeCapacity:
     """What is free on one virtual node; the single predicate ``fits`` serves deciding and committing.
 
     Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
-    shared instance that has room, and only then splits a whole one. What is given back heals to whole.
+    shared instance that it fits, and only then splits a whole one. What is given back heals to whole.
     """
 
     __slots__ = ("cores", "free", "gone", "instances", "total")

@@ -187,8 +187,8 @@ class NodeClasses:
         if way is not None:
             if template or any(capacity.instances for _, _, capacity in way.sources):
                 return self._growing(selectors, template, group, way)
-            rooms = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
-            key = (selectors, way.fresh, way.choice, *rooms)
+            sources = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
+            key = (selectors, way.fresh, way.choice, *sources)
             state = self._grown.get(key)
             if state is None:
                 state = self._grown[key] = self._growing(selectors, template, group, way)

@@ -76,7 +76,7 @@ class _Search:
 
     def run(self) -> Tried:
         """Search until an assignment is found, there is none, or the budget is spent."""
-        if not self._hopeful(0):
+        if not self._within_bounds(0):
             return Tried(None, 0)
         trail = self._dive()
         if trail is not None and (parts := self._finish()) is not None:
@@ -105,7 +105,7 @@ class _Search:
     def _dive(self) -> tuple[tuple[int, Move], ...] | None:
         """The first choice for every item, as often at once as it stays the first.
 
-        None where a choice leaves no hope or there is none: then the search looks at each item by itself.
+        None where a choice breaks a bound or there is none: then the search looks at each item by itself.
         """
         problem, i = self.problem, 0
         trail: list[tuple[int, Move]] = []
@@ -122,7 +122,7 @@ class _Search:
             self._shift(state_id, move.target, many)
             self.needs[demand_id] -= many
             i += many
-            if not self._hopeful(i):
+            if not self._within_bounds(i):
                 return None
             trail += [(state_id, move)] * many
         return tuple(trail)
@@ -164,13 +164,13 @@ class _Search:
         return world
 
     def _advance(self) -> bool:
-        """Try the moves of the last item until one leaves hope."""
+        """Try the moves of the last item until one keeps every bound."""
         frame = self.frames[-1]
         for state_id, move in frame.moves:
             if self.steps > self.budget:
                 return False
             self._apply(frame, state_id, move)
-            if self._hopeful(len(self.frames)) and (
+            if self._within_bounds(len(self.frames)) and (
                 not self.failed or self._key(len(self.frames)) not in self.failed
             ):
                 return True
@@ -225,9 +225,9 @@ class _Search:
             less, more = self.problem.costs(source), self.problem.costs(target)
             self.grown = [g + many * (b - a) for g, a, b in zip(self.grown, less, more, strict=True)]
 
-    # ---- is there hope ----
+    # ---- bounds ----
 
-    def _hopeful(self, i: int) -> bool:
+    def _within_bounds(self, i: int) -> bool:
         """Whether every bound still allows what is needed behind the first i items.
 
         Used nodes suffice where no more may be opened.

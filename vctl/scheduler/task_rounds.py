@@ -56,8 +56,8 @@ class TaskRound:
     ) -> None:
         """Start what fits, oldest first.
 
-        ``grown`` are clusters that got room: only they, and those below them, are looked at again. ``joined`` tells
-        which physical nodes joined a cluster, or became larger there, since the last round.
+        ``grown`` are clusters in which something came free: only they, and those below them, are looked at again.
+        ``joined`` tells which physical nodes joined a cluster, or became larger there, since the last round.
         """
         visits = [
             _Visit(self, queues[cluster_id], grown, joined)

@@ -113,7 +113,7 @@ def _mixed(number: int) -> int:
 
 
 def may_grow(task: PendingTask) -> bool:
-    """Whether more room elsewhere would do: not for a task that names its node."""
+    """Whether more free capacity elsewhere would do: not for a task that names its node."""
     return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
 
 
