@@ -28,6 +28,7 @@ from vctl.engine.rules.preemption import nominated
 from vctl.engine.rules.revocation import called, to_call, to_end
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.queueing import Verdict
 
 S = 10**9
 DETAILS = Details(None, "{}", None, "{}", None)
@@ -94,7 +95,7 @@ def waiting(state: SchedulerState, cluster_id: str) -> None:
     """A job was sent to a cluster, was looked at, and has to wait."""
     apply(state, JobSubmitted(PendingJob(9, "w", cluster_id, "s", ClusterSpec(), {}), DETAILS))
     (shape,) = state.queues[cluster_id].shapes.values()
-    shape.blocked = ("InsufficientResources", "")
+    shape.judge(Verdict("InsufficientResources", ""))
 
 
 def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None:

@@ -16,6 +16,7 @@ from vctl.engine.apply import apply
 from vctl.engine.rules import machines
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.provisioning import Template
+from vctl.scheduler.queueing import Verdict
 
 pytestmark = spec("9.provider")
 
@@ -63,7 +64,7 @@ def test_as_many_machines_are_asked_for_as_let_what_waits_start_and_no_more_than
     for number in range(1, 4):
         apply(state, job(number, 4))
     (shape,) = state.queues[PRIMARY].shapes.values()
-    shape.blocked = ("InsufficientResources", "")
+    shape.judge(Verdict("InsufficientResources", ""))
     assert counts(state) == {"4c": 2}  # one has its node already
     asked = ch.MachinesAsked(replace(ASKED, nodes=("4c-p1", "4c-p3")))
     assert follows(state, machines.asked(state, {"4c": 2}, [FOUR], "simulated", NOW, new_id)) == [asked]
