@@ -28,7 +28,7 @@ from vctl.engine.rules.preemption import nominated
 from vctl.engine.rules.revocation import called, to_call, to_end
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.nominations import Nomination
-from vctl.scheduler.queueing import Verdict
+from vctl.scheduler.scheduling_class import Verdict
 
 S = 10**9
 DETAILS = Details(None, "{}", None, "{}", None)

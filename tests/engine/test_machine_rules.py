@@ -16,7 +16,7 @@ from vctl.engine.apply import apply
 from vctl.engine.rules import machines
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.provisioning import Template
-from vctl.scheduler.queueing import Verdict
+from vctl.scheduler.scheduling_class import Verdict
 
 pytestmark = spec("9.provider")
 

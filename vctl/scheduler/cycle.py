@@ -15,8 +15,9 @@ from vctl.scheduler.plan import Plan, Start, Trial, Wait
 from vctl.scheduler.plan_tasks import revert_task
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
-from vctl.scheduler.queueing import Queue, Verdict
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound

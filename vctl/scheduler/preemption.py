@@ -16,9 +16,10 @@ from vctl.scheduler.elasticity import growing
 from vctl.scheduler.nominations import Nomination, Nominations, parts_of
 from vctl.scheduler.preemption_search import Choice, Look, Reserved, Search, is_there
 from vctl.scheduler.preemption_trial import Emptied
-from vctl.scheduler.queueing import Queue, SubQueue
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
+from vctl.scheduler.scheduling_class import SubQueue
 from vctl.scheduler.victims import Victim
 
 MOST_STEPS = 400

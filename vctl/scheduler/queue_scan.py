@@ -21,9 +21,10 @@ from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Queue, SchedulingClass, SubQueue, Verdict
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.running import Running
+from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
 from vctl.scheduler.work import finished
 

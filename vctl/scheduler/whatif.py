@@ -21,8 +21,9 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
 from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
-from vctl.scheduler.queueing import Queue, Verdict
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.victims import Victim
 
