@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.scheduler.trace import Given, Trace, used
 from tests.specification import spec
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import INFEASIBLE
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
@@ -88,6 +90,18 @@ def test_a_preempted_job_starts_over() -> None:
     low = trace.player.jobs[1]
     assert (low.preempted, low.end_ns) == (1, 150 * SECOND)
     assert trace.player.now_ns == 150 * SECOND
+
+
+@pytest.mark.timeout(20)
+def test_what_a_victim_has_borrowed_is_kept_for_the_winner() -> None:
+    """Else the victim, which is the first in order, borrows it again and is preempted again, without end (spec 8)."""
+    trace = Trace(1, 2, DEFAULT)
+    strict = QueuePolicy(FIFO, STRICT, preemption="requeue")
+    trace.ledger.put_cluster(Cluster("child", PRIMARY, LOGICAL, ClusterSpec(), True, queue=strict))
+    low = Given("low", 2, 100, cluster="child")
+    trace.play([low, Given("high", 2, 10, at=40, priority=5, cluster="child")])
+    assert trace.started == {"low": 50, "high": 40}
+    assert used(trace) == {"child": 0}
 
 
 def test_or_it_is_stopped() -> None:

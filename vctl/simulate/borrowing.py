@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 from vctl.core import resources as rs
@@ -39,12 +40,17 @@ class Loans:
                     self._number, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now_ns
                 )  # fmt: skip
 
-    def settle(self) -> None:
-        """Give back what is free, level by level: what a child returns its parent may have borrowed too."""
+    def settle(self, nominated: Container[str] = ()) -> None:
+        """Give back what is free, level by level: what a child returns its parent may have borrowed too.
+
+        ``nominated``: virtual nodes of which a part is reserved for the winner of a preemption; they stay as they are.
+        """
         waiting = list(newest_first(list(self.leases.values())))
         while waiting:
             lease = waiting.pop(0)
-            if self.leases.get(lease.lease_id) != lease or not (part := free_part(self.ledger, lease)):
+            if self.leases.get(lease.lease_id) != lease or lease.vnode_id in nominated:
+                continue
+            if not (part := free_part(self.ledger, lease)):
                 continue
             above = self.ledger.vnodes[lease.vnode_id].parent_id
             done = give_back(self.ledger, lease, part)

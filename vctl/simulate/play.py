@@ -94,7 +94,11 @@ class Player:
         if start.cluster is not None:
             self.ledger.remove_cluster(start.cluster.cluster_id)
         self.running.drop(job_id)
-        self._loans.settle()
+        self._settle()
+
+    def _settle(self) -> None:
+        nominations = (one for queue in self.queues.values() for one in queue.nominations.values())
+        self._loans.settle({part[0] for nomination in nominations for part in nomination.pieces})
 
     def round(self) -> list[Start]:
         """Decide and start; again where the scheduler would go on at once."""
@@ -116,6 +120,8 @@ class Player:
         """End who has to go; True when there is something to decide at once."""
         for parent_id, job_id in plan.lapsed:
             self._unmark(self.queues[parent_id], job_id)
+        if plan.lapsed:
+            self._settle()
         for one in plan.preempts:
             queue = self.queues[one.job.parent_id]
             queue.set_nomination(one.job.job_id, replace(one.nomination, awaited=frozenset()))
