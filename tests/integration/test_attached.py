@@ -29,6 +29,7 @@ class Typist:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(place.folder)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` has ignored
             os.execvpe(VCTL[0], [*VCTL, *words], place.environment({"SHELL": "/bin/sh", "PS1": "$ "}))
         self.shown = b""
         self.resize(*size)

@@ -32,7 +32,8 @@ def test_inline_file_and_standard_input(tmp_path, monkeypatch):
     assert read(f"@{tmp_path}/spec") == want
     assert read(f"@{tmp_path}/spec.yml") == want
     assert read("@~/spec.json") == want
-    assert read("-", stdin=io.BytesIO(text.encode())) == want
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert read("-") == want
 
 
 def test_yaml_keeps_merges_and_aliases(tmp_path):

@@ -39,7 +39,10 @@ def main() -> None:
     for _, modules in (*catalog.GROUPS.values(), *catalog.WORDS.values()):
         for name in modules.split():
             import_module(f"vctl.cli.commands.{name}")
-    listening = listen(sys.argv[1])
+    try:
+        listening = listen(sys.argv[1])
+    except OSError as error:  # a full disk, or one without sockets
+        sys.exit(f"commands run in processes of their own for now: {error.strerror}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects who has answered
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
