@@ -253,7 +253,9 @@ def _difference(
     for vnode in own:
         old = before.get(vnode.vnode_id)
         if old != vnode:
-            less = old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
+            # one that moves comes after what grew, which may be its new place
+            in_place = old is not None and old.parent_id == vnode.parent_id
+            less = in_place and old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
             (shrunk if less else more).append(vnode)
     grown = (step.after for step in growth if step.after.cluster_id != cluster_id)
     return VNodesChanged(removed, (*shrunk, *grown, *more))
