@@ -80,8 +80,14 @@ class Ground:
         self.launch(run_id, sys.executable, "-I", "-S", "-c", code, *arguments, **fields)
 
     def reach(self, run_id: str, *states: RunState) -> Seen:
-        eventually(lambda: self.runtime.observe(run_id).state in states, f"{run_id} to be {states}")
-        return self.runtime.observe(run_id)
+        seen: list[Seen] = []
+
+        def is_there() -> bool:
+            seen.append(self.runtime.observe(run_id))
+            return seen[-1].state in states
+
+        eventually(is_there, f"{run_id} to be {states}")
+        return seen[-1]
 
     def running(self, run_id: str) -> StartRecord:
         start = self.reach(run_id, RunState.RUNNING).start
