@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
-from vctl.runtime import processes, supervisors
+from vctl.runtime import local, processes, supervisors
 from vctl.runtime.protocol import RunState
 
 pytestmark = spec("16.local")
@@ -141,6 +141,26 @@ def test_more_runs_than_a_scheduler_may_have_open_files(ground):
     eventually(lambda: ground.runtime.changes() is not None and len(ground.runtime._supervisors.by_fd) == 5)
     for name in names:
         ground.runtime.stop(name, grace_s=0)
+        assert ground.ended(name).stopped
+
+
+def test_an_end_is_no_loss_because_the_run_was_there_at_an_earlier_look(ground, monkeypatch):
+    """Spec 8: the exit code travels, also when the supervisor has no line and ends right after its run."""
+    monkeypatch.setattr(local, "_MARKS_S", 1000.0)
+    ground.runtime._supervisors.most_lines = 1
+    names = ["a", "b", "c"]
+    for name in names:
+        ground.launch(name, "sleep", "1000")
+    starts = [ground.running(name) for name in names]
+    eventually(lambda: ground.runtime.changes() is not None and len(ground.runtime._supervisors.by_fd) == 1)
+    earlier = ground.runtime._marked()
+    assert set(earlier) == {b"a", b"b", b"c"}
+    for name in names:
+        ground.runtime.stop(name, grace_s=0)
+        ground.reach(name, RunState.EXITED)
+    eventually(lambda: sum(is_gone(start.supervisor) for start in starts) == 2)
+    for name in names:
+        ground.runtime._marks = time.monotonic(), earlier
         assert ground.ended(name).stopped
 
 

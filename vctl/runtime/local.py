@@ -165,11 +165,12 @@ class LocalRuntime:
 
     def _left(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a process of a run whose supervisor is gone is still there; one look at all serves many runs."""
-        at, marks = self._marks
-        if time.monotonic() - at > _MARKS_S:
-            marks = self._marked()
-            self._marks = time.monotonic(), marks
-        if os.fsencode(run_id) in marks:
+        name = os.fsencode(run_id)
+        if time.monotonic() - self._marks[0] > _MARKS_S:
+            self._marks = time.monotonic(), self._marked()
+        elif name in self._marks[1] and not any(map(_is_there, self._marks[1][name])):
+            self._marks = time.monotonic(), self._marked()  # they have ended since, and may have left others
+        if name in self._marks[1]:
             return True
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
@@ -322,6 +323,10 @@ class LocalRuntime:
             if started is not None:
                 found[pid] = started
         return found
+
+
+def _is_there(one: processes.Process) -> bool:
+    return processes.start_time(one.pid) == one.started
 
 
 _known = lru_cache(4096)(os.fsencode)
