@@ -38,7 +38,7 @@ from vctl.store import clusters
 pytestmark = spec("5.conservation", "12.daemon-death", "12.doctor")
 
 STEPS = 200
-IN_CI = (*range(10), 162)  # the last one: a part moves to where its parent has grown, by an update
+IN_CI = (*range(10), 162, 167)  # a part moves to where its parent has grown; a parent grows from two lenders
 ALL = range(10, 200)
 TEMPLATES: dict[str, tuple[float, float]] = {"t2": (2, 0), "t4": (4, 1), "t8": (8, 2)}
 PROVIDER = ProviderSpec(

@@ -193,7 +193,8 @@ class Ledger:
         for vnode_id in removed:
             if vnode_id in self.vnodes:
                 self.release(vnode_id)
-        changed = [vnode for vnode in placed if self.vnodes.get(vnode.vnode_id) != vnode]
+        latest = {vnode.vnode_id: vnode for vnode in placed}  # one may have grown in several steps
+        changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
         for vnode in reversed(changed):  # first all that comes free: one may get what another leaves
             old = self.vnodes.get(vnode.vnode_id)
             if old is not None and old.parent_id == vnode.parent_id:
