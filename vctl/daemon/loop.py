@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
-"""What a background scheduler gets to make room for one in the foreground."""
+"""What a background scheduler gets to leave when one in the foreground comes."""
 _PAUSE_S = 0.01
 
 

@@ -267,7 +267,7 @@ class Scheduler:
             self._record(state)
 
     def _follow_up(self, state: FollowedState, ended: list[ProcessOver]) -> None:
-        """Record what has ended and start what has room now, in one commit: most of a short job's time is commits."""
+        """Record what has ended and start what fits now, in one commit: most of a short job's time is commits."""
         with self.store.together():
             self._record(state, *ended)
             self._settle_awaited(state)

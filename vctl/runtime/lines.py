@@ -24,7 +24,7 @@ else:
 
 HEADER, TAKEN, STARTED, ENDED = b"H", b"T", b"S", b"E"
 _MOST_MESSAGE = 2000
-_LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always has room
+_LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -85,7 +85,7 @@ class Writer:
         return b"".join(parts)
 
     def take(self, run: bytes, whole: bytes) -> bool:
-        """Write that a run is taken; False when it was taken before. Raises OSError when there is no room for it."""
+        """Write that a run is taken; False when it was taken before. Raises OSError when the disk is full."""
         if run in self.runs:
             return False
         self.make_capacity()
@@ -94,7 +94,7 @@ class Writer:
         return True
 
     def make_capacity(self) -> None:
-        """Have the disk keep room for what will be written until the end of the run."""
+        """Reserve space on the disk for all that is written until the end of the run."""
         if self.capacity >= _LEAST_SPACE:
             return
         try:

@@ -49,7 +49,7 @@ def open_for_writing(path: bytes) -> int:
 
 
 def allocate(fd: int, start: int, count: int) -> None:
-    """Have the filesystem keep room beyond the end of a file, whose size stays as it is. Raises OSError."""
+    """Reserve space beyond the end of a file, whose size stays as it is. Raises OSError."""
     # Built-in ctypes hands no errno out: the call is repeated by a function that has one when it fails.
     if _ctypes.call_function(_FALLOCATE, (fd, _KEEP_SIZE, _Long(start), _Long(count))) != 0:
         try:

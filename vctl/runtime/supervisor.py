@@ -102,7 +102,7 @@ class Supervisor:
             received += chunk
 
     def take(self, run: bytes) -> bool:
-        """Take a run: from now on nobody else starts it. False when somebody did. Waits for room on the disk."""
+        """Take a run: from now on nobody else starts it. False when somebody did. Waits while the disk is full."""
         while True:
             try:
                 return self.take_now(run)
@@ -112,7 +112,7 @@ class Supervisor:
             time.sleep(_RETRY_S)
 
     def take_now(self, run: bytes) -> bool:
-        """The same; raises OSError when there is no room on the disk."""
+        """The same; raises OSError when the disk is full."""
         whole = lines.line(lines.TAKEN, run, self.taken)
         if not self.file.take(run, whole):
             return False
@@ -163,7 +163,7 @@ class Supervision:
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
         self.log: logfile.Bounded | None = None
-        self.unwritten = b""  # a start that the disk had no room for
+        self.unwritten = b""  # a start that a full disk did not take
         self.kill_pause_s = _KILL_PAUSE_S[0]
         self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
 
@@ -306,7 +306,7 @@ class Supervision:
         return pause_s
 
     def record_start(self) -> None:
-        """Write that the process runs; with no room for it the job goes on and we try again."""
+        """Write that the process runs; while the disk is full the job goes on and we try again."""
         try:
             self.supervisor.write(lines.STARTED, self.name, self.unwritten)
         except OSError as error:
@@ -316,7 +316,7 @@ class Supervision:
         self.unwritten = b""
 
     def record_end(self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = "") -> None:
-        """Write how the run ended, however long a full disk takes to have room for it, and tell the scheduler."""
+        """Write how the run ended, however long the disk stays full, and tell the scheduler."""
         rest = b"%d %d %d %d %d %d %d %d %b" % (
             exit_code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
             int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(message),

@@ -54,7 +54,7 @@ class Seat:
         self.request = b""  # until it is known to be taken
         self.since = 0.0
         self.resumed = False  # since it was given its request: somebody may have suspended it
-        self.waits = False  # for room on its line
+        self.waits = False  # until its line takes more
         self.due: float | None = None  # when to fork another process
         self.answer_s = ANSWER_S
         self.tries = 0

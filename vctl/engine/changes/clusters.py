@@ -41,7 +41,7 @@ class ClusterChanged:
 
 @change
 class ClusterMoved:
-    """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: by whom and why."""
+    """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: who stopped it and why."""
 
     at: int
     cluster_id: str

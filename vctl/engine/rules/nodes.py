@@ -177,6 +177,6 @@ def settled(state: SchedulerState) -> Iterator[Change]:
     """Nodes that shrank are as others once no more is held on them than there is."""
     ledger = state.ledger
     for node_id in sorted(state.shrunk_nodes):
-        rooms = [node_id, *(vnode.vnode_id for vnode in below(ledger, node_id))]
-        if not any(ledger.capacities[one].is_overdrawn() for one in rooms):
+        slots = [node_id, *(vnode.vnode_id for vnode in below(ledger, node_id))]
+        if not any(ledger.capacities[one].is_overdrawn() for one in slots):
             yield NodeChanged(replace(ledger.nodes[node_id], shrunk=False), settled=True)

@@ -1,4 +1,4 @@
-"""Preemption: what a plan decided and still stands, for whom resources stay reserved, and which jobs are spared."""
+"""Preemption: what a plan decided and still stands, which resources stay reserved, and which jobs are spared."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
 
 
 def rule_of(state: SchedulerState, job: RunningJob) -> str:
-    """What becomes of a job that had to make room: by what was decided then, else as its cluster says now."""
+    """What becomes of a job that ended for another: by what was decided then, else as its cluster says now."""
     one = state.preemption_of(job)
     if one is not None:
         return one.rule
