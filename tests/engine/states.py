@@ -108,3 +108,12 @@ def over(job_id: int = 1, status: str = "SUCCEEDED", code: int | None = 0, **fie
     return ch.JobEnded(
         NOW, job_id, f"j{job_id}", None, name, "end", status, exit_code=code, **{**plain, **fields}
     )
+
+
+def follows(state: SchedulerState, changes: Iterable[Change]) -> list[Change]:
+    """What a rule yields; each change is applied before the next one is asked for."""
+    found = []
+    for change in changes:
+        apply(state, change)
+        found.append(change)
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.engine.states import follows
 from tests.scheduler import trees
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
@@ -44,14 +44,6 @@ def state_of(*nodes: Node) -> SchedulerState:
 def job(number: int, cpus: int) -> ch.JobSubmitted:
     shape = ClusterSpec(flexible_min={"CPU": cpus * 10000})
     return ch.JobSubmitted(PendingJob(number, f"j{number}", PRIMARY, f"s{cpus}", shape, {}), DETAILS)
-
-
-def follows(state: SchedulerState, changes: Iterator[ch.Change]) -> list[ch.Change]:
-    found = []
-    for change in changes:
-        apply(state, change)
-        found.append(change)
-    return found
 
 
 def counts(state: SchedulerState) -> dict[str, int]:

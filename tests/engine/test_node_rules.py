@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.engine.states import follows
 from tests.scheduler import trees
 from tests.scheduler.test_replacement import world
 from tests.specification import spec
@@ -37,15 +37,6 @@ def state_of(ledger: Ledger, *runs: Run) -> SchedulerState:
 def move(state: SchedulerState, node_id: str, to: str) -> None:
     moves = {DEAD: "die", DRAINING: "drain", ALIVE: "undrain"}
     apply(state, ch.NodeMoved(1, node_id, moves[to], to, "a fan", "me"))
-
-
-def follows(state: SchedulerState, changes: Iterator[ch.Change]) -> list[ch.Change]:
-    """Each is applied before the next one is asked for."""
-    found = []
-    for change in changes:
-        apply(state, change)
-        found.append(change)
-    return found
 
 
 def order(state: SchedulerState, *, sweep: bool = False) -> list[ch.Change]:

@@ -95,16 +95,15 @@ HOISTED = (OUTPUT, COLOR, HOME)
 
 
 F = TypeVar("F", bound=Mapping[str, Any])
-InCluster = Annotated[
-    str | None,
-    Opt(
-        "-c",
-        "--cluster",
-        metavar="ID",
-        complete="clusters",
-        help="Only entries in this cluster and below (default: inside a job its cluster, else the primary).",
-    ),
-]
+HERE = "(default: inside a job its cluster, else the primary)."
+
+
+def cluster_option(what: str) -> Opt:
+    """``-c``; ``what`` it stands for."""
+    return Opt("-c", "--cluster", metavar="ID", complete="clusters", help=f"{what} {HERE}")
+
+
+InCluster = Annotated[str | None, cluster_option("Only entries in this cluster and below")]
 
 
 def place(call: "Call", given: str | None) -> str:

@@ -103,7 +103,7 @@ class Ledger:
             twin._indexes[cluster_id] = index.copy()
         return twin
 
-    def put_room(self, vnode_id: str, capacity: FreeCapacity) -> None:
+    def set_capacity(self, vnode_id: str, capacity: FreeCapacity) -> None:
         """Look at a virtual node as if this were free on it."""
         self.capacities[vnode_id] = capacity
         self._refile(vnode_id)

@@ -1,4 +1,4 @@
-"""The file named by ``VCTL_LEASE_FILE``: in it a job reads that it has to give something back, or end for another one."""
+"""The file named by ``VCTL_LEASE_FILE``: a job reads in it that it has to give something back, or to end."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Nominations:
         trial = self.ledger.part(suppliers(self.ledger, job.parent_id))
         for vnode_id, capacity in list(trial.capacities.items()):
             if vnodes[vnode_id].node_id in nodes:
-                trial.put_room(vnode_id, _only(capacity, parts.get(vnode_id, ())))
+                trial.set_capacity(vnode_id, _only(capacity, parts.get(vnode_id, ())))
         others = frozenset(self.ledger.nodes) - nodes
         found = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
         if not isinstance(found, tuple):

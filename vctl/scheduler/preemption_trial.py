@@ -254,7 +254,7 @@ class Emptied:
         if not capacity.is_overdrawn():
             for allocation in self._reserved.get(vnode_id, ()):
                 capacity.take_most(allocation)
-        self.ledger.put_room(vnode_id, capacity)
+        self.ledger.set_capacity(vnode_id, capacity)
 
 
 class _Tally:

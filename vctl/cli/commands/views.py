@@ -4,22 +4,13 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import LIMIT, READS
+from vctl.cli.common import LIMIT, READS, cluster_option
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, amounts, listing, single
 from vctl.operations import jobs, views
-from vctl.operations.declare import Arg, Opt
+from vctl.operations.declare import Arg
 
-Cluster = Annotated[
-    str | None,
-    Opt(
-        "-c",
-        "--cluster",
-        metavar="ID",
-        complete="clusters",
-        help="Cluster (default: inside a job its cluster, else the primary).",
-    ),
-]
+Cluster = Annotated[str | None, cluster_option("Cluster")]
 
 
 @command(
