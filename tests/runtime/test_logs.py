@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 
@@ -9,7 +10,9 @@ import pytest
 
 from tests.specification import spec
 from vctl.ops import logs
+from vctl.runtime import records
 from vctl.runtime.protocol import RunState
+from vctl.store.database import filesystem_of
 
 pytestmark = spec("17.private", "17.retention")
 
@@ -82,3 +85,26 @@ def test_a_log_goes_on_where_an_earlier_attempt_ended(ground):
         ground.launch(f"r{n}", "echo", str(n), log_path=str(ground.runtime.logs / "a"))
         ground.ended(f"r{n}")
     assert ground.log("a") == b"0\n1\n"
+
+
+def test_logs_are_made_apart_from_their_neighbours_once(tmp_path):
+    """Spec 17: what another process made meanwhile stays."""
+    folder = tmp_path / "logs"
+    records.make_apart(folder)
+    assert os.listdir(tmp_path) == ["logs"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "of somebody else").touch()
+    records.make_apart(folder)
+    assert os.listdir(tmp_path) == ["logs"]
+    assert os.listdir(folder) == ["of somebody else"]
+
+
+def test_ext4_is_asked_for_another_part_of_the_disk(tmp_path):
+    """Spec 17: without a journal it passes over the inodes freed in the last minutes there, for every new file."""
+    if filesystem_of(tmp_path) != "ext4":
+        pytest.skip("another filesystem")
+    records.make_apart(tmp_path / "logs")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    flags = int.from_bytes(fcntl.ioctl(folder, records._GET_FLAGS, bytes(8)), "little")
+    os.close(folder)
+    assert flags & 0x20000  # EXT4_TOPDIR_FL
