@@ -117,6 +117,10 @@ OF_OTHER_TYPES = (
     ("jobs", "entry", "-1"),
     ("jobs", "begin_at", "x"),
     ("nominations", "priority", "x"),
+    ("nodes", "node_id", None),
+    ("clusters", "cluster_id", None),
+    ("vnodes", "vnode_id", None),
+    ("runs", "run_id", None),
 )
 
 

@@ -87,6 +87,8 @@ def examine(store: Store, *, strict: bool = True) -> Replayed:
         values = []
         for row in found:
             try:
+                if row[0] is None:
+                    raise ValueError("its key is NULL")
                 value = make(row)
                 if (
                     (strict or table == "nominations")
