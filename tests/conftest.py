@@ -28,6 +28,16 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 LEAVE_S = 20.0
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A soak test runs only where ``-m`` names it: another ``-m`` replaces the one of pyproject.toml."""
+    if "soak" in config.option.markexpr:
+        return
+    soaks = [item for item in items if item.get_closest_marker("soak")]
+    if soaks:
+        config.hook.pytest_deselected(items=soaks)
+        items[:] = [item for item in items if item not in soaks]
+
+
 @pytest.fixture(autouse=True)
 def nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """An empty home, and no variable of a job or a user that would send a test into their state."""

@@ -9,6 +9,7 @@ import yaml
 
 from tests.cli.conftest import Cli, python
 from tests.specification import spec
+from vctl.cli import output
 from vctl.cli import yaml as own_yaml
 
 pytestmark = spec("13.output")
@@ -165,9 +166,7 @@ def test_a_reader_that_leaves_is_no_error(jobs: Cli) -> None:
     assert "BrokenPipe" not in ran.stderr
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+VALUES = [
         {"a": 1, "b": [1, {"c": None, "d": []}], "e": {}},
         ["yes", "null", "1.5", "1e3", "", " x", "a: b", "# c", "- d", "x\ny", "é",
          "\x7f", "\u2028", "a#b", "~", "=", "0x1"],
@@ -176,10 +175,22 @@ def test_a_reader_that_leaves_is_no_error(jobs: Cli) -> None:
         "text",
         7,
         [],
-    ],
-)  # fmt: skip
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_yaml_reads_back(value: object) -> None:
     assert yaml.safe_load(own_yaml.dump(value)) == value
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_json_is_written_as_the_library_indents_it(value: object, encoding: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    output.write(output.Answer(value, rows=(), names=()), "json", stream, header=True)
+    stream.seek(0)
+    expected = json.dumps(value, indent=2, ensure_ascii=encoding == "ascii")
+    assert stream.read() == expected.replace("\x7f", "\\u007f").replace("\u2028", "\\u2028") + "\n"
 
 
 FORBIDDEN = "typer sqlite_utils pydantic rich filelock asyncio yaml tomllib subprocess click".split()
