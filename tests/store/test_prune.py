@@ -21,7 +21,7 @@ from vctl.store.store import Store
 
 pytestmark = spec("17.retention")
 
-FINISHED = 10_000
+FINISHED = 3_000
 
 
 def whole(store: Store) -> bool:
@@ -85,14 +85,14 @@ class Timed(Store):
 def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
     """A submit gets through within 100 ms (spec 17): a slice is as long as it takes, not as many jobs as it has."""
     home = tmp_path / "state"
-    fill(home, queued=10, finished=2 * FINISHED)
+    fill(home, queued=10, finished=3 * FINISHED)
     with Timed.open(home) as store:
         assert isinstance(store, Timed)
         jobs.prune(store, 3600)
         assert store.value("SELECT count(*) FROM jobs") == 14
-        assert len(store.held) > 50
+        assert len(store.held) > 20
         assert max(store.held) < 4 * jobs.SLICE_S
-        assert sum(store.held) > 10 * jobs.SLICE_S  # in one go it would have taken so long
+        assert sum(store.held) > 4 * jobs.SLICE_S  # in one go it would have been too long
 
 
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
