@@ -167,7 +167,8 @@ def _indented(value: Any, encoder: Callable[[str], Encode], known: dict[str, Enc
         return (
             "[" + inside + comma.join([_indented(one, encoder, known, inside) for one in value]) + pad + "]"
         )
-    pieces, plain = [], {}
+    pieces: list[str] = []
+    plain: dict[str, Any] = {}
     for name, part in value.items():
         if part and type(part) in (dict, list):
             if plain:
