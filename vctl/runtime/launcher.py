@@ -14,6 +14,7 @@ import _socket  # the public module builds enums at import
 import gc
 import marshal
 import os
+import resource  # noqa: F401 - os.wait4 needs it, and each supervisor would import it for itself
 import sys
 
 MYPY = False
