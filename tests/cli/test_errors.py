@@ -29,6 +29,10 @@ CASES = {
     "a negative limit": ("job list --limit -1", 2, "0 or more"),
     "nothing to change": ("node update n", 2, "--resources"),
     "a directory that is not there": ("job submit --working-dir /nope -- true", 2, "exists"),
+    "pairs where JSON is meant": ("vc create x --replica-sets 8c=1,4c=2", 2, """'{"8c": 1, "4c": 2}'"""),
+    "a word where a number is meant": ("job list --limit x", 2, "write for example --limit 5"),
+    "an argument too many": ("vc get a b", 2, "see `vctl vc get --help`"),
+    "a cluster of which the id is mistyped": ("vc get primry", 4, "did you mean primary?"),
     "what can never run": ("job submit --num-cpus 99 -- true", 3, "ask for less"),
 }
 

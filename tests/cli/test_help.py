@@ -25,6 +25,9 @@ def test_help_of_every_command_shows_its_line_and_an_example(command: Command, c
     assert command.help in " ".join(ran.out.replace("│", " ").split())
     assert "Examples:" in ran.out
     assert all(example in ran.out for example in command.examples)
+    page = ran.out.partition("Examples:")[0]
+    assert not {"<bool>", "<str>", "<list[str]>"} & set(page.split())
+    assert " ".join(page.split()).startswith(f"Usage: {reference.usage(command).replace('-- ', '')} ")
 
 
 def test_every_command_and_option_is_explained(command: Command) -> None:

@@ -15,15 +15,40 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 """click's, or that of the click inside newer typers."""
 
 
+class _Named:
+    """Help that names a value by its word alone: newer typers write ``<bool>``, ``<list[str]>`` and ``{JOB}...``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, ``--help`` too."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of typer's classes
+        for param in found:
+            word = param.metavar
+            if param.param_type_name == "argument":
+                many = word + "..." if param.nargs == -1 else word
+                usage = [many if param.required else f"[{many}]"]
+                param.get_usage_pieces = lambda ctx, usage=usage: usage  # noqa: ARG005  # typer gives a context
+                word = None
+            elif param.is_flag:
+                word = None
+            param.display_type_rich = lambda ctx, word=word: word  # noqa: ARG005
+        return found
+
+
+class _Command(_Named, typer.core.TyperCommand):
+    """A command of vctl."""
+
+
+class _Group(_Named, typer.core.TyperGroup):
+    """The page of a group."""
+
+
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     """The value of every parameter as typer reads them; None when help was shown. Mistakes are BadSpec."""
     app = _app()
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not command.own_words}
-    app.command(help=_plain(f"{command.help}\n\n{command.details}".strip()), context_settings=settings)(
-        _callback(command)
-    )
-    names = [name for param in command.params for name in param.info.names]
-    return _ask(app, words, f"vctl {command.path}", command.examples, names)
+    help = _plain(f"{command.help}\n\n{command.details}".strip())
+    app.command(help=help, context_settings=settings, cls=_Command)(_callback(command))
+    return _ask(app, words, f"vctl {command.path}", command.examples, command.params)
 
 
 def show_group(
@@ -32,7 +57,7 @@ def show_group(
     """The help page of a group, or of vctl itself when the name is empty; ``members`` by section."""
     app = _app()
 
-    @app.callback(help=_plain(help), context_settings={"help_option_names": ["-h", "--help"]})
+    @app.callback(cls=_Group, help=_plain(help), context_settings={"help_option_names": ["-h", "--help"]})
     def group(
         version: Annotated[
             bool, typer.Option("--version", help="Print the version.", hidden=bool(name))
@@ -50,13 +75,13 @@ def _app() -> typer.Typer:
 
 
 def _ask(
-    app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str], options: Sequence[str] = ()
+    app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str], params: Sequence[Param] = ()
 ) -> dict[str, Any] | None:
     entry = typer.main.get_command(app)
     try:
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
-        raise _mistake(error, name, examples[0], options) from None
+        raise _mistake(error, name, examples[0], params) from None
     if isinstance(found, dict):
         return found
     # not as typer's epilog, which would break the lines: they are there to be copied
@@ -64,25 +89,32 @@ def _ask(
     return None
 
 
-def _mistake(error: Any, name: str, example: str, options: Sequence[str]) -> BadSpec:
+def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> BadSpec:
     message = str(error.format_message())
     guesses = [str(guess) for guess in getattr(error, "possibilities", None) or ()]
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
-    if advice := _advice(getattr(error, "option_name", None), options):
+    if advice := _advice(getattr(error, "option_name", None), params):
         return BadSpec(message, fix=advice)
     if guesses:
         return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
-    if "unexpected extra" in message and "}" in message:
-        return BadSpec(message, fix="put JSON in single quotes, or the shell splits it")
+    if message.startswith("Got unexpected extra argument"):
+        extra = message.partition("(")[2].removeprefix("s) (").rstrip(")")
+        fix = "put JSON in single quotes, or the shell splits it" if "}" in extra else f"see `{name} --help`"
+        return BadSpec(f"too many arguments: {extra}", fix=fix)
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")
+    wrong = getattr(error, "param", None)
+    for param in params:
+        if wrong is not None and param.name == wrong.name and param.type in (int, float):
+            kind = "a whole number" if param.type is int else "a number"
+            return BadSpec(f"{param.spelled}: {kind} is expected", fix=f"write for example {param.spelled} 5")
     return BadSpec(message, fix=f"see `{name} --help`")
 
 
-def _advice(option: str | None, options: Sequence[str]) -> str | None:
+def _advice(option: str | None, params: Sequence[Param]) -> str | None:
     """What to write instead of an option that other tools have."""
     ours = OTHER_OPTIONS.get(option or "")
-    if ours is not None and ours not in options:
+    if ours is not None and not any(ours in param.info.names for param in params):
         return None
     return OPTION_ADVICE.get(option or "") or (f"did you mean {ours}?" if ours else None)
 

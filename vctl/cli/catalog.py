@@ -63,6 +63,7 @@ SHORT = {
 """Short words for commands that people type all day: the same command, with the same options."""
 SHELL = "shell"
 SHELL_HELP = "Open a shell with a terminal inside a job of its own."
+SHELL_DETAILS = "Without CMD it is the shell that the variable SHELL names."
 SHELL_EXAMPLES = ("vctl shell -n 4 -g 1", "vctl shell --time-limit 2h -- python3 -i train.py")
 """``vctl shell`` is ``vctl job submit --pty -- $SHELL``, or another command behind ``--``."""
 SECTIONS = {
@@ -192,7 +193,7 @@ def short(word: str) -> Command:
     load(path.split()[0])
     twin = COMMANDS[path].called(word)
     if word == SHELL:
-        twin.help, twin.details, twin.examples = SHELL_HELP, "", SHELL_EXAMPLES
+        twin.help, twin.details, twin.examples = SHELL_HELP, SHELL_DETAILS, SHELL_EXAMPLES
     return twin
 
 

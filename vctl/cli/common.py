@@ -24,11 +24,18 @@ def _option(name: str, kind: Any, *names: str, **about: Any) -> Param:
 
 
 Text, Flag = str | None, bool
-RESULTS = "How results are written to stdout."
-OUTPUT = _option("output", Text, "-o", "--output", choices=OUTPUTS, help=RESULTS)
-SHORT_OUTPUT = _option("output", Text, "-o", choices=OUTPUTS, help=RESULTS)
+RESULTS = "Form of the results: table, json, jsonl, yaml, csv or name."
+OUTPUT = _option("output", Text, "-o", "--output", metavar="FORM", choices=OUTPUTS, help=RESULTS)
+SHORT_OUTPUT = _option("output", Text, "-o", metavar="FORM", choices=OUTPUTS, help=RESULTS)
 """For a command whose ``--output`` is something else."""
-COLOR = _option("color", Text, "--color", choices=COLORS, help="Colours in tables; NO_COLOR is honoured.")
+COLOR = _option(
+    "color",
+    Text,
+    "--color",
+    metavar="WHEN",
+    choices=COLORS,
+    help="Colours: auto, always or never; NO_COLOR is honoured.",
+)
 HOME = _option(
     "home", Text, "--home", metavar="DIR", complete="dir", help="State directory, instead of VCTL_HOME."
 )

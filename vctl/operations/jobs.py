@@ -164,15 +164,15 @@ def request(
     array: Annotated[
         str | None,
         Opt(
-            "--array", metavar="0-99[:STEP][%N]",
-            help="One job for each index, at most N at once; each sees VCTL_ARRAY_INDEX.",
+            "--array", metavar="INDEXES",
+            help="One job for each index, such as 0-99 or 0-99:2, with VCTL_ARRAY_INDEX; 0-99%8 runs 8 at a time.",
         ),
     ] = None,
     after: Annotated[
         Sequence[str],
         Opt(
-            "--after", metavar="ok:ID|any:ID|notok:ID",
-            help="Start only after that job succeeded (ok), ended (any) or failed (notok); repeatable.",
+            "--after", metavar="COND:ID",
+            help="Start only after that job succeeded (ok:ID), ended (any:ID) or failed (notok:ID); repeatable.",
         ),
     ] = (),
     per_node: Annotated[

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
+from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import forms
 from vctl.ops.capacity import totals_of
@@ -34,7 +34,7 @@ def cluster_row(store: Store, cluster_id: str, kind: str = "virtual") -> Row:
     if row is None:
         raise NotFound(
             f"The {kind} cluster {cluster_id} does not exist.",
-            fix=_nearest_id(store, cluster_id),
+            fix=nearest_id(cluster_id, table.all_rows(store)),
             details={"cluster_id": cluster_id},
         )
     return row
@@ -62,19 +62,22 @@ def removable_row(store: Store, cluster_id: str) -> Row:
     failed, about = "Failed to remove virtual cluster, parent cluster", f"virtual cluster id: {cluster_id}"
     parent = None if parent_id == PRIMARY else table.get(store, parent_id)
     if parent is None and parent_id != PRIMARY:
-        raise NotFound(f"{failed} not exists, {about}", fix=_nearest_id(store, cluster_id))
+        raise NotFound(f"{failed} not exists, {about}", fix=nearest_id(cluster_id, table.all_rows(store)))
     if parent is not None and not parent["divisible"]:
         raise BadSpec(
             f"{failed} is not divisible, {about}",
             fix=f"jobs of {parent_id} share it; `vctl job stop` ends one",
         )
-    raise NotFound(f"The job cluster {cluster_id} does not exist.", fix=_nearest_id(store, cluster_id))
+    raise NotFound(
+        f"The job cluster {cluster_id} does not exist.", fix=nearest_id(cluster_id, table.all_rows(store))
+    )
 
 
-def _nearest_id(store: Store, cluster_id: str) -> str:
+def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:
+    """A fix for an id that is not known: the nearest one, if one is near."""
     from vctl.spec.fields import nearest
 
-    guess = nearest(cluster_id, [row["cluster_id"] for row in table.all_rows(store)])
+    guess = nearest(cluster_id, [PRIMARY_ALIAS, *(row["cluster_id"] for row in known)])
     return f"did you mean {guess}?" if guess else "see `vctl vc list`"
 
 

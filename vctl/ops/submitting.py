@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.engine.changes import Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -238,13 +238,11 @@ def _inherited(store: Store, around: Mapping[str, str]) -> str:
 
 
 def _no_cluster(store: Store, cluster_id: str) -> NotFound:
-    from vctl.spec.fields import nearest
+    from vctl.ops.cluster_views import nearest_id
 
-    known = [row["cluster_id"] for row in clusters.all_rows(store) if row["kind"] == LOGICAL]
-    guess = nearest(cluster_id, [*known, PRIMARY_ALIAS])
     return NotFound(
         f"there is no virtual cluster {cluster_id}",
-        fix=f"did you mean {guess}?" if guess else "see `vctl vc list`",
+        fix=nearest_id(cluster_id, clusters.logical_rows(store)),
         details={"cluster_id": cluster_id},
     )
 

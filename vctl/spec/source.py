@@ -134,6 +134,12 @@ def _duplicate(key: object) -> _Refused:
 def _json_fix(text: str, inline: bool) -> str:
     start = text.lstrip()[:1]
     if inline and start not in '{["':
+        pairs = [pair.partition("=")[::2] for pair in text.split(",")]
+        if all(name and value for name, value in pairs):
+            amounts = (
+                f'"{name}": {value if value.isdigit() else json.dumps(value)}' for name, value in pairs
+            )
+            return f"write it as JSON: '{{{', '.join(amounts)}}}'"
         return f"write JSON such as {{...}}, or @{text[:80]} to read a file"
     if inline and '"' not in text and "'" not in text and any(letter.isalpha() for letter in text):
         return "the shell took its quotes away: put the whole JSON in single quotes, or write @FILE"

@@ -51,8 +51,8 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         Opt(
-            "-p", "--policy", metavar="ORDER/DISCIPLINE[,SETTING=VALUE…]",
-            help="A policy to compare with the current one; repeatable.",
+            "-p", "--policy", metavar="POLICY",
+            help="Compare this policy, such as fair/backfill or fifo/strict, with the current one; repeatable.",
         ),
     ] = None,
     nodes: Annotated[

@@ -55,8 +55,7 @@ def daemon(
     if stop:
         ended = ops.background.stop(call.home)
         if ended is None:
-            call.note("No scheduler is running.")
-            return _said({"stopped": False, "kind": None, "pid": None}, "")
+            return _said({"stopped": False, "kind": None, "pid": None}, "no scheduler is running")
         stopped = {"stopped": True, "kind": ended.kind, "pid": ended.pid}
         return _said(stopped, f"{ended.kind} scheduler {ended.pid} stopped; running jobs go on")
     if not background:
