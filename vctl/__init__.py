@@ -1,6 +1,8 @@
 """Virtual clusters on one machine or a Ray cluster: named, nested, elastic parts with gang-scheduled jobs."""
 
 __version__ = "0.1.0"
+SOCKET = "commands.sock"
+"""In a state directory: where commands are handed to the process that answers them. Here it costs a command nothing."""
 
 TYPE_CHECKING = False  # what typing.TYPE_CHECKING is to a type checker, without importing it
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.jobs import Run
 from vctl.core.resources import EMPTY
+from vctl.core.values import Exit
 from vctl.engine.rules.outcomes import outcome_of
-from vctl.engine.stimuli import Exit, ProcessOver
+from vctl.engine.stimuli import ProcessOver
 
 pytestmark = spec("8.end", "12.odd-rows")
 

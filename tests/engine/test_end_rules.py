@@ -21,13 +21,14 @@ from tests.engine.states import (
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Preemption
+from vctl.core.values import Exit
 from vctl.core.wording import timestamp
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
 from vctl.engine.rules.ends import processes
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import Exit, ProcessOver, ProcessSeen
+from vctl.engine.stimuli import ProcessOver, ProcessSeen
 from vctl.ops.forms import moment
 
 pytestmark = spec("8.end", "8.retries", "8.preemption", "10.life", "10.objects", "12.node-death")

@@ -9,7 +9,8 @@ import _socket  # the public module builds enums at import
 import os
 import sys
 
-SOCKET = "commands.sock"
+from vctl import SOCKET
+
 QUICK = frozenset((
     "", "status", "nodes", "cluster-resources", "available-resources", "current-cluster", "current-node", "events",
     "list", "get", "summary", "why", "demand", "ps", "logs", "__complete",

@@ -14,8 +14,9 @@ from contextlib import suppress
 from importlib import import_module
 from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
 
+from vctl import SOCKET
 from vctl.cli import command_client
-from vctl.cli.command_client import SOCKET, stamp
+from vctl.cli.command_client import stamp
 
 LIFE = 0
 """The descriptor that ends with the scheduler."""

@@ -13,9 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+from vctl import SOCKET
 from vctl.ops.background import small_environment
 
-MODULE, SOCKET = "vctl.cli.command_server", "commands.sock"
+MODULE = "vctl.cli.command_server"
 FIRST_S = 1.0
 """The first job goes before it."""
 AGAIN_S = 60.0

@@ -9,9 +9,9 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.engine.apply.runs import with_process
 from vctl.engine.changes import Process
-from vctl.engine.stimuli import Exit, ProcessOver, ProcessSeen
+from vctl.engine.stimuli import ProcessOver, ProcessSeen
 from vctl.runtime import processes
-from vctl.runtime.protocol import ExitRecord, RunState, Runtime, StartRecord
+from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
 STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
@@ -38,20 +38,11 @@ def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
             return process_of(seen.start)
         case RunState.EXITED if not _lives(run):
             return ProcessOver(
-                run, exit_of(seen.exit), process=None if seen.start is None else process_of(seen.start)
+                run, seen.exit, process=None if seen.start is None else process_of(seen.start)
             )
         case RunState.LOST:
             return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
     return seen.state
-
-
-def exit_of(record: ExitRecord | None) -> Exit | None:
-    """How a process ended."""
-    if record is None:
-        return None
-    return Exit(
-        record.exit_code, record.signal, record.launch_errno, record.message, record.stopped, record.ended_at
-    )
 
 
 def process_of(start: StartRecord) -> Process:

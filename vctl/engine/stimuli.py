@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import NamedTuple
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
-from vctl.core.values import value
+from vctl.core.values import Exit, value
 from vctl.engine.changes import Process
 
 Left = Mapping[str, int] | str
 """Bytes of each output of a task, or why one of them is none."""
-
-
-class Exit(NamedTuple):
-    """How a process ended: 128+N when signal N ended it. ``stopped``: a stop was asked for before."""
-
-    exit_code: int
-    signal: int | None
-    launch_errno: int | None
-    message: str
-    stopped: bool
-    ended_at: int
 
 
 @value(frozen=True, slots=True)

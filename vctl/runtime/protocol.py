@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from vctl.core.values import value
+from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
 
 MAX_RUN_ID_BYTES = 200
@@ -55,21 +55,13 @@ class StartRecord:
 
 
 @value(frozen=True, slots=True)
-class ExitRecord:
-    """How a run ended; none of its processes is left.
+class ExitRecord(Exit):
+    """How a run ended, and what it used.
 
-    `exit_code` is 128+N when signal N ended it, 127 or 126 when it could not be started; then `launch_errno`
-    and `message` say why. `stopped`: a stop was asked for before the main process had ended. `max_rss_kib` is
-    that of the largest process and never below the supervisor's own few MiB; CPU times are those of all of
-    them.
+    `max_rss_kib` is that of the largest process and never below the supervisor's own few MiB; CPU times are those of
+    all of them.
     """
 
-    exit_code: int
-    signal: int | None
-    launch_errno: int | None
-    message: str
-    stopped: bool
-    ended_at: int
     max_rss_kib: int
     user_us: int
     system_us: int
