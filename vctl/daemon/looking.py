@@ -37,9 +37,7 @@ def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
         case RunState.RUNNING if seen.start is not None:
             return process_of(seen.start)
         case RunState.EXITED if not _lives(run):
-            return ProcessOver(
-                run, seen.exit, process=None if seen.start is None else process_of(seen.start)
-            )
+            return ProcessOver(run, seen.exit, process=None if seen.start is None else process_of(seen.start))
         case RunState.LOST:
             return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
     return seen.state
