@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +46,8 @@ ON_THE_CLOCK = (
     "objects",
     "looking",
     "remains",
+    "trouble",
+    "usage_checkpoint",
 )
 """Modules of ``vctl.daemon`` that read ``time.monotonic``."""
 MOST_TURNS = 40
@@ -183,6 +185,7 @@ class World:
         self.provider = provider
         self.elapsed_s = 1_000.0
         self.store = self._open(Store)
+        (home / "records").mkdir(exist_ok=True)
         self.processes = Processes()
         self.folding = Folding(self.store)
         self.scheduler: Scheduler | None = None
@@ -210,8 +213,8 @@ class World:
             local_node=False,
             terms=self.terms,
             provider=self.provider,
+            runtime=self.processes,
         )
-        scheduler.runtime = self.processes
         scheduler.uptime_ns = self.now
         self.scheduler = scheduler
         scheduler.start()
@@ -363,6 +366,7 @@ class World:
 
     def close(self) -> None:
         self.die()
+        self.folding.close()
         self.store.close()
 
 
@@ -404,14 +408,21 @@ class Folding:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.steps = 0
+        self.folded: sqlite3.Connection | None = None
         self.begin()
 
     def begin(self) -> None:
         self.seq = feed.last(self.store)
         base = bytearray(self.store.db.serialize())
         base[18:20] = b"\1\1"  # a copy in memory has no write-ahead log
-        self.base = bytes(base)
+        self.close()
+        self.folded = sqlite3.connect(":memory:", isolation_level=None)
+        self.folded.deserialize(bytes(base))
         self.follower: FollowedState | None = None
+
+    def close(self) -> None:
+        if self.folded is not None:
+            self.folded.close()
 
     def check(self, state: FollowedState | None) -> None:
         """Fold all that came since the last look, where all of it has moved; else begin anew."""
@@ -422,6 +433,7 @@ class Folding:
         if has_moved:
             self.steps += 1
             self._fold_tables(entries)
+            self.seq = entries[-1]["seq"]
             if any(decode(row["change"]).told().kind == "row.set_aside" for row in entries):
                 self.follower = None  # the state begins anew with such tables
             if self.follower is not None and state is not None:
@@ -429,25 +441,25 @@ class Folding:
                     apply(self.follower, decode(row["change"]))
                 problems = unlike(picture_of(self.follower), picture_of(loaded(self.store)))
                 assert problems == [], problems
-        follower = self.follower
-        self.begin()
-        self.follower = follower or loaded(self.store)
         if not has_moved:
+            self.begin()
             self.follower = loaded(self.store)
+        self.follower = self.follower or loaded(self.store)
 
     def _fold_tables(self, entries: Sequence[Any]) -> None:
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-            db.deserialize(self.base)
-            changes = [Emitted(row["at"], decode(row["change"])) for row in entries]
-            write(db, changes, entries[-1]["seq"])
-            for table, columns in self.KEPT.items():
-                sql = f"SELECT {columns} FROM {table} ORDER BY 1"
-                folded, real = (set(found) for found in (db.execute(sql), map(tuple, self.store.rows(sql))))
-                assert folded == real, (table, folded ^ real, [row["change"] for row in entries])
-            sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
-            assert db.execute(sql, (self.seq,)).fetchall() == [
-                tuple(row) for row in self.store.rows(sql, self.seq)
-            ]
+        assert self.folded is not None
+        changes = [Emitted(row["at"], decode(row["change"])) for row in entries]
+        write(self.folded, changes, entries[-1]["seq"])
+        for table, columns in self.KEPT.items():
+            sql = f"SELECT {columns} FROM {table} ORDER BY 1"
+            folded, real = (
+                set(found) for found in (self.folded.execute(sql), map(tuple, self.store.rows(sql)))
+            )
+            assert folded == real, (table, folded ^ real, [row["change"] for row in entries])
+        sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
+        assert self.folded.execute(sql, (self.seq,)).fetchall() == [
+            tuple(row) for row in self.store.rows(sql, self.seq)
+        ]
 
 
 def loaded(store: Store) -> FollowedState:
@@ -598,7 +610,10 @@ def hand_cranked(monkeypatch: pytest.MonkeyPatch, make: Callable[[], World]) -> 
     """A world whose clock is the only one that its scheduler reads."""
     world = make()
     clock = SimpleNamespace(
-        monotonic=lambda: world.elapsed_s, perf_counter=lambda: world.elapsed_s, time_ns=world.now
+        monotonic=lambda: world.elapsed_s,
+        perf_counter=lambda: world.elapsed_s,
+        time_ns=world.now,
+        sleep=world.sleep,
     )
     with monkeypatch.context() as patch:
         for name in ON_THE_CLOCK:

@@ -66,6 +66,7 @@ class Scheduler:
         terms: LeaseTerms | None = None,
         provider: ProviderSpec | None = None,
         log_max_bytes: int = 0,
+        runtime: Runtime | None = None,
     ) -> None:
         self.store = store
         self.maintenance = Maintenance(store, interval_s=maintenance_interval_s)
@@ -77,7 +78,7 @@ class Scheduler:
         self.objects = Objects(store, interval_s=maintenance_interval_s)
         self.kind = kind
         self.local_node = local_node
-        self.runtime: Runtime = runtime_of(store.home)
+        self.runtime: Runtime = runtime or runtime_of(store.home)
         self.watch = Watch()
         self.rounds = 0
         self.last_round_ms = 0.0

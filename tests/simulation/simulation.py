@@ -1,0 +1,558 @@
+"""A seed decides everything: who acts when, what takes how long, what fails. The same seed repeats the run exactly.
+
+One timeline of events on a virtual clock. The scheduler, the store and the operations of commands are the real ones;
+the machine (``machine.py``), the clock, wake-ups and failures are simulated. After each event the rules are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
+from tests.simulation.machine import Client, Machine, Violation
+from tests.users import PROVIDER, Users
+from tests.world import Killed, World, loaded, picture_of, unlike
+from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.daemon.measuring import measure
+from vctl.daemon.scheduler import Scheduler
+from vctl.engine.stimuli import Left
+from vctl.errors import VctlError
+from vctl.ops import clusters as cluster_ops
+from vctl.ops import job_edits
+from vctl.ops import jobs as job_ops
+from vctl.ops import nodes as node_ops
+from vctl.ops import tasks as task_ops
+from vctl.ops.prove import prove
+from vctl.store import clusters
+from vctl.store.store import Fenced, Store
+
+FAULTS = (
+    "kill daemon", "kill command", "suspend daemon", "restart daemon", "interleave", "kill supervisor",
+    "kill launcher", "no launcher", "power cut", "disk full", "write error", "commit lost", "commit kept",
+    "clock jump", "drop wake-ups",
+)  # fmt: skip
+"""What can go wrong; each seed draws which of them and how often."""
+MOST_EVENTS = 400_000
+IDLE_TURNS = 20
+"""After so many turns in which nothing changed, the state is compared with the tables all the same."""
+
+
+class Watch:
+    """The scheduler's look at the file ``changes``; wake-ups get lost."""
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    def add(self, path: Path, mask: int) -> None: ...
+    def close(self) -> None: ...
+
+    def fileno(self) -> int:
+        return -1
+
+    def read(self) -> list[bool]:
+        found, self.pending = [True] * self.pending, False
+        return found
+
+
+class Measuring:
+    """Outputs are measured at once."""
+
+    def result(self, run_id: str, place: Path, names: list[str]) -> Left:
+        return measure(place, names)
+
+    def ready(self) -> set[str]:
+        return set()
+
+
+class Simulation(World):
+    """One seed. ``without``: faults that are left out, to find those that matter."""
+
+    def __init__(self, home: Path, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+        self.dice = random.Random(f"{seed} world")
+        swarm = random.Random(f"{seed} swarm")
+        self.faults = {
+            name: swarm.choice([1.0, 3.0, 10.0, 30.0])
+            for name in FAULTS
+            if swarm.random() < 0.5 and name not in without
+        }
+        self.user_gap_s = swarm.choice([0.05, 0.2, 1.0, 3.0])
+        self.drops = swarm.choice([0.1, 0.5, 1.0]) if "drop wake-ups" in self.faults else 0.0
+        self.heap: list[tuple[float, int, str, Callable[[], object]]] = []
+        self.events = self.steps = self.boundaries = 0
+        self.trace: list[str] = []
+        self.digest = hashlib.sha256()
+        self.skew_s = 0.0
+        self.writer: Actor | None = None
+        self.actors = 0
+        self.depth = 0
+        self.nest: int | None = None
+        """At how many boundaries from now others act inside of what somebody does."""
+        self.suspend = False
+        self.full_until = self.no_launcher_until = float("-inf")
+        self.commit_fault: str | None = None
+        self.write_fault = False
+        self.changed = True
+        self.daemon: Actor | None = None
+        self.daemon_due = 0.0
+        self.in_turn = False
+        self.woken = False
+        self.calm = False
+        self.ended: set[str] = set()
+        self.turns = 0
+        self.checked: object = None
+        provider = PROVIDER if swarm.random() < 0.3 else None
+        super().__init__(
+            home, terms=LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5), provider=provider
+        )
+        self.processes: Any = Machine(self)  # type: ignore[assignment]
+        self.users = Users(self, seed)
+        self.users.actions = [
+            (weight * swarm.choice([0, 1, 1, 3]), action)
+            for weight, action in self.users.actions
+            if action.__name__ not in ("exit_process", "end_task", "lose_process", "restart", "crash", "wait")
+        ]
+        self.users.actions += [(3, self.users.submit), (1, self.users.join)]
+
+    # ---- time ----
+
+    def now(self) -> int:
+        """The wall clock, which somebody may set."""
+        return int((self.elapsed_s + self.skew_s) * 1e9) + 1_700_000_000_000_000_000
+
+    def uptime(self) -> int:
+        return int(self.elapsed_s * 1e9)
+
+    def after(self, seconds: float, what: str, do: Callable[[], object]) -> None:
+        self.events += 1
+        heapq.heappush(self.heap, (self.elapsed_s + seconds, self.events, what, do))
+
+    def note(self, what: str) -> None:
+        line = f"{self.elapsed_s:.6f} {'  ' * self.depth}{what}"
+        self.trace.append(line)
+        self.digest.update(line.encode())
+
+    def disk_is_full(self) -> bool:
+        return self.elapsed_s < self.full_until
+
+    # ---- boundaries ----
+
+    def boundary(self, who: Actor | Client, where: str) -> None:
+        """Between two things that a process does: here it dies, or others act, or it is suspended."""
+        actor = self._actor_of(who) if isinstance(who, Client) else who
+        if actor is None:
+            return
+        if actor.dead:
+            raise Killed
+        self.boundaries += 1
+        if actor.fuse is not None:
+            actor.fuse -= 1
+            if actor.fuse <= 0:
+                actor.dead = True
+                self.note(f"{actor.name} dies at {where}")
+                raise Killed
+        if (
+            isinstance(who, Client)
+            and where.startswith("launch ")
+            and self.elapsed_s < self.no_launcher_until
+        ):
+            raise OSError(28, "no space left for a socket")
+        if self.nest is None or self.writer is not None or self.depth > 0:
+            return
+        self.nest -= 1
+        if self.nest <= 0:
+            self.nest = None
+            self._nested(actor, where)
+
+    def _actor_of(self, client: Client) -> Actor | None:
+        return getattr(client, "actor", None)
+
+    def _nested(self, actor: Actor, where: str) -> None:
+        suspended = self.suspend and actor.is_daemon
+        self.suspend = False
+        self.note(f"meanwhile, at {where} of {actor.name}{', suspended' if suspended else ''}")
+        self.depth += 1
+        held = self.daemon, self.scheduler, self.in_turn, self.woken
+        if suspended:
+            self.daemon, self.scheduler, self.in_turn = None, None, False
+            self.daemon_due = self.elapsed_s + self.dice.random()
+        for _ in range(self.dice.choice([1, 2, 5, 20 if suspended else 5, 60 if suspended else 5])):
+            self._event()
+        self.depth -= 1
+        if not suspended or self.scheduler is None:
+            self.daemon, self.scheduler, self.in_turn, _ = held
+        else:
+            self.in_turn = False  # the new one goes on, and the old one finds out
+
+    def write_error(self, actor: Actor) -> int | None:
+        if self.disk_is_full():
+            return FULL
+        if self.write_fault:
+            self.write_fault = False
+            self.note(f"{actor.name}: I/O error")
+            return IOERR
+        return None
+
+    def commit_error(self, actor: Actor) -> str | None:
+        found, self.commit_fault = self.commit_fault, None
+        if found is not None:
+            self.note(f"{actor.name}: commit fails, {found}")
+        return found
+
+    def committed(self) -> None:
+        self.changed = True
+
+    def announced(self, actor: Actor) -> None:
+        if self.dice.random() >= self.drops and isinstance(
+            watch := getattr(self.scheduler, "watch", None), Watch
+        ):
+            watch.pending = True
+            self.wake()
+
+    def wake(self) -> None:
+        if self.in_turn:
+            self.woken = True
+        else:
+            self.daemon_due = min(self.daemon_due, self.elapsed_s + 0.001 * self.dice.random())
+
+    # ---- the scheduler ----
+
+    def start(self) -> Scheduler:
+        self.actors += 1
+        actor = self.daemon = Actor(f"daemon {self.actors}", is_daemon=True)
+        store = opened(self.home, self, actor)
+        store.clock = self.now
+        client = Client(self.processes)
+        client.actor = actor  # type: ignore[attr-defined]
+        scheduler = Scheduler(
+            store,
+            kind="foreground",
+            local_node=False,
+            terms=self.terms,
+            provider=self.provider,
+            runtime=client,
+        )
+        scheduler.watch.close()
+        scheduler.watch = Watch()  # type: ignore[assignment]
+        scheduler.objects.measuring = Measuring()  # type: ignore[assignment]
+        scheduler.uptime_ns = self.uptime
+        self.scheduler = scheduler
+        scheduler.start()
+        return scheduler
+
+    def die(self) -> None:
+        """The scheduler is gone, and all that it held."""
+        if self.scheduler is not None:
+            scheduler, self.scheduler, self.daemon = self.scheduler, None, None
+            self._bury(scheduler)
+
+    def _bury(self, scheduler: Scheduler) -> None:
+        scheduler.runtime.close()
+        store = scheduler.store
+        assert isinstance(store, SimulatedStore)
+        store.actor.dead = True
+        _close(store)
+
+    def turn(self) -> None:
+        """The scheduler takes a turn, or one is started."""
+        self.in_turn, self.woken = True, False
+        scheduler = None
+        try:
+            if self.scheduler is None:
+                self.start()
+            scheduler = self.scheduler
+            assert scheduler is not None
+            scheduler.turn()
+            sleep_s = scheduler.sleep_s()
+        except (Killed, Fenced, VctlError) as error:
+            self.note(f"daemon ends: {type(error).__name__} {error}")
+            mine = scheduler or self.scheduler
+            if isinstance(error, VctlError) and not isinstance(error, Fenced) and scheduler is not None:
+                raise Violation(f"a turn ended with {error!r}") from error
+            if mine is not None:
+                if mine is self.scheduler:
+                    self.scheduler = self.daemon = None
+                self._bury(mine)
+            self.daemon_due = self.elapsed_s + (0.1 if self.calm else self.dice.choice([0.0, 0.5, 5.0, 30.0]))
+            self.in_turn = False
+            if self.scheduler is not None:  # the one that has taken over
+                self.daemon_due = self.elapsed_s
+            return
+        self.in_turn = False
+        if scheduler is self.scheduler:
+            self.daemon_due = self.elapsed_s + (0.001 if self.woken else sleep_s)
+            self._check_state(scheduler)
+        else:
+            self._bury(scheduler)  # it has noticed nothing, and done nothing
+            self.daemon_due = self.elapsed_s
+
+    # ---- users ----
+
+    def act(self) -> None:
+        """A command, from its first statement to its last; unless it dies on the way."""
+        weights, actions = zip(*self.users.actions, strict=True)
+        action = self.users.dice.choices(actions, weights)[0]
+        self.command(action.__name__, action)
+
+    def command(self, name: str, action: Callable[[], object]) -> None:
+        self.actors += 1
+        actor = Actor(f"command {self.actors}")
+        if "kill command" in self.faults and not self.calm and self.dice.random() < 0.2:
+            actor.fuse = self.dice.choice([1, 2, 3, 5, 8, 13, 20, 40])
+        self.note(f"{actor.name}: {name}")
+        before, made = self.users.store, self.users.made
+        self.users.store = store = opened(self.home, self, actor)
+        store.clock = self.now
+        try:
+            action()
+        except Killed:
+            self.note(f"{actor.name} was killed")
+        except VctlError as error:
+            self.note(f"{actor.name} refused: {error.problem}")
+        finally:
+            assert self.users.made >= made
+            self.users.store = before
+            actor.dead = True
+            _close(store)
+
+    # ---- what goes wrong ----
+
+    def plan_faults(self) -> None:
+        """The first of each kind; each plans the next one."""
+        for name in self.faults:
+            if name not in ("kill command", "drop wake-ups"):
+                self._plan(name)
+
+    def _plan(self, name: str) -> None:
+        self.after(self.dice.expovariate(1 / self.faults[name]), name, lambda: self._fail(name))
+
+    def _fail(self, name: str) -> None:
+        if self.calm:
+            return
+        self._plan(name)
+        machine: Machine = self.processes
+        some = self.dice.choice([1, 2, 3, 5, 8, 13, 20, 40, 80])
+        match name:
+            case "kill daemon":
+                if self.daemon is not None:
+                    self.daemon.fuse = some
+            case "restart daemon":
+                if self.scheduler is not None and not self.in_turn:
+                    self._stop_daemon()
+            case "interleave" | "suspend daemon":
+                if self.depth == 0:
+                    self.nest, self.suspend = some, name == "suspend daemon"
+            case "kill supervisor":
+                if alive := machine.supervisors():
+                    machine.kill_supervisor(self.dice.choice(alive))
+            case "kill launcher":
+                machine.kill_launcher()
+            case "no launcher":
+                self.no_launcher_until = self.elapsed_s + self.dice.choice([0.1, 1.0, 5.0])
+            case "power cut":
+                if self.depth == 0:
+                    self.die()
+                    machine.power_cut()
+                    self.daemon_due = self.elapsed_s + 5
+            case "disk full":
+                self.full_until = self.elapsed_s + self.dice.choice([0.01, 0.1, 1.0, 5.0])
+            case "write error":
+                self.write_fault = True
+            case "commit lost" | "commit kept":
+                self.commit_fault = name.split()[1]
+            case "clock jump":
+                self.skew_s += self.dice.choice([-3600.0, -60.0, -1.0, 0.5, 10.0, 600.0, 86_400.0])
+
+    def _stop_daemon(self) -> None:
+        scheduler, self.scheduler, self.daemon = self.scheduler, None, None
+        assert scheduler is not None
+        self.in_turn = True
+        try:
+            scheduler.close()
+        except (Killed, VctlError) as error:
+            self.note(f"it ends with {error!r}")
+        self.in_turn = False
+        self._bury(scheduler)
+        self.daemon_due = self.elapsed_s + self.dice.choice([0.0, 2.0, 20.0])
+
+    # ---- events ----
+
+    def run(self, steps: int) -> str:
+        """Let things happen, then let all faults heal and everything end. The fingerprint of all that happened."""
+        for _ in range(3):
+            self.users.join()
+        self.after(0.0, "users", self._users)
+        self.plan_faults()
+        for self.steps in range(steps):
+            self._event()
+        self.heal()
+        return self.digest.hexdigest()
+
+    def _users(self) -> None:
+        if not self.calm:
+            self.after(self.dice.expovariate(1 / self.user_gap_s), "users", self._users)
+            self.act()
+
+    def _event(self) -> None:
+        """The next thing that happens, whoever does it."""
+        if self.heap and (self.in_turn or self.heap[0][0] < self.daemon_due):
+            at, _, what, do = heapq.heappop(self.heap)
+            self.elapsed_s = max(self.elapsed_s, at)
+            self.note(what)
+            do()
+        elif not self.in_turn:
+            self.elapsed_s = max(self.elapsed_s, self.daemon_due)
+            self.note("turn")
+            self.turn()
+        if self.depth == 0 or self.writer is None:
+            self.check_tables()
+
+    def taken(self, run_id: str) -> None:
+        """A supervisor takes a run: it must have been decided and written before, and not be over."""
+        row = self.store.row(
+            "SELECT r.state, j.status, r.attempt = j.attempt OR r.task_id IS NOT NULL AS current"
+            " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?",
+            run_id,
+        )
+        if row is None:
+            raise Violation(f"{run_id} was launched before it was in the tables")
+        if row["state"] == "ENDED":
+            raise Violation(f"{run_id} was launched after its end")
+        if not row["current"]:
+            raise Violation(f"{run_id} is of an earlier attempt")
+
+    def left(self, run_id: str) -> None:
+        """A process leaves its outputs."""
+        before, self.users.store = self.users.store, self.store
+        self.users._leave_outputs(run_id)
+        self.users.store = before
+
+    # ---- the rules ----
+
+    def check_tables(self) -> None:
+        """What holds whatever is going on."""
+        if not self.changed:
+            return
+        self.changed = False
+        for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.folding.seq):
+            self.note(f"{row['seq']} {row['change']}")
+        if problems := prove(self.store):
+            raise Violation(problems)
+        self.folding.check(None)
+        machine: Machine = self.processes
+        for row in self.store.rows(
+            "SELECT run_id, exit_code, message, stop_reason FROM runs WHERE state = 'ENDED'"
+        ):
+            run_id = row["run_id"]
+            if run_id in self.ended:
+                continue
+            self.ended.add(run_id)
+            if (process := machine.processes.get(run_id)) is not None and process.alive:
+                raise Violation(f"{run_id} has ended, and its process lives")
+            if row["stop_reason"] is None and row["exit_code"] != machine.truth.get(run_id, row["exit_code"]):
+                raise Violation(f"{run_id} ended with {machine.truth[run_id]}, not {tuple(row)}")
+        for array_id, at_once, running in self.store.rows(
+            "SELECT a.array_id, a.at_once, count(*) FROM arrays a JOIN jobs j USING (array_id)"
+            " WHERE j.status = 'RUNNING' AND a.at_once IS NOT NULL GROUP BY 1"
+        ):
+            if running > at_once:
+                raise Violation(f"{running} of {array_id} run")
+        for gang in self.store.rows(
+            "SELECT job_id, j.attempt, (SELECT count(*) FROM runs r WHERE r.job_id = j.job_id AND r.task_id IS NULL AND"
+            " r.attempt = j.attempt) AS runs, (SELECT count(*) FROM vnodes v WHERE v.cluster_id = j.cluster_id AND"
+            " v.kind <> 'flexible') AS vnodes FROM jobs j WHERE per_node AND status = 'RUNNING'"
+        ):
+            if gang["runs"] == 0:
+                raise Violation(f"a part of a gang: {tuple(gang)}")
+
+    def _check_state(self, scheduler: Scheduler) -> None:
+        """What the scheduler knows is what the tables say, once it has read all of the journal."""
+        state = scheduler.state
+        if state is None or state.seen != self.store.value("SELECT max(seq) FROM events"):
+            return
+        checked = id(state), state.seen, self.turns // IDLE_TURNS
+        self.turns += 1
+        if checked != self.checked:
+            self.checked = checked
+            if problems := unlike(picture_of(state), picture_of(loaded(self.store))):
+                raise Violation(problems[:5])
+
+    # ---- the end ----
+
+    def settle(self, seconds: float) -> None:
+        """Let time pass."""
+        until = self.elapsed_s + seconds
+        while min(self.daemon_due, self.heap[0][0] if self.heap else until) < until:
+            self._event()
+            if self.events > MOST_EVENTS:
+                raise Violation("it does not come to rest")
+        self.elapsed_s = max(self.elapsed_s, until)
+
+    def heal(self) -> None:
+        """No faults any more, and no orders but to let everything go on: what can start starts, and all ends."""
+        self.note("heal")
+        self.calm = True
+        self.drops, self.nest, self.commit_fault, self.write_fault = 0.0, None, None, False
+        self.full_until = self.no_launcher_until = float("-inf")
+        if self.daemon is not None:
+            self.daemon.fuse = None
+        self.settle(60)
+        self.users.store = self.store
+        for row in self.store.rows("SELECT node_id FROM nodes WHERE state IN ('DRAINING', 'DRAINED')"):
+            self._ask(lambda node=row[0]: node_ops.undrain(self.store, node))
+        for row in self.store.rows("SELECT cluster_id FROM clusters WHERE kind = 'logical'"):
+            self._ask(lambda cluster=row[0]: cluster_ops.resume(self.store, cluster))
+        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status = 'PENDING' AND held"):
+            self._ask(lambda job=row[0]: job_edits.release(self.store, job))
+        self.settle(600)
+        self.at_rest()
+        self._end_everything()
+        self.users.nothing_is_left()
+
+    def _ask(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except VctlError as error:
+            self.note(f"refused: {error.problem}")
+        self.changed = True
+        self.daemon_due = min(self.daemon_due, self.elapsed_s)
+        if isinstance(watch := getattr(self.scheduler, "watch", None), Watch):
+            watch.pending = True
+
+    def at_rest(self) -> None:
+        """Nothing was overlooked, and everything that waits knows why."""
+        self.check()
+        if found := self.overlooked():
+            self.settle(60)
+            if found := self.overlooked():
+                raise Violation(f"overlooked: {found}")
+        for row in self.store.rows("SELECT * FROM v_jobs WHERE status = 'PENDING'"):
+            if not row["state_reason"]:
+                raise Violation(f"{row['submission_id']} waits, and nobody says why")
+
+    def _end_everything(self) -> None:
+        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
+            self._ask(lambda job=row[0]: job_ops.stop(self.store, job, grace_s=0))
+        for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
+            self._ask(lambda task=row[0]: task_ops.cancel(self.store, task))
+        self.settle(60)
+        for row in self.store.rows("SELECT cluster_id FROM clusters WHERE kind = 'logical'"):
+            if clusters.get(self.store, row[0]) is not None:
+                self._ask(lambda cluster=row[0]: cluster_ops.delete(self.store, cluster, force=True))
+        self.settle(120)
+        self.check()
+
+    def close(self) -> None:
+        self.die()
+        self.folding.close()
+        self.store.close()
+
+
+def _close(store: Store) -> None:
+    """As the kernel does it for a process that is gone."""
+    store._unwritten.clear()
+    Store.close(store)
