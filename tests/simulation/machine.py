@@ -165,7 +165,7 @@ class Machine:
         self.pids += 1
         process = self.processes[run_id] = Process(run_id, self.pids, stubborn=self.dice.random() < 0.1)
         self.soon(f"S {run_id}", lambda: self._write_start(supervisor, process))
-        lasts = self.dice.choice([0.001, 0.1, 1.0, 5.0, 20.0, 60.0, 300.0])
+        lasts = self.dice.choice([0.001, 0.1, 1.0, 3.0, 8.0, 20.0, 60.0])
         code = self.dice.choice([0, 0, 0, 0, 1, 3])
         self.timeline.after(lasts, f"end {run_id}", lambda: self.end(run_id, code))
 
@@ -219,7 +219,7 @@ class Machine:
         if client is not None:
             self.soon(f"told {run_id} {stage}", lambda: client.heard(supervisor, run_id, stage))
         elif self.dice.random() < 0.7:
-            self.soon(f"seen {run_id} {stage}", lambda: self.timeline.wake())
+            self.soon(f"seen {run_id} {stage}", self.timeline.wake)
 
     def heed(self, run_id: str) -> None:
         """A supervisor reads the request to stop its run."""
@@ -286,6 +286,7 @@ class Seat:
     run: str = ""
     request: LaunchRequest | None = None
     since: float = 0.0
+    tries: int = 0
     due: float | None = None
 
 
@@ -334,6 +335,7 @@ class Client:
         if request.run_id in file.entries or (seat.run == request.run_id and seat.request is not None):
             return
         seat.run, seat.request, seat.since, seat.due = request.run_id, request, self.timeline.elapsed_s, None
+        seat.tries = 0
         self._give(request.supervisor, seat)
         self.timeline.boundary(self, f"launched {request.run_id}")
 
@@ -351,8 +353,8 @@ class Client:
         for number, seat in list(self.seats.items()):
             if seat.request is None:
                 continue
-            file = self.machine.files[number]
-            if seat.run in file.entries:
+            file = self.machine.files.get(number)  # another scheduler may have removed it
+            if file is not None and seat.run in file.entries:
                 if now - seat.since > ANSWER_S or seat.due is not None:
                     seat.request, seat.due = None, None
                     self.news.add(seat.run)
@@ -457,7 +459,7 @@ class Client:
             if number in numbers or number in self.seats or left or file.holder is not None:
                 continue
             self.timeline.boundary(self, f"remove {number}")
-            del self.machine.files[number]
+            self.machine.files.pop(number, None)
 
     def restore(self) -> None:
         return
@@ -502,10 +504,14 @@ class Client:
         if not seat.run:
             self._leave(number)
             return
-        if seat.run in self.machine.files[number].entries:
+        file = self.machine.files.get(number)
+        if file is not None and seat.run in file.entries:
             seat.request = None
         elif seat.request is not None:
-            seat.due = self.timeline.elapsed_s
+            seat.tries += 1
+            seat.due = self.timeline.elapsed_s + (
+                0 if seat.tries < 2 else min(30.0, 0.02 * 2.0 ** min(seat.tries, 20))
+            )
         self._news(seat.run)
         if seat.request is None:
             self._leave(number)

@@ -20,6 +20,8 @@ from tests.world import Killed, World, loaded, picture_of, unlike
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
+from vctl.engine.changes import JobStarted
+from vctl.engine.codec import decode
 from vctl.engine.stimuli import Left
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
@@ -75,12 +77,12 @@ class Simulation(World):
     def __init__(self, home: Path, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         self.dice = random.Random(f"{seed} world")
         swarm = random.Random(f"{seed} swarm")
+        self.user_gap_s = swarm.choice([0.1, 0.5, 2.0, 5.0])
         self.faults = {
-            name: swarm.choice([1.0, 3.0, 10.0, 30.0])
+            name: self.user_gap_s * swarm.choice([5, 15, 50, 150]) * (4 if name == "power cut" else 1)
             for name in FAULTS
             if swarm.random() < 0.5 and name not in without
         }
-        self.user_gap_s = swarm.choice([0.05, 0.2, 1.0, 3.0])
         self.drops = swarm.choice([0.1, 0.5, 1.0]) if "drop wake-ups" in self.faults else 0.0
         self.heap: list[tuple[float, int, str, Callable[[], object]]] = []
         self.events = self.steps = self.boundaries = 0
@@ -112,11 +114,11 @@ class Simulation(World):
         self.processes: Any = Machine(self)  # type: ignore[assignment]
         self.users = Users(self, seed)
         self.users.actions = [
-            (weight * swarm.choice([0, 1, 1, 3]), action)
+            (weight * swarm.choice([0, 0.5, 1, 3]) * (0.3 if action == self.users.run_task else 1), action)
             for weight, action in self.users.actions
             if action.__name__ not in ("exit_process", "end_task", "lose_process", "restart", "crash", "wait")
         ]
-        self.users.actions += [(3, self.users.submit), (1, self.users.join)]
+        self.users.actions += [(8, self.users.submit), (1, self.users.join)]
 
     # ---- time ----
 
@@ -163,6 +165,8 @@ class Simulation(World):
             raise OSError(28, "no space left for a socket")
         if self.nest is None or self.writer is not None or self.depth > 0:
             return
+        if self.suspend and not actor.is_daemon:
+            return
         self.nest -= 1
         if self.nest <= 0:
             self.nest = None
@@ -172,8 +176,7 @@ class Simulation(World):
         return getattr(client, "actor", None)
 
     def _nested(self, actor: Actor, where: str) -> None:
-        suspended = self.suspend and actor.is_daemon
-        self.suspend = False
+        suspended, self.suspend = self.suspend, False
         self.note(f"meanwhile, at {where} of {actor.name}{', suspended' if suspended else ''}")
         self.depth += 1
         held = self.daemon, self.scheduler, self.in_turn, self.woken
@@ -302,7 +305,7 @@ class Simulation(World):
         self.actors += 1
         actor = Actor(f"command {self.actors}")
         if "kill command" in self.faults and not self.calm and self.dice.random() < 0.2:
-            actor.fuse = self.dice.choice([1, 2, 3, 5, 8, 13, 20, 40])
+            actor.fuse = self.dice.randint(1, 80)
         self.note(f"{actor.name}: {name}")
         before, made = self.users.store, self.users.made
         self.users.store = store = opened(self.home, self, actor)
@@ -335,7 +338,9 @@ class Simulation(World):
             return
         self._plan(name)
         machine: Machine = self.processes
-        some = self.dice.choice([1, 2, 3, 5, 8, 13, 20, 40, 80])
+        some = self.dice.choice(
+            [self.dice.randint(1, 10), self.dice.randint(1, 60), self.dice.randint(1, 200)]
+        )
         match name:
             case "kill daemon":
                 if self.daemon is not None:
@@ -383,7 +388,7 @@ class Simulation(World):
 
     def run(self, steps: int) -> str:
         """Let things happen, then let all faults heal and everything end. The fingerprint of all that happened."""
-        for _ in range(3):
+        for _ in range(self.dice.choice([3, 5, 8])):
             self.users.join()
         self.after(0.0, "users", self._users)
         self.plan_faults()
@@ -440,6 +445,10 @@ class Simulation(World):
         self.changed = False
         for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.folding.seq):
             self.note(f"{row['seq']} {row['change']}")
+            if row["change"] is not None and isinstance(change := decode(row["change"]), JobStarted):
+                members = len(change.vnodes) if change.job.per_node else 1
+                if len(change.runs) != members:
+                    raise Violation(f"{len(change.runs)} of {members} members start: {change}")
         if problems := prove(self.store):
             raise Violation(problems)
         self.folding.check(None)
@@ -461,13 +470,6 @@ class Simulation(World):
         ):
             if running > at_once:
                 raise Violation(f"{running} of {array_id} run")
-        for gang in self.store.rows(
-            "SELECT job_id, j.attempt, (SELECT count(*) FROM runs r WHERE r.job_id = j.job_id AND r.task_id IS NULL AND"
-            " r.attempt = j.attempt) AS runs, (SELECT count(*) FROM vnodes v WHERE v.cluster_id = j.cluster_id AND"
-            " v.kind <> 'flexible') AS vnodes FROM jobs j WHERE per_node AND status = 'RUNNING'"
-        ):
-            if gang["runs"] == 0:
-                raise Violation(f"a part of a gang: {tuple(gang)}")
 
     def _check_state(self, scheduler: Scheduler) -> None:
         """What the scheduler knows is what the tables say, once it has read all of the journal."""

@@ -1,0 +1,176 @@
+"""Faults planted into the code under test, to show that the simulation finds such faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vctl.daemon import carrying, commit, following, looking
+from vctl.daemon.scheduler import Scheduler
+from vctl.engine import changes as ch
+from vctl.engine.effects import Launch
+from vctl.scheduler.plan import Trial
+from vctl.store import write
+from vctl.store.store import Store
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def double_launch(patch: pytest.MonkeyPatch) -> None:
+    """A launch that is repeated goes to another supervisor."""
+    original = carrying.Carrier._launch
+    launched: set[str] = set()
+
+    def launch(self: Any, state: Any, runtime: Any, run: Any) -> Any:
+        if run.run_id in launched:
+            run = replace(run, supervisor=runtime.assign())
+        launched.add(run.run_id)
+        return original(self, state, runtime, run)
+
+    patch.setattr(carrying.Carrier, "_launch", launch)
+
+
+def lost_exit(patch: pytest.MonkeyPatch) -> None:
+    """The exit code of a run that ended before its start was written is lost."""
+    original = looking.look
+
+    def look(runtime: Any, run: Any) -> Any:
+        found = original(runtime, run)
+        return (
+            replace(found, exit=None) if isinstance(found, looking.ProcessOver) and run.pid is None else found
+        )
+
+    patch.setattr("vctl.daemon.scheduler.look", look)
+
+
+def leaked_lease(patch: pytest.MonkeyPatch) -> None:
+    """A lease that is given back stays in the tables."""
+    original = write._WRITERS[ch.LeaseReturned]
+    cuts = lambda db, returned: original(db, [one for one in returned if one.lease.amounts])  # noqa: E731
+    patch.setitem(write._WRITERS, ch.LeaseReturned, cuts)
+
+
+def partial_gang(patch: pytest.MonkeyPatch) -> None:
+    """The last member of a gang is not started."""
+    original = commit.starts
+
+    def starts(*of: Any) -> Iterator[Any]:
+        for change in original(*of):
+            if isinstance(change, ch.JobStarted) and len(change.runs) > 1:
+                change = replace(change, runs=change.runs[:-1])
+            yield change
+
+    patch.setattr(commit, "starts", starts)
+
+
+def unfenced_daemon(patch: pytest.MonkeyPatch) -> None:
+    """A scheduler writes after another one has taken over."""
+    original = Store._read_head
+
+    def read_head(self: Store) -> Any:
+        epoch, self.epoch = self.epoch, None
+        try:
+            return original(self)
+        finally:
+            self.epoch = epoch
+
+    patch.setattr(Store, "_read_head", read_head)
+
+
+def skipped_event(patch: pytest.MonkeyPatch) -> None:
+    """Of several entries of the journal, the last but one is not applied."""
+    original = following.feed.journal
+
+    def journal(store: Store, after: int) -> Any:
+        found = original(store, after)
+        return [*found[:-2], found[-1]] if len(found) > 2 else found
+
+    patch.setattr(following, "feed", SimpleNamespace(journal=journal, last=following.feed.last))
+
+
+def wrong_take_back(patch: pytest.MonkeyPatch) -> None:
+    """Of starts that were only tried, the first stays taken."""
+    original = Trial.take_back
+
+    def take_back(self: Trial) -> None:
+        if self.starts:
+            self.starts.pop(next(iter(self.starts)))
+        original(self)
+
+    patch.setattr(Trial, "take_back", take_back)
+
+
+def effect_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """After an end, the next run is launched inside of the transaction."""
+
+    def follow_up(self: Any, state: Any, ended: list[Any]) -> None:
+        with self.store.together():
+            self._record(state, *ended)
+            self._settle_awaited(state)
+            plan, started = self._decide(state)
+            self._carry_out(state)
+        self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
+        for end in ended:
+            self._let_go(state, end.run)
+
+    patch.setattr(Scheduler, "_follow_up", follow_up)
+
+
+def forgotten_write(patch: pytest.MonkeyPatch) -> None:
+    """That a run is being stopped is not written."""
+    patch.setitem(write._WRITERS, ch.RunStopping, lambda db, changes: None)
+
+
+def no_adoption(patch: pytest.MonkeyPatch) -> None:
+    """A new scheduler takes what was assigned for launched, and does not look."""
+    original = Scheduler._sweep
+    patch.setattr(Scheduler, "_sweep", lambda self, state, relaunch=False: original(self, state))
+
+
+def no_repeated_stop(patch: pytest.MonkeyPatch) -> None:
+    """A new scheduler takes all stops for sent."""
+
+    def begin(self: Any, state: Any) -> None:
+        self.done = {run_id: carrying.effects.of_run(state, run) or (Launch(run_id),)
+                     for run_id, run in state.runs.items()}  # fmt: skip
+        self.postponed.clear()
+
+    patch.setattr(carrying.Carrier, "begin", begin)
+
+
+def kept_state(patch: pytest.MonkeyPatch) -> None:
+    """After a commit that failed, the scheduler goes on with what it had applied."""
+    original = Scheduler.turn
+
+    def turn(self: Scheduler) -> None:
+        before = self.state
+        original(self)
+        if self.state is None:
+            self.state = before
+
+    patch.setattr(Scheduler, "turn", turn)
+
+
+def lost_node_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What ran on nodes that died while no scheduler lived goes on."""
+    original = following.FollowedState._read
+
+    def read(*of: Any) -> Any:
+        state = original(*of)
+        state.nodes_changed.clear()
+        return state
+
+    patch.setattr(following.FollowedState, "_read", read)
+
+
+PLANTED: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        double_launch, lost_exit, leaked_lease, partial_gang, unfenced_daemon, skipped_event, wrong_take_back,
+        effect_before_commit, forgotten_write, no_adoption, no_repeated_stop, kept_state, lost_node_forgotten,
+    )
+}  # fmt: skip

@@ -1,0 +1,60 @@
+"""Deterministic simulation: seeds decide all that happens and all that fails (docs/testing.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.planted import PLANTED
+from tests.simulation.seeds import play
+from tests.specification import spec
+
+pytestmark = spec("5.conservation", "12.daemon-death", "7.limits", "8.gangs")
+
+IN_CI = range(6)
+STEPS, LONG = 250, 500
+PROGRAM = "from tests.simulation.seeds import play; print(play({seed}, {steps}).fingerprint)"
+
+
+@pytest.mark.parametrize("seed", IN_CI)
+def test_a_seed_keeps_all_rules(seed: int) -> None:
+    played = play(seed, STEPS)
+    assert played.problem is None, played.report()
+
+
+def test_a_seed_repeats_its_run_exactly() -> None:
+    """In another process too, whose sets have another order."""
+    played = play(7, 150)
+    other = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(seed=7, steps=150)], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert played.fingerprint
+    assert other.stdout.strip() == played.fingerprint
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_many_seeds_keep_all_rules() -> None:
+    """``SIMULATION_SEEDS=FROM:TO``, two hundred if not said otherwise."""
+    first, last = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
+    failed = [played for seed in range(first, last) if (played := play(seed, LONG)).problem is not None]
+    assert not failed, "\n".join(played.report() for played in failed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    """Within 200 seeds; the first that finds it is printed."""
+    for seed in range(200):
+        with pytest.MonkeyPatch.context() as patch:
+            PLANTED[name](patch)
+            played = play(seed, LONG)
+        if played.problem is not None:
+            print(f"{name}: seed {seed}, step {played.steps}: {played.problem!r}"[:400])  # noqa: T201
+            return
+    pytest.fail(f"{name} was not found")
