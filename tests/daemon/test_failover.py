@@ -9,6 +9,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.store import clusters, nodes
+from vctl.store.store import Fenced
 
 pytestmark = spec("12.replay")
 
@@ -165,3 +166,19 @@ def test_a_chain_of_divisible_clusters_is_repaired_from_the_top(life: Life) -> N
         assert life.members(cluster) == ["t-00", spare]
     assert life.replay() == [[]] * 6
     life.turn()
+
+
+@spec("17.one-daemon")
+def test_a_scheduler_that_was_replaced_ends_nothing_that_it_does_not_know(life: Life) -> None:
+    """It was suspended before it looked for processes of no job: by then a newer one has started some."""
+    old, life.scheduler = life.start(), None
+    life.start()
+    life.nodes(1, "4c")
+    life.run("j")
+    assert old.state is not None
+    with pytest.raises(Fenced):
+        old._sweep(old.state, relaunch=True)
+    old.close(orderly=False)
+    old.store.close()
+    life.turn()
+    assert life.job("j")["status"] == "RUNNING"

@@ -126,6 +126,21 @@ def test_a_run_is_not_started_where_its_records_are_gone(ground):
     other.close()
 
 
+def test_a_run_whose_file_is_removed_after_it_was_assigned_is_lost_and_does_not_wait_forever(ground):
+    """Another scheduler has taken over and removed what it did not know."""
+    ground.number("a")
+    ground.record("a").unlink()
+    ground.launch("a", "true")
+
+    def is_lost() -> bool:
+        ground.runtime.changes()
+        return ground.runtime.observe("a").state is RunState.LOST
+
+    eventually(is_lost)
+    assert ground.runtime.clear_lost("a") == ()
+    ground.runtime.forget("a")
+
+
 def test_a_run_of_another_boot_is_not_started(ground):
     """A power cut may have swallowed that it was taken."""
     number = ground.number("a")

@@ -1,4 +1,4 @@
-"""Stores whose every statement is a place where a process can die, an error can come, or somebody else can be quicker."""
+"""Stores whose every statement is a place where a process can die, fail, or be overtaken by others."""
 
 from __future__ import annotations
 

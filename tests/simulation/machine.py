@@ -1,8 +1,8 @@
 """The simulated world behind the runtime protocol: a launcher, supervisors, record files and processes.
 
-``Machine`` outlives schedulers. ``Client`` is one scheduler's ``Runtime``: what it was told by its supervisors, and what
-the record files say where it has no line to one. Each step of a run (fork, ``T``, spawn, ``S``, end, ``E``, the message
-about each) is an event of its own, so anything can be killed between any two of them.
+``Machine`` outlives schedulers. ``Client`` is one scheduler's ``Runtime``: what it was told by its supervisors, and
+what the record files say where it has no line to one. Each step of a run (fork, ``T``, spawn, ``S``, end, ``E``, the
+message about each) is an event of its own, so anything can be killed between any two of them.
 """
 
 from __future__ import annotations
@@ -505,7 +505,10 @@ class Client:
             self._leave(number)
             return
         file = self.machine.files.get(number)
-        if file is not None and seat.run in file.entries:
+        if file is None:
+            self.refused.add(seat.run)
+            seat.request = None
+        elif seat.run in file.entries:
             seat.request = None
         elif seat.request is not None:
             seat.tries += 1

@@ -60,9 +60,8 @@ def partial_gang(patch: pytest.MonkeyPatch) -> None:
 
     def starts(*of: Any) -> Iterator[Any]:
         for change in original(*of):
-            if isinstance(change, ch.JobStarted) and len(change.runs) > 1:
-                change = replace(change, runs=change.runs[:-1])
-            yield change
+            is_gang = isinstance(change, ch.JobStarted) and len(change.runs) > 1
+            yield replace(change, runs=change.runs[:-1]) if is_gang else change
 
     patch.setattr(commit, "starts", starts)
 

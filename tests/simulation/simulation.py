@@ -337,40 +337,39 @@ class Simulation(World):
         if self.calm:
             return
         self._plan(name)
-        machine: Machine = self.processes
-        some = self.dice.choice(
-            [self.dice.randint(1, 10), self.dice.randint(1, 60), self.dice.randint(1, 200)]
-        )
-        match name:
-            case "kill daemon":
-                if self.daemon is not None:
-                    self.daemon.fuse = some
-            case "restart daemon":
-                if self.scheduler is not None and not self.in_turn:
-                    self._stop_daemon()
-            case "interleave" | "suspend daemon":
-                if self.depth == 0:
-                    self.nest, self.suspend = some, name == "suspend daemon"
-            case "kill supervisor":
-                if alive := machine.supervisors():
-                    machine.kill_supervisor(self.dice.choice(alive))
-            case "kill launcher":
-                machine.kill_launcher()
-            case "no launcher":
-                self.no_launcher_until = self.elapsed_s + self.dice.choice([0.1, 1.0, 5.0])
-            case "power cut":
-                if self.depth == 0:
-                    self.die()
-                    machine.power_cut()
-                    self.daemon_due = self.elapsed_s + 5
-            case "disk full":
-                self.full_until = self.elapsed_s + self.dice.choice([0.01, 0.1, 1.0, 5.0])
-            case "write error":
+        match name.split():
+            case "kill", "launcher":
+                self.processes.kill_launcher()
+            case "kill", what:
+                self._kill(what)
+            case "commit", how:
+                self.commit_fault = how
+            case "write", "error":
                 self.write_fault = True
-            case "commit lost" | "commit kept":
-                self.commit_fault = name.split()[1]
-            case "clock jump":
+            case ("interleave",) | ("suspend", "daemon") if self.depth == 0:
+                self.nest, self.suspend = self._some(), name == "suspend daemon"
+            case "restart", "daemon" if self.scheduler is not None and not self.in_turn:
+                self._stop_daemon()
+            case "power", "cut" if self.depth == 0:
+                self.die()
+                self.processes.power_cut()
+                self.daemon_due = self.elapsed_s + 5
+            case "clock", "jump":
                 self.skew_s += self.dice.choice([-3600.0, -60.0, -1.0, 0.5, 10.0, 600.0, 86_400.0])
+            case "no", "launcher":
+                self.no_launcher_until = self.elapsed_s + self.dice.choice([0.1, 1.0, 5.0])
+            case "disk", "full":
+                self.full_until = self.elapsed_s + self.dice.choice([0.01, 0.1, 1.0, 5.0])
+
+    def _kill(self, what: str) -> None:
+        if what == "daemon" and self.daemon is not None:
+            self.daemon.fuse = self._some()
+        elif what == "supervisor" and (alive := self.processes.supervisors()):
+            self.processes.kill_supervisor(self.dice.choice(alive))
+
+    def _some(self) -> int:
+        """How many boundaries away: mostly near."""
+        return self.dice.randint(1, self.dice.choice([10, 60, 200]))
 
     def _stop_daemon(self) -> None:
         scheduler, self.scheduler, self.daemon = self.scheduler, None, None

@@ -12,7 +12,7 @@ from tests.simulation.planted import PLANTED
 from tests.simulation.seeds import play
 from tests.specification import spec
 
-pytestmark = spec("5.conservation", "12.daemon-death", "7.limits", "8.gangs")
+pytestmark = spec("5.conservation", "6.gang", "12.daemon-death", "17.durable", "17.one-daemon")
 
 IN_CI = range(6)
 STEPS, LONG = 250, 500
@@ -55,6 +55,6 @@ def test_a_planted_fault_is_found(name: str) -> None:
             PLANTED[name](patch)
             played = play(seed, LONG)
         if played.problem is not None:
-            print(f"{name}: seed {seed}, step {played.steps}: {played.problem!r}"[:400])  # noqa: T201
+            print(f"{name}: seed {seed}, step {played.steps}: {played.problem!r}"[:400])
             return
     pytest.fail(f"{name} was not found")

@@ -318,6 +318,7 @@ class Scheduler:
         self._last_sweep = time.monotonic()
         self._observe(state, set(state.runs), relaunch=relaunch)
         self.objects.tidy()
+        self.store.check_term()  # what a newer scheduler has started is not known here
         if relaunch:
             self.remains.end_unknown(self.runtime, state)
         self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()})

@@ -57,7 +57,6 @@ class LocalRuntime:
         self._findings = Findings(home.absolute(), self.boot)
         self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
-        self._refused: set[str] = set()  # launched, but the file of their number is gone
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running processes as first seen
         self._next_resume = 0.0
@@ -93,10 +92,8 @@ class LocalRuntime:
         check_run_id(request.run_id)
         packed = marshal.dumps(_packed(request, str(self._records.home)))
         with self._lock:
-            if not self._supervisors.give(request.supervisor, request.run_id, packed):
-                self._refused.add(request.run_id)  # it may have been started, and that is no longer known
-                self._supervisors.news.add(request.run_id)
-            elif (file := self._records.files.get(request.supervisor)) is not None:
+            given = self._supervisors.give(request.supervisor, request.run_id, packed)
+            if given and (file := self._records.files.get(request.supervisor)) is not None:
                 self._of[request.run_id] = file
 
     def adopt(self, run_id: str) -> bool:
@@ -133,7 +130,7 @@ class LocalRuntime:
         with self._lock:
             found = self._findings.find(run_id)
         if found is None:
-            if run_id in self._refused or run_id in self._running:
+            if run_id in self._supervisors.refused or run_id in self._running:
                 found = Found(self._running.get(run_id), problem=GONE)
             else:
                 return Seen(RunState.NEVER_STARTED)
@@ -283,7 +280,7 @@ class LocalRuntime:
                 if self._old is not None:
                     self._old.remove(run_id)
             self._of.pop(run_id, None)
-            self._refused.discard(run_id)
+            self._supervisors.refused.discard(run_id)
             self._running.pop(run_id, None)
             if self._stopping.pop(run_id, None) is not None:
                 self._records.drop_stop(run_id)

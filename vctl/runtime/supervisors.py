@@ -76,6 +76,7 @@ class Supervisors:
         self.idle: list[Seat] = []  # the one that was busy last at the end: its pages are warm
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs of which something was heard
+        self.refused: set[str] = set()  # runs whose file is gone: they may have been started, nobody knows
         self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
         self.least_idle = 0
         self.next_look: float | None = None
@@ -96,10 +97,10 @@ class Supervisors:
         """Have a run started by whoever has the number; False when its file cannot tell whether it was started."""
         if (seat := self.seats.get(number)) is None:
             if (file := self.records.file(number)) is None:
-                return False
+                return self._refuse(run_id)
             file.read()
             if file.boot != self.boot:
-                return False
+                return self._refuse(run_id)
             seat = self._seat(file)
         if run_id in seat.file.runs:
             self.watch(seat.file)
@@ -113,6 +114,11 @@ class Supervisors:
         else:
             self._send(seat)
         return True
+
+    def _refuse(self, run_id: str) -> bool:
+        self.refused.add(run_id)
+        self.news.add(run_id)
+        return False
 
     def _seat(self, file: RecordFile) -> Seat:
         seat = self.seats[file.number] = Seat(file)
@@ -222,7 +228,12 @@ class Supervisors:
         self.news.add(seat.run)
         self.watch(seat.file)  # another process may have taken it
         self.look(seat)
-        if seat.request:
+        if (
+            seat.request and seat.file.boot != self.boot
+        ):  # its file is gone: no process of its number starts it
+            self._refuse(seat.run)
+            self.leave(seat)
+        elif seat.request:
             seat.due = time.monotonic() + min(
                 _LONGEST_PAUSE_S, 0 if seat.tries < 2 else _FIRST_PAUSE_S * 2**seat.tries
             )

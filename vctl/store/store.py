@@ -313,11 +313,7 @@ class Store:
     def _read_head(self) -> Head:
         """What every transaction checks first: that the tables are ours to change, and where the journal ends."""
         head = Head(*self._db.execute(_HEAD).fetchone())
-        if self.epoch is not None and head.term != self.epoch:
-            raise Fenced(
-                f"scheduler {head.term} has taken over from {self.epoch}",
-                fix="no action is needed: the newer scheduler is in charge",
-            )
+        self._check_term(head.term)
         if head.format != VERSION:
             raise Conflict(
                 f"the tables have schema {head.format} now, this vctl knows {VERSION}",
@@ -342,6 +338,17 @@ class Store:
         return None if text is None else json.loads(text)
 
     # ---- the scheduler's term ----
+
+    def check_term(self) -> None:
+        """Raise Fenced where a newer scheduler rules: before what is done outside and cannot be taken back."""
+        self._check_term(self.value("SELECT term FROM head"))
+
+    def _check_term(self, term: int) -> None:
+        if self.epoch is not None and term != self.epoch:
+            raise Fenced(
+                f"scheduler {term} has taken over from {self.epoch}",
+                fix="no action is needed: the newer scheduler is in charge",
+            )
 
     def begin_term(self, kind: str) -> int:
         """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: foreground or background."""
