@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked
+from tests.world import World, amounts, hand_cranked, loaded, picture_of, unlike
 from vctl.daemon import scheduler as scheduler_module
+from vctl.daemon.following import FollowedState
 from vctl.ops import clusters, job_edits, nodes, tasks
 from vctl.ops import jobs as job_ops
 from vctl.ops.submitting import submit
@@ -20,6 +22,7 @@ from vctl.scheduler.plan import Plan
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
+from vctl.store.store import Store
 
 pytestmark = spec("17.one-daemon", "6.gang")
 
@@ -134,3 +137,34 @@ def test_rounds_without_end_keep_nothing_else_from_its_turn(
     job_ops.stop(there.store, "job")
     there.scheduler.turn()
     assert there.processes.told_to_stop
+
+
+class Overtaken(Store):
+    """A store after whose first commit somebody else is quicker."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        joins = self._joins
+        with super().transaction():
+            yield
+        if not joins and self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+
+
+def test_what_is_written_while_a_scheduler_loads_is_followed(tmp_path: Path) -> None:
+    """Spec 17: it was neither in what had been read of the tree, nor after the number that was read later."""
+    with Store.open(tmp_path / "state") as other, Overtaken.open(tmp_path / "state") as store:
+        nodes.add(other, resources=amounts(4), node_id="n", template="4c")
+        clusters.create(
+            other, "v", divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+        )
+        assert isinstance(store, Overtaken)
+        store.meanwhile = lambda: clusters.stop(other, "v")
+        state = FollowedState.load(store)
+        assert store.meanwhile is None
+        state.follow(store)
+        assert unlike(picture_of(state), picture_of(loaded(other))) == []
+        assert state.ledger.clusters["v"].state == "STOPPED"

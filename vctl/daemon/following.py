@@ -80,9 +80,14 @@ class FollowedState(SchedulerState):
         """Replay the tables and read the queue; everything after this comes through the feed."""
         with paused():
             try:
-                return cls._read(store, replay.rebuild(store, strict=False))
+                return cls._load(store, strict=False)
             except replay.UNREADABLE:  # a row is not as it should be: it goes aside
-                return cls._read(store, replay.rebuild(store))
+                return cls._load(store, strict=True)
+
+    @classmethod
+    def _load(cls, store: Store, *, strict: bool) -> FollowedState:
+        with store.together():  # nobody writes between the replay and the number of the newest entry
+            return cls._read(store, replay.rebuild(store, strict=strict))
 
     @classmethod
     def _read(cls, store: Store, rebuilt: Replayed) -> FollowedState:
