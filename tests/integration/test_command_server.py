@@ -19,7 +19,9 @@ from tests.integration.conftest import PATIENCE_S, ROOT, VCTL, Place, Ran, event
 from tests.specification import spec
 from vctl.cli import catalog, command_client
 from vctl.cli.command_client import SOCKET
+from vctl.ops import nodes
 from vctl.runtime import processes
+from vctl.store.store import Store
 
 pytestmark = spec("13.output")
 
@@ -27,6 +29,15 @@ OWN = {"VCTL_DEBUG": "1"}
 """Has a command carried out in its own process."""
 IMPORTED = b"vctl.cli.app"
 """What a command imports that is not handed over."""
+
+REHEARSAL = """
+import sys
+from vctl.cli import command_server
+from vctl.engine import codec
+from vctl.engine.changes import JobSubmitted
+command_server.rehearse(sys.argv[1])
+print(JobSubmitted in codec._writers)
+"""
 
 
 def server_of(place: Place) -> int | None:
@@ -256,3 +267,23 @@ def test_every_command_in_the_lists_exists() -> None:
             command, rest = catalog.find(words.split())
             assert rest == []
             assert command.path in (words, catalog.SHORT.get(words))
+
+
+def test_a_rehearsal_builds_what_a_submit_needs_and_leaves_nothing(tmp_path):
+    """Spec 13: before the first command a submit is carried out and taken back, in the state as it is."""
+    with Store.open(tmp_path) as store:
+        nodes.add(store, resources={"CPU": 10_000}, node_id="n", template="t")
+        before = list(store.db.iterdump())
+    words = [sys.executable, "-c", REHEARSAL, str(tmp_path)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    with Store.open(tmp_path) as store:
+        assert list(store.db.iterdump()) == before
+
+
+def test_a_rehearsal_makes_no_state(tmp_path):
+    """Spec 13: the state directory of a scheduler whose directory is gone is not made again."""
+    words = [sys.executable, "-c", REHEARSAL, str(tmp_path / "gone")]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
 """The process that has everything imported and waits for commands; each is carried out by a fork of it.
 
 ``python -m vctl.cli.command_server HOME``, started by a scheduler, ends with the scheduler: its standard input ends
-then. It opens no database (SQLite does not survive a fork) and holds no lock. Its other end is ``command_client``.
+then. It has no database open (SQLite does not survive a fork) and holds no lock. Its other end is ``command_client``.
 """
 
 import gc
@@ -10,8 +10,9 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
+from pathlib import Path
 from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
 
 from vctl import SOCKET
@@ -26,7 +27,8 @@ MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
     "vctl.ops.background", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply", "vctl.store.write",
-    "vctl.operations.declare", "vctl.spec.job_request", "vctl.spec.cluster_spec", "json",
+    "vctl.operations.declare", "vctl.spec.job_request", "vctl.spec.cluster_spec", "vctl.spec.shape", "json",
+    "vctl.cli.columns", "vctl.cli.words", "atexit", "termios",
 )  # fmt: skip
 """What commands import; the command modules are added."""
 
@@ -40,6 +42,7 @@ def main() -> None:
     for _, modules in (*catalog.GROUPS.values(), *catalog.WORDS.values()):
         for name in modules.split():
             import_module(f"vctl.cli.commands.{name}")
+    rehearse(sys.argv[1])
     try:
         listening = listen(sys.argv[1])
     except OSError as error:  # a full disk, or one without sockets
@@ -60,6 +63,25 @@ def main() -> None:
             with line:
                 if os.fork() == 0:
                     answer(line, mine)
+
+
+def rehearse(home: str) -> None:
+    """Have built what is built at first use, else every fork does that, which takes as long as the rest of a submit."""
+    from vctl.ops import submitting
+    from vctl.spec.job_request import JobRequest
+    from vctl.store.store import Store
+
+    with (
+        suppress(Exception, SystemExit), open(os.devnull, "w") as nothing,
+        redirect_stdout(nothing), redirect_stderr(nothing),
+    ):  # fmt: skip
+        with (
+            Store.open(Path(home), create=False, lock_timeout_s=1) as store,
+            suppress(InterruptedError), store.together(),
+        ):  # fmt: skip
+            submitting.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})
+            raise InterruptedError  # which takes it back
+        command_client.carry_out(["job", "status", "last", "-o", "json", "--home", home])
 
 
 def listen(home: str) -> socket:
