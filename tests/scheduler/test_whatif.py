@@ -101,6 +101,14 @@ def test_the_maximum_as_low_as_will_do():
     assert offers(world, job(spec="PACK: 5c", parent="team"))["maximum"] == 5 * SCALE
 
 
+def test_one_maximum_is_raised_where_a_job_ahead_would_use_the_other():
+    """More CPUs for the cluster would start the job ahead, and nothing would be left."""
+    world = g.ledger("4c 4g")
+    world.put_cluster(team(most="3c 1g"))
+    ahead = job(1, "PACK: 4c", parent="team", priority=1)
+    assert offers(world, job(spec="PACK: 1c 3g", parent="team"), ahead)["maximum"] == 3 * SCALE
+
+
 def test_the_borrow_limit_as_low_as_will_do():
     world = g.ledger("8c")
     world.put_cluster(team(borrow="2c"))

@@ -186,8 +186,11 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
         return Change(kind, cluster=replace(cluster, borrow_limit=most))
 
     above = trials.situation.ledger.total(PRIMARY)
-    most = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
-    if not trials.starts(with_limit(most)):
+    high = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
+    alone = [{**limit, name: high[name]} for name in sorted(limit)] if len(limit) > 1 else []
+    # with all of them higher, a job ahead may start and take what one of them alone leaves
+    most = next((one for one in (high, *alone) if trials.starts(with_limit(one))), None)
+    if most is None:
         return
     for name, amount in sorted(limit.items()):
         step = step_of(name)
@@ -195,6 +198,8 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
         def fits(number: int, name: str = name, step: int = step) -> bool:
             return trials.starts(with_limit({**most, name: number * step}))
 
+        if most[name] == amount:
+            continue
         if trials.starts(with_limit({**most, name: amount})):
             most[name] = amount
         else:
