@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
@@ -39,6 +41,20 @@ def one_by_one(ground, *runs):
 def test_a_supervisor_is_used_again(ground):
     one_by_one(ground, *((f"r{n}", "pass", {}) for n in range(5)))
     assert len({supervisor_of(ground, f"r{n}") for n in range(5)}) < 5
+
+
+def test_a_supervisor_loads_nothing_that_its_launcher_has_not(ground):
+    """Spec 16: each would have it in memory of its own, and the first run would wait for it."""
+    ground.launch("a", "true")
+    ground.ended("a")
+    ground.launch("b", "sleep", "100")
+    supervisor = ground.running("b").supervisor
+    launcher = processes.process(supervisor).parent
+    loaded = [
+        set(re.findall(r"/\S+\.so\S*", Path(f"/proc/{one}/maps").read_text()))
+        for one in (launcher, supervisor)
+    ]
+    assert loaded[1] <= loaded[0]
 
 
 def test_a_run_inherits_nothing_from_the_one_before(ground):
