@@ -94,7 +94,10 @@ def test_tasks(client: vctl.Client) -> None:
     with pytest.raises(Conflict):
         client.run("true", job=job.submission_id)
     with pytest.raises(TimedOut):
-        job.wait(timeout_s=2)
+        job.wait(timeout_s=0.5)
+    give_up = time.monotonic() + PATIENCE_S
+    while job.status() != "RUNNING" and time.monotonic() < give_up:
+        time.sleep(0.05)
     task = client.run("sh -c 'echo $HELLO; exit 4'", job=job.submission_id, env={"HELLO": "you"})
     assert task.wait(timeout_s=PATIENCE_S) == 4
     assert task.logs() == "you\n" == "".join(task.follow())
@@ -103,6 +106,15 @@ def test_tasks(client: vctl.Client) -> None:
     assert client.tasks.get("last") == stuck
     assert client.tasks.cancel(stuck.task_id, wait=False)["state"] == "FAILED"
     assert [one["name"] for one in client.tasks.list()] == [None, "stuck"]
+    for chosen, names in {
+        ("state=failed",): [None, "stuck"], ("state=RUNNING,FINISHED",): [], ("state!=RUNNING", "name=stuck"): ["stuck"],
+        (f"task_id={task.task_id}", "resources!=x"): [None], (("job_id", "=", job.info()["job_id"]),): [None, "stuck"],
+    }.items():  # fmt: skip
+        assert [one["name"] for one in client.tasks.list(filters=chosen)] == names, chosen
+    with pytest.raises(BadSpec, match="unknown key 'stat'"):
+        client.tasks.list(filters=["stat=FAILED"])
+    inside = vctl.Client(client.backend, job.info()["cluster_id"])
+    assert [one["name"] for one in inside.tasks.list(limit=1)] == [None]
     assert client.summarize_tasks()["counts"] == {"FAILED": 2}
     job.stop()
     assert job.status() == "STOPPED"

@@ -86,7 +86,10 @@ class State:
 
     def list_tasks(self, *, filters: Filters = (), limit: int | None = None) -> list[TaskForm]:
         """Tasks in the cluster and below it, those that are over too, oldest first."""
-        return self._inside(tasks.list_tasks(self.backend)[0], filters, limit)
+        within = None if self.cluster_id == PRIMARY else self.cluster_id
+        known = [text for text in _texts(filters) if ops.forms.key_of(text) in ops.tasks.FILTER_KEYS]
+        found, _ = tasks.list_tasks(self.backend, filters=known, cluster=within)
+        return _chosen(found, filters, limit)
 
     def list_objects(self, *, filters: Filters = (), limit: int | None = None) -> list[ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
@@ -146,10 +149,12 @@ class Verbs:
         self._state = State(place, cluster)
 
 
+def _texts(filters: Filters) -> list[str]:
+    return [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
+
+
 def _chosen(found: list[F], filters: Filters, limit: int | None) -> list[F]:
-    texts = [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
-    kept = list(ops.forms.choose(found, texts))
-    return kept if limit is None else kept[:limit]
+    return ops.forms.choose(found, _texts(filters))[:limit]
 
 
 def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> Summary:

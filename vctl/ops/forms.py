@@ -218,10 +218,11 @@ def choose(items: Sequence[F], filters: Sequence[str], kind: str = "") -> list[F
     if not filters:
         return list(items)
 
-    keys = KEYS[kind].split() if kind else list(items[0]) if items else [_key(text) for text in filters]
+    keys = KEYS[kind].split() if kind else list(items[0]) if items else [key_of(text) for text in filters]
     wanted = parse_filters(filters, keys)
     return [item for item in items if matches(item, wanted)]
 
 
-def _key(text: str) -> str:
-    return text.partition("=")[0].rstrip("!>")
+def key_of(text: str) -> str:
+    """The field that a filter asks for."""
+    return text.partition("=")[0].rstrip("!>").strip()

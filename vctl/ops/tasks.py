@@ -36,6 +36,7 @@ FILTER_KEYS = (
     "owner_id",
     "created_at",
 )
+_COLUMNS = ("task_id", "state", "job_id")
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
                "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
 """What the environment says about the process that starts the task, not about the task."""
@@ -156,6 +157,11 @@ def list_tasks(
     wanted = parse_filters(filters, FILTER_KEYS)
     within, values = scope.of_tasks(store, cluster)
     where = [within]
+    for key, mark, value in wanted:  # what the table can tell, so that few tasks are read
+        if key in _COLUMNS and mark == "=":
+            several = value.lower().split(",") if key == "state" else [value.lower()]
+            where.append(f"lower({key}) IN ({', '.join('?' * len(several))})")
+            values += several
     if not all:
         where.append("ended_at IS NULL")
     if job is not None:
