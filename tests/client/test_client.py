@@ -13,6 +13,7 @@ import pytest
 import vctl
 from tests.client.conftest import PATIENCE_S, Site
 from tests.specification import spec
+from vctl.client.state_api import Filter
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, NotPermitted, TimedOut, Unreachable
 from vctl.spec import documents
 
@@ -106,10 +107,14 @@ def test_tasks(client: vctl.Client) -> None:
     assert client.tasks.get("last") == stuck
     assert client.tasks.cancel(stuck.task_id, wait=False)["state"] == "FAILED"
     assert [one["name"] for one in client.tasks.list()] == [None, "stuck"]
-    for chosen, names in {
-        ("state=failed",): [None, "stuck"], ("state=RUNNING,FINISHED",): [], ("state!=RUNNING", "name=stuck"): ["stuck"],
-        (f"task_id={task.task_id}", "resources!=x"): [None], (("job_id", "=", job.info()["job_id"]),): [None, "stuck"],
-    }.items():  # fmt: skip
+    filters: dict[tuple[Filter, ...], list[str | None]] = {
+        ("state=failed",): [None, "stuck"],
+        ("state=RUNNING,FINISHED",): [],
+        ("state!=RUNNING", "name=stuck"): ["stuck"],
+        (f"task_id={task.task_id}", "resources!=x"): [None],
+        (("job_id", "=", job.info()["job_id"]),): [None, "stuck"],
+    }
+    for chosen, names in filters.items():
         assert [one["name"] for one in client.tasks.list(filters=chosen)] == names, chosen
     with pytest.raises(BadSpec, match="unknown key 'stat'"):
         client.tasks.list(filters=["stat=FAILED"])
