@@ -144,13 +144,7 @@ class Jobs(Verbs):
         time_limit: Duration | None = None,
     ) -> documents.JobForm:
         """Change a pending job, or the time limit of a running one (``none``: it has none)."""
-        changes: dict[str, Any] = {}
-        if priority is not None:
-            changes["priority"] = priority
-        if name is not None:
-            changes["name"] = name
-        if time_limit is not None:
-            changes["time_limit_s"] = None if time_limit == "none" else seconds_of(time_limit, "time_limit")
+        changes = jobs.edited(priority, name, time_limit, "time_limit")
         return jobs.edit(self.backend, ref, **changes)
 
     why = Verb(jobs.why)

@@ -43,6 +43,7 @@ Grace = Annotated[
 ]
 Priority = Annotated[int | None, Opt("--priority", help="Higher priorities go first.")]
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
+NO_LIMIT = ("none", "unlimited")
 Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in seconds; null: no limit.")]
 
 # ---- what is started ----
@@ -351,6 +352,19 @@ def edit(
     wanted = {"priority": priority, "name": name, "time_limit_s": time_limit_s}
     changes = {field: value for field, value in wanted.items() if value is not NOT_GIVEN}
     return ops.job_edits.edit(here.store, str(ref), changes)
+
+
+def edited(
+    priority: int | None, name: str | None, time_limit: float | str | None, path: str
+) -> dict[str, Any]:
+    """The changes of an edit, where None leaves a field as it is and the time limit is a text or ``none``."""
+    given = {"priority": priority, "name": name}
+    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    if time_limit in NO_LIMIT:
+        changes["time_limit_s"] = None
+    elif time_limit is not None:
+        changes["time_limit_s"] = spec.quantities.parse_duration(time_limit, path, positive=True)
+    return changes
 
 
 @operation("why", "GET /jobs/{job}/why")

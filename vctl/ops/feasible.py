@@ -11,9 +11,8 @@ from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
-from vctl.core.wording import cluster_text
+from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
-from vctl.ops import forms
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
 
@@ -100,8 +99,8 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
                 most = fixed.get(name, 0) + limit.get(name, amount)
                 if amount > most:
                     raise Infeasible(
-                        f"{what}: it exceeds the maximum of {parent_id}: {forms.amount_text(name, amount)} asked,"
-                        f" at most {forms.amount_text(name, most)} allowed",
+                        f"{what}: it exceeds the maximum of {parent_id}: {amount_text(name, amount)} asked,"
+                        f" at most {amount_text(name, most)} allowed",
                         fix="ask for less, or raise the maximum with `vctl vc update`",
                         details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
                     )

@@ -52,18 +52,6 @@ def _amounts_of(text: str) -> dict[str, float]:
     return amounts(loads(text))
 
 
-def amount_text(name: str, amount: int) -> str:
-    """One amount in words: ``4 CPU``, ``8 GiB memory``."""
-    if name in ("memory", "object_store_memory"):
-        size = amount / SCALE
-        for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-            if size >= factor:
-                return f"{size / factor:.4g} {unit} {name}"
-        return f"{size:.4g} B {name}"
-    whole, part = divmod(amount, SCALE)
-    return f"{whole if not part else amount / SCALE:g} {name}"
-
-
 def job(store: Store, row: Row, position: int | None, told: tuple[str | None, str | None]) -> JobForm:
     """A job; ``told`` are its reason token and the message."""
     submitted, started = row["submitted_at"], row["started_at"]

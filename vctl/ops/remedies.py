@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
-from vctl.core.wording import counted
-from vctl.ops import forms
+from vctl.core.wording import amount_text, counted
 from vctl.ops.resubmit import command, document, resubmit, run_again
 from vctl.scheduler import whatif_search as kinds
 from vctl.scheduler.whatif import Change
@@ -107,4 +106,4 @@ def _request(change: Change) -> str:
 
 
 def _amount(name: str, amount: int | None) -> str:
-    return forms.amount_text(name, amount or 0) if amount else f"0 {name or rs.CPU}"
+    return amount_text(name, amount) if amount else f"0 {name or rs.CPU}"

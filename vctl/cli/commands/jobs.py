@@ -1,9 +1,9 @@
 """``vctl job``: watch and stop jobs."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from vctl import cli, spec
+from vctl import cli
 from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
@@ -11,8 +11,6 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.operations import jobs
 from vctl.operations.declare import Opt
-
-NO_LIMIT = ("none", "unlimited")
 
 
 @command(
@@ -146,15 +144,6 @@ def edit(
 
     Priority and name can be changed while a job is pending; the time limit until the job ends.
     """
-    changes: dict[str, Any] = {}
-    if priority is not None:
-        changes["priority"] = priority
-    if name is not None:
-        changes["name"] = name
-    if time_limit is not None:
-        unlimited = time_limit in NO_LIMIT
-        changes["time_limit_s"] = (
-            None if unlimited else spec.quantities.parse_duration(time_limit, "--time-limit", positive=True)
-        )
+    changes = jobs.edited(priority, name, time_limit, "--time-limit")
     edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
     return each(edited, lambda job: f"job {job['submission_id']} changed")
