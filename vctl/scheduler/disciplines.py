@@ -181,9 +181,11 @@ def best_effort(line: ReservationTable, job: PendingJob) -> None:
     line.heads += 1
     if line.heads > 1 or not line.starves(job):
         return
-    reserved = line.reserved.get(job.job_id) or reserve(line.ledger, job, line.profile, (), endless=True)
-    # without regard to time limits: only the head may use it
-    line.promise(job, None if reserved is None else replace(reserved, start_ns=None, end_ns=None))
+    reserved = line.reserved.get(job.job_id)
+    if reserved is None and (found := reserve(line.ledger, job, line.profile, (), endless=True)) is not None:
+        # without regard to time limits: only the head may use it
+        reserved = replace(found, start_ns=None, end_ns=None)
+    line.promise(job, reserved)
 
 
 def backfill(line: ReservationTable, job: PendingJob) -> None:

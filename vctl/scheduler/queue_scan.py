@@ -294,6 +294,8 @@ class QueueScan:
                 return grown
             found = found or self._place(job)  # what is free in the cluster itself says why
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
+        if not can_grow and not self._has_capacity(shape):
+            return None
         if reach:
             self._line.forget_views()
         view = self._line.view(binding, frozenset(self.preemptor.holds.nominations))

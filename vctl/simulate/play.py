@@ -20,7 +20,7 @@ from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.feasibility import ever
-from vctl.scheduler.plan import Plan, Start
+from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
@@ -105,12 +105,12 @@ class Player:
         started: list[Start] = []
         while True:
             plan = decide(
-                self.ledger, self.queues, now_ns=self.now_ns, running=self.running, usage=self.usage
+                self.ledger, self.queues, now_ns=self.now_ns, running=self.running, usage=self.usage, keeps=True
             )
             self.rounds += 1
             self._note(plan)
             for start in plan.starts:
-                self._start(start)
+                self._start(start, plan.trial)
             started += plan.starts
             goes_on = self._preempt(plan)
             if len(plan.starts) < MOST_STARTS and not goes_on:
@@ -156,11 +156,14 @@ class Player:
             if played.reserved_ns is None:
                 played.reserved_ns = kept.start_ns
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: Start, trial: Trial | None) -> None:
         job, played = start.job, self.jobs[start.job.job_id]
         for step in start.growth:
             self._loans.grow(step, self.now_ns)
-        pl.take(self.ledger, start, start.run_id)
+        if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
+            self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
+        else:
+            pl.take(self.ledger, start, start.run_id)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
         limit_ns = job.time_limit_ns
