@@ -47,6 +47,8 @@ class ReservationTable:
         """The head that nobody may pass."""
         self.heads = 0
         """How many were passed."""
+        self.most_heads = self.policy.backfill_depth if self.policy.discipline == BACKFILL else 1
+        """After so many, nothing is reserved for those behind."""
         nodes_at = ledger.capacity(queue.parent_id)
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -21,60 +19,15 @@ from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Queue
-from vctl.scheduler.reservations import FOR_EVER, Reservation
+from vctl.scheduler.queueing import Candidates, Queue
+from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
 from vctl.scheduler.work import finished
 
-Head = tuple[float, OrderKey, PendingJob, SubQueue, "Candidates"]
-
-
-class Candidates:
-    """Jobs of a sub-queue that may start now, in order."""
-
-    def __init__(self, queue: Queue, sub_queue: SubQueue, now_ns: int) -> None:
-        self._queue = queue
-        self._rest: Iterator[OrderKey] = iter(sub_queue.order)
-        self._order = sub_queue.order
-        self._now_ns = now_ns
-        self._below_ns: int | None = None
-        self._also: Collection[int] = ()
-
-    def __iter__(self) -> Candidates:
-        return self
-
-    def __next__(self) -> PendingJob:
-        jobs, below_ns = self._queue.jobs, self._below_ns
-        for _, job_id in self._rest:
-            job = jobs[job_id]
-            if below_ns is not None and job_id not in self._also:
-                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
-                    continue
-            if job.may_start(self._now_ns):
-                return job
-        raise StopIteration
-
-    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
-        """From here on only jobs with a shorter time limit, and these."""
-        if job.time_limit_ns is not None:
-            below_ns = self._below_ns
-            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
-        elif self._below_ns is None:
-            self._below_ns = FOR_EVER
-        self._also = also
-
-    def only(self, job: PendingJob, these: Collection[int]) -> None:
-        """Behind this job only these."""
-        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
-        for job_id in these:
-            one = self._queue.jobs[job_id]
-            if one.shape == job.shape and (key := order_key(one, policy)) > last:
-                at = bisect_left(self._order, key)
-                if at < len(self._order) and self._order[at] == key:
-                    found.append(key)
-        self._rest = iter(sorted(found))
+Head = tuple[float, OrderKey, SubQueue, Candidates | None]
+"""The share of its user, the key of the first job of a sub-queue, and those behind it (None: not looked at yet)."""
 
 
 class QueueScan:
@@ -103,10 +56,11 @@ class QueueScan:
         self.waits: list[Wait] = []
         self._said: set[str] = set()
         self._line = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
-        self._heads: list[Head] = []
-        for shape in queue.shapes.values():
-            for sub_queue in shape.sub_queues.values():
-                self._push(sub_queue, Candidates(queue, sub_queue, now_ns), first=True)
+        self._heads: list[Head] = [
+            (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
+            for shape in queue.shapes.values()
+            for sub_queue in shape.sub_queues.values()
+        ]
         heapify(self._heads)
 
     @property
@@ -126,10 +80,9 @@ class QueueScan:
 
     def step(self) -> Start | None:
         """Look at the next job; the start is applied to the ledger."""
-        share, _, job, sub_queue, rest = heappop(self._heads)
-        if share < self._share_of(job):
-            self._push_job(job, sub_queue, rest)  # its user has got more since
+        if (head := self._next_head()) is None:
             return None
+        job, sub_queue, rest = head
         shape = self.queue.shapes[sub_queue.shape]
         if self._is_kept_back(job, sub_queue):
             return None
@@ -168,6 +121,20 @@ class QueueScan:
             shape.judge(verdict)
             self._pass_blocked(job, sub_queue, rest, verdict)
         return start
+
+    def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
+        """Take out the first of the heads; None: it was not in its place."""
+        before, key, sub_queue, rest = heappop(self._heads)
+        if before < (share := self._share_of(sub_queue.user)):
+            heappush(self._heads, (share, key, sub_queue, rest))  # its user has got more since
+            return None
+        job = self.queue.jobs[key[1]]
+        if rest is None:
+            rest = Candidates(self.queue, sub_queue, self.now_ns)
+            if next(rest, None) is not job:
+                self._push(sub_queue, Candidates(self.queue, sub_queue, self.now_ns))
+                return None
+        return job, sub_queue, rest
 
     def _pass_blocked(self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, verdict: Verdict) -> None:
         """A job does not fit beside what is in use: may others be ended for it? Then the next is looked at."""
@@ -215,6 +182,8 @@ class QueueScan:
             line.promise(job, None)
         else:
             DISCIPLINES[self.policy.discipline](line, job)
+        if line.heads == line.most_heads:
+            self._pass_settled()
         if self.policy.discipline == BACKFILL and line.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
                 rest.shorter_than(
@@ -226,21 +195,45 @@ class QueueScan:
         if more or self.policy.discipline == BACKFILL:
             self._push(sub_queue, rest)  # the next of its shape may be a head as well
 
+    def _pass_settled(self) -> None:
+        """Nothing is reserved for further heads: those of which all is known and told need no look."""
+        if self.preemptor.holds.nominations or self.policy.preempts or self.shared.concerns(self.queue):
+            return
+        reserved = {self.queue.jobs[job_id].shape for job_id in self._line.reserved}
+        settled: dict[str, bool] = {}
+        for name, shape in self.queue.shapes.items():
+            verdict = shape.blocked
+            settled[name] = verdict is not None and name not in reserved and all(
+                self.queue.told.get(self.queue.wait_key(sub_queue)) == verdict[:2]
+                for sub_queue in shape.sub_queues.values()
+            )  # fmt: skip
+        self._heads = [head for head in self._heads if head[3] is not None or not settled[head[2].shape]]
+        heapify(self._heads)
+
+    def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
+        """Nobody else starts in this round; but for the winners of preemptions, where these may."""
+        self._say(sub_queue, reason, message)
+        left = []
+        for head in self._heads:
+            if head[2].winner and not winners:
+                left.append(head)
+            elif head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
+                self._say(head[2], reason, message)
+        self._heads = left
+        heapify(left)
+        return True
+
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
         """Whether a blocked head or a limit keeps the job back; then its whole sub-queue."""
         policy, parent_id = self.policy, self.queue.parent_id
         head = self._line.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.nominations:
-            self._say(
-                sub_queue, jb.HEAD_OF_LINE, f"job {head.submission_id} is ahead of it and must start first"
-            )
-            return True
+            text = f"job {head.submission_id} is ahead of it and must start first"
+            return self._keep_back(sub_queue, jb.HEAD_OF_LINE, text, winners=False)
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
-            self._say(
-                sub_queue, jb.CAP_REACHED, f"at most {counted(most, 'job')} may run in {parent_id} at a time"
-            )
-            return True
+            text = f"at most {counted(most, 'job')} may run in {parent_id} at a time"
+            return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
             text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
@@ -370,21 +363,17 @@ class QueueScan:
             self.queue.told[key] = (reason, message)
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
-    def _share_of(self, job: PendingJob) -> float:
+    def _share_of(self, user: str) -> float:
         if self.shares is None or self.policy.order != FAIR:
             return 0.0
-        return self.shares.of_user(self.queue.parent_id, job.user)
+        return self.shares.of_user(self.queue.parent_id, user)
 
-    def _push(self, sub_queue: SubQueue, rest: Candidates, *, first: bool = False) -> None:
+    def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
         job = next(rest, None)
         if job is not None:
-            self._push_job(job, sub_queue, rest, first=first)
-
-    def _push_job(
-        self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, *, first: bool = False
-    ) -> None:
-        entry = (self._share_of(job), order_key(job, self.policy), job, sub_queue, rest)
-        self._heads.append(entry) if first else heappush(self._heads, entry)
+            heappush(
+                self._heads, (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest)
+            )
 
 
 def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:

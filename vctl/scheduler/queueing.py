@@ -6,7 +6,7 @@ A shape that did not fit is not looked at again until something grew that could 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from vctl.scheduler.feasibility import could_help, ever, idle_parts
 from vctl.scheduler.gang_growth import is_short
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.reservations import Reservation
+from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
 MOST_JUDGED = 10_000
@@ -326,3 +326,49 @@ class Queue:
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
         return (self.jobs[job_id] for job_id in self.timed)
+
+
+class Candidates:
+    """Jobs of a sub-queue that may start now, in order."""
+
+    def __init__(self, queue: Queue, sub_queue: SubQueue, now_ns: int) -> None:
+        self._queue = queue
+        self._rest: Iterator[OrderKey] = iter(sub_queue.order)
+        self._order = sub_queue.order
+        self._now_ns = now_ns
+        self._below_ns: int | None = None
+        self._also: Collection[int] = ()
+
+    def __iter__(self) -> Candidates:
+        return self
+
+    def __next__(self) -> PendingJob:
+        jobs, below_ns = self._queue.jobs, self._below_ns
+        for _, job_id in self._rest:
+            job = jobs[job_id]
+            if below_ns is not None and job_id not in self._also:
+                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
+                    continue
+            if job.may_start(self._now_ns):
+                return job
+        raise StopIteration
+
+    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
+        """From here on only jobs with a shorter time limit, and these."""
+        if job.time_limit_ns is not None:
+            below_ns = self._below_ns
+            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
+        elif self._below_ns is None:
+            self._below_ns = FOR_EVER
+        self._also = also
+
+    def only(self, job: PendingJob, these: Collection[int]) -> None:
+        """Behind this job only these."""
+        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
+        for job_id in these:
+            one = self._queue.jobs[job_id]
+            if one.shape == job.shape and (key := order_key(one, policy)) > last:
+                at = bisect_left(self._order, key)
+                if at < len(self._order) and self._order[at] == key:
+                    found.append(key)
+        self._rest = iter(sorted(found))

@@ -138,7 +138,7 @@ class SharedReservations:
         """A head does not fit beside what is in use: keep something for it if it is due."""
         policy = queue.policy
         level, fair = self._about(queue.parent_id)
-        if fair is None and level == queue.parent_id:
+        if not self.concerns(queue):
             return
         if fair is not None:  # there whose turn it is decides, not who has waited long
             self.note_passed(queue, line, job)
@@ -256,6 +256,11 @@ class SharedReservations:
         return bool(grown) and (
             level in grown or any(one in grown for one in elastic_below(self.ledger, level))
         )
+
+    def concerns(self, queue: Queue) -> bool:
+        """Whether anything may be reserved beyond a queue for jobs of it."""
+        level, fair = self._about(queue.parent_id)
+        return fair is not None or level != queue.parent_id
 
     def _about(self, cluster_id: str) -> tuple[str, str | None]:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""

@@ -105,7 +105,12 @@ class Player:
         started: list[Start] = []
         while True:
             plan = decide(
-                self.ledger, self.queues, now_ns=self.now_ns, running=self.running, usage=self.usage, keeps=True
+                self.ledger,
+                self.queues,
+                now_ns=self.now_ns,
+                running=self.running,
+                usage=self.usage,
+                keeps=True,
             )
             self.rounds += 1
             self._note(plan)
