@@ -8,8 +8,20 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.benchmarks import cost, crowd, latency, management, pauses, scale, startup, throughput
+from tests.benchmarks import (
+    cost,
+    crowd,
+    gangs,
+    latency,
+    lists,
+    management,
+    pauses,
+    scale,
+    startup,
+    throughput,
+)
 from tests.benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
@@ -18,16 +30,22 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "scale": scale.run,
     "management": management.run,
     "throughput": throughput.run,
+    "gangs": gangs.run,
+    "lists": lists.run,
     "cost": cost.run,
     "crowd": crowd.run,
     "pauses": pauses.run,
 }
+
+MARK = "<!-- measured -->"
+"""What stands below it in a page is written by ``--page``."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--page", metavar="FILE", help="write the tables into this page, below its mark")
     parser.add_argument(
         "--rounds", type=int, help="samples per figure, instead of each benchmark's own number"
     )
@@ -43,12 +61,17 @@ def main() -> int:
         reports[name] = BENCHMARKS[name](options)
         if not options.json:
             print(f"\n{reports[name].text()}\n", flush=True)
+    machine = {
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+    if options.page:
+        page = Path(options.page)
+        said = ", ".join(f"{name} {value}" for name, value in machine.items())
+        tables = "\n\n".join(report.markdown() for report in reports.values())
+        page.write_text(f"{page.read_text().partition(MARK)[0]}{MARK}\n\nMeasured with {said}.\n\n{tables}\n")
     if options.json:
-        machine = {
-            "cpus": len(os.sched_getaffinity(0)),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-        }
         results = {name: report.data() for name, report in reports.items()}
         print(json.dumps({"machine": machine, "benchmarks": results}, indent=2))
     return 0

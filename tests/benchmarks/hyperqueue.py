@@ -1,7 +1,7 @@
 """HyperQueue at the same work, through its Python package: server and worker in this process, which keep nothing.
 
-``python -m tests.benchmarks.hyperqueue SLOTS JOBS array|single`` prints the seconds from the first submit
-to the last end, which it sees a second late at most.
+``python -m tests.benchmarks.hyperqueue SLOTS JOBS array|single|gangs`` prints the seconds from the first submit
+to the last end, which it sees a second late at most; with ``starts``, for each job the milliseconds until it runs.
 """
 
 from __future__ import annotations
@@ -11,36 +11,68 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hyperqueue import Client
 
 IS_INSTALLED = importlib.util.find_spec("hyperqueue") is not None
 
 
 def seconds(slots: int, jobs: int, form: str) -> float:
     """Measure in another process: the package logs to the terminal and ends with its process only."""
+    return _ask(slots, jobs, form)[-1]
+
+
+def to_start_ms(jobs: int) -> list[float]:
+    """Milliseconds from the submit of an open connection to the first act of the process, one job at a time."""
+    return _ask(4, jobs, "starts")[-jobs:]
+
+
+def _ask(slots: int, jobs: int, form: str) -> list[float]:
     words = [sys.executable, "-m", __spec__.name, str(slots), str(jobs), form]
     done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600)
-    return float(done.stdout.split()[-1])
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
 def main() -> None:
-    """Run the jobs as one batch (``array``) or as jobs of one task each (``single``)."""
+    """Run the jobs as one batch (``array``), as jobs of one task (``single``), or on two nodes each (``gangs``)."""
     from hyperqueue import Job
     from hyperqueue.cluster import LocalCluster, WorkerConfig
+    from hyperqueue.ffi.protocol import ResourceRequest
 
     slots, jobs, form = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    with tempfile.TemporaryDirectory() as folder, LocalCluster(folder, WorkerConfig(cores=slots)) as cluster:
+    cores = 1 if form == "gangs" else slots
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(folder, WorkerConfig(cores=cores)) as cluster:
+        for _ in range(slots - 1 if form == "gangs" else 0):
+            cluster.start_worker(WorkerConfig(cores=1))
         client = cluster.client()
+        if form == "starts":
+            print(*[_start_ms(client, Path(folder) / "clock") for _ in range(jobs)])
+            return
+        wanted = ResourceRequest(n_nodes=2) if form == "gangs" else None
         began = time.perf_counter()
-        batches = [jobs] if form == "array" else [1] * jobs
+        batches = [1] * jobs if form == "single" else [jobs]
         submitted = []
         for size in batches:
             job = Job(default_workdir=folder, max_fails=None)
             for _ in range(size):
-                job.program(["true"], stdout=None, stderr=None)
+                job.program(["true"], stdout=None, stderr=None, resources=wanted)
             submitted.append(client.submit(job))
         if not client.wait_for_jobs(submitted):
             raise RuntimeError("a task of HyperQueue failed")
         print(time.perf_counter() - began)
+
+
+def _start_ms(client: Client, clock: Path) -> float:
+    from hyperqueue import Job
+
+    job = Job(default_workdir=clock.parent)
+    job.program(["sh", "-c", "date +%s%N"], stdout=clock, stderr=None)
+    began = time.time_ns()
+    client.wait_for_jobs([client.submit(job)])
+    return (int(clock.read_text()) - began) / 1e6
 
 
 if __name__ == "__main__":

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import tempfile
 import time
 from datetime import datetime
+from pathlib import Path
 
-from tests.benchmarks.bed import VCTL, Bed, bed, wall_ms
+from tests.benchmarks import hyperqueue
+from tests.benchmarks.bed import VCTL, Bed, bed, wall_ms, which
 from tests.benchmarks.report import Report
 
 
@@ -26,12 +31,38 @@ def run(options: argparse.Namespace) -> Report:
                 to_end.append(ended)
                 floor.append(wall_ms(["sh", "-c", "date +%s%N"]))
     report.add("sh -c date, started by hand", "ms", floor)
+    rounds = options.rounds or 50
+    if tsp := which("tsp", "ts"):
+        spooled = task_spooler(tsp, rounds)
+        report.add("tsp: command -> job reads the clock", "ms", spooled, base="sh -c date, started by hand")
+    if hyperqueue.IS_INSTALLED:
+        started = hyperqueue.to_start_ms(rounds)
+        report.add(
+            "HyperQueue: submit -> job reads the clock", "ms", started, base="sh -c date, started by hand"
+        )
     report.add("submitted_at -> job reads the clock", "ms", to_start, base="sh -c date, started by hand")
     report.add("submitted_at -> ended_at", "ms", to_end)
     report.remark(
         f"submitted by {VCTL.rsplit('/', 1)[-1]} job submit --no-wait; its own start is in `startup`"
     )
     return report
+
+
+def task_spooler(tsp: str, rounds: int) -> list[float]:
+    """Milliseconds from the start of its command to the job's first clock reading, with a server of its own."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "TS_SOCKET": f"{folder}/socket", "TMPDIR": folder}
+        clock = Path(folder) / "clock"
+        for _ in range(rounds + 1):
+            began = time.time_ns()
+            subprocess.run(
+                [tsp, "-n", "sh", "-c", f"date +%s%N > {clock}"], env=env, check=True, capture_output=True
+            )
+            subprocess.run([tsp, "-w"], env=env, check=True)
+            found.append((int(clock.read_text()) - began) / 1e6)
+        subprocess.run([tsp, "-K"], env=env, check=True)
+    return found[1:]  # the first one starts the server
 
 
 def one(place: Bed) -> tuple[float, float]:

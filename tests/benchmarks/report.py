@@ -68,6 +68,22 @@ class Report:
         }
         return {"title": self.title, "figures": figures, "remarks": self.remarks}
 
+    def markdown(self) -> str:
+        """The table of a page."""
+        lines = [
+            f"## {self.title}",
+            "",
+            "| | median | p99 | unit | ratio |",
+            "| --- | ---: | ---: | --- | --- |",
+        ]
+        for figure in self.figures:
+            ratio = self.ratio(figure)
+            beside = "" if ratio is None else f"{ratio:.2f} x {figure.base}"
+            lines.append(
+                f"| {figure.name} | {figure.median:.4g} | {figure.p99:.4g} | {figure.unit} | {beside} |"
+            )
+        return "\n".join([*lines, "", *(f"- {remark}" for remark in self.remarks)]).rstrip()
+
     def text(self) -> str:
         """The table people read."""
         header = ("", "median", "p99", "min", "max", "n", "ratio")

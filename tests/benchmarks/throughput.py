@@ -88,10 +88,10 @@ def spool(tsp: str, jobs: int, slots: int) -> float:
     return taken
 
 
-def vctl(jobs: int, slots: int, submit: Callable[[Bed, int], None]) -> float:
-    """Seconds of vctl from the first submit to the last end; its scheduler runs already."""
+def vctl(jobs: int, slots: int, submit: Callable[[Bed, int], None], *, nodes: int = 1) -> float:
+    """Seconds of vctl from the first submit to the last end; its scheduler runs already. ``slots``: those of a node."""
     with bed() as place:
-        place.add_nodes(1, {"CPU": slots})
+        place.add_nodes(nodes, {"CPU": slots})
         with place.daemon():
             started = time.perf_counter()
             submit(place, jobs)
@@ -99,9 +99,9 @@ def vctl(jobs: int, slots: int, submit: Callable[[Bed, int], None]) -> float:
             return time.perf_counter() - started
 
 
-def array(place: Bed, jobs: int) -> None:
+def array(place: Bed, jobs: int, *options: str) -> None:
     """One command that submits all."""
-    place.vctl("job", "submit", "--no-wait", "--array", f"1-{jobs}", "--", "true")
+    place.vctl("job", "submit", "--no-wait", "--array", f"1-{jobs}", *options, "--", "true")
 
 
 def singles(place: Bed, jobs: int) -> None:

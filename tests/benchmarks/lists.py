@@ -1,0 +1,45 @@
+"""A list of ten thousand waiting jobs, for people and for programs, against what is installed beside vctl."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.benchmarks.bed import VCTL, bed, interleaved, wall_ms, which
+from tests.benchmarks.report import Report
+from tests.benchmarks.startup import BASE
+
+JOBS = 10_000
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Everything listed; the scheduler of vctl runs, as it would where so many jobs wait."""
+    jobs = options.jobs or JOBS
+    report = Report(f"lists: {jobs} waiting jobs, wall time of one command")
+    with bed() as place:
+        place.add_nodes(1, {"CPU": 2})
+        with place.daemon():
+            place.vctl(
+                "job",
+                "submit",
+                "--no-wait",
+                "--begin",
+                "2099-01-01T00:00",
+                "--array",
+                f"1-{jobs}",
+                "--",
+                "true",
+            )
+            words = (f"job list --members --limit {jobs}", "job list --members -o json", "job list")
+            commands = {BASE: [sys.executable, "-c", "pass"]}
+            commands |= {f"vctl {line}": [VCTL, *line.split()] for line in words}
+            taken = interleaved(options.rounds or 5, commands, place.env)
+    for name, samples in taken.items():
+        report.add(name, "ms", samples, base=None if name == BASE else BASE)
+    if squeue := which("squeue"):
+        report.add(
+            "squeue, of the Slurm that runs here", "ms", [wall_ms([squeue]) for _ in range(5)], base=BASE
+        )
+    else:
+        report.remark("Slurm is not installed: no comparison with squeue")
+    return report
