@@ -45,7 +45,7 @@ def main() -> None:
     else:
         print("not in a virtual cluster: using what this process may use")
     processes, files = granted(), sources()
-    print(f"{processes} process(es) may run on CPU {sorted(os.sched_getaffinity(0))}")
+    print(f"{processes} process{'es' * (processes > 1)} on CPU {sorted(os.sched_getaffinity(0))}")
 
     started = time.monotonic()
     lines, words = 0, Counter[bytes]()

@@ -100,7 +100,7 @@ def test_a_limited_table_says_how_many_more(jobs: Cli) -> None:
 
 
 def test_finished_jobs_show_with_all_in_json_and_when_asked_for(jobs: Cli) -> None:
-    assert jobs("job stop first").out == "job first is STOPPED\n"
+    assert jobs("job stop first first").out == "job first is STOPPED\n"
     assert "first" not in jobs("job list").out
     assert "first" in jobs("job list -a").out
     assert "first" in jobs("job list --filter status=STOPPED").out

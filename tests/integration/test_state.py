@@ -110,7 +110,7 @@ def test_backup_and_restore_while_jobs_run(one: Place) -> None:
     assert refused.code == 5
     assert "daemon" in refused.err
     one.term(daemon)
-    one.ok("restore", str(copy))
+    assert f"the state before is kept in {one.home}/cluster.db.before-restore" in one.ok("restore", str(copy))
     assert set(one.jobs()) == {"done", "stays"}
     assert (one.home / "cluster.db.before-restore").exists()
     assert stat.S_IMODE((one.home / "cluster.db").stat().st_mode) == 0o600

@@ -118,7 +118,7 @@ class Scheduler:
         self.runtime.close()
 
     def resign(self) -> None:
-        """Write what is only remembered, and end the reign."""
+        """Write what is only in memory, and end the term."""
         if self.state is not None:
             self.memory.write(self.state)
             if self.starts.seen:

@@ -49,7 +49,7 @@ def restore(home: Path, path: Path) -> forms.Form:
     database.prepare_home(home)
     lock = SchedulerLock(home)
     if not lock.acquire("restore"):
-        raise Conflict("a scheduler is running here", fix="stop the daemon first, then restore")
+        raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")
     try:
         kept = copies.replace_with(home, path, version)
         database.disown(home)  # what they say has begun is not begun again

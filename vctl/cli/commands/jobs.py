@@ -71,9 +71,8 @@ def stop(
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes have ended.")] = False,
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
-    names = [
-        jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_
-    ]  # a mistake stops none of them
+    # a mistake stops none of them, and who is named twice is stopped once
+    names = dict.fromkeys(jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_)
     stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:

@@ -140,7 +140,8 @@ def restore(call: Call, file: File) -> Answer:
     path = Path(os.path.abspath(file))
     _refuse_remote(call, f"{call.home} is not replaced by {path}: VCTL_ADDRESS names a server")
     data = ops.backup.restore(call.home, path)
-    return done(data, path, f"{call.home} restored from {path}")
+    before = f"; the state before is kept in {data['kept']}" if data["kept"] else ""
+    return done(data, path, f"{call.home} restored from {path}{before}")
 
 
 def _pruned(data: "Pruned") -> Answer:
