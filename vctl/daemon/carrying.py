@@ -35,6 +35,10 @@ class Carrier:
         self.done = {run_id: (Launch(run_id),) for run_id in state.runs}
         self.postponed.clear()
 
+    def launched(self, run_id: str) -> None:
+        """A run needs no launch of its own: who carries it out has its request."""
+        self.done[run_id] = (Launch(run_id),)
+
     def again(self, state: FollowedState, run_id: str) -> None:
         """A run was not launched after all."""
         self.done.pop(run_id, None)

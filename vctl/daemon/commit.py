@@ -29,6 +29,11 @@ def _free_port(taken: set[int]) -> int:
             return port
 
 
+def supply_of(store: Store, state: FollowedState) -> Supply:
+    """Names and numbers that were never used."""
+    return Supply(_name, state.assign, store.next_revision, store.next_lease, _free_port)
+
+
 def commit(store: Store, state: FollowedState, plan: Plan) -> int:
     """Write all of a plan that is still right. Returns how many jobs and tasks started."""
     started = nominated = 0
@@ -36,8 +41,7 @@ def commit(store: Store, state: FollowedState, plan: Plan) -> int:
     with store.transaction():
         state.follow(store)  # inside the write lock: from here on nobody changes anything
         bound = set()
-        supply = Supply(_name, state.assign, store.next_revision, store.next_lease, _free_port)
-        for change in starts(state, plan, supply, store.clock()):
+        for change in starts(state, plan, supply_of(store, state), store.clock()):
             state.emit(store, change)
             if isinstance(change, JobStarted | TaskStarted):
                 started += 1

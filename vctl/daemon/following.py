@@ -10,13 +10,15 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
 from vctl.engine.apply import apply
-from vctl.engine.changes import Change
+from vctl.engine.changes import Change, RunTakenBack
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
+from vctl.engine.rules.ahead import keeps_order
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares
 from vctl.store import (
+    ahead,
     arrays,
     dependencies,
     feed,
@@ -55,6 +57,8 @@ class FollowedState(SchedulerState):
     def emit(self, store: Store, change: Change) -> None:
         """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
         assert store.head is not None
+        if self.ahead.runs and not keeps_order(change):
+            self.take_back(store, list(self.ahead.runs))
         is_next = self.seen == store.head.seq
         apply(self, change)
         store.emit(change)
@@ -62,6 +66,12 @@ class FollowedState(SchedulerState):
             self.seen = store.head.seq
         else:
             self._own.add(store.head.seq)
+
+    def take_back(self, store: Store, run_ids: Iterable[str]) -> None:
+        """Take back runs that were assigned ahead, where they have not started; inside a transaction."""
+        for run_id in run_ids:
+            if ahead.withdraw(store.home, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
+                self.emit(store, RunTakenBack(run_id, one.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
         """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""
@@ -101,6 +111,7 @@ class FollowedState(SchedulerState):
                 state.note_running(job, rows.pending(row))
                 if job.stop_requested_at is not None or job.outcome is not None:
                     state.stops.add(job.job_id)
+            state._read_ahead(store)
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
@@ -113,6 +124,14 @@ class FollowedState(SchedulerState):
         state.lost_nodes = {one for one, node in state.ledger.nodes.items() if node.state == DEAD}
         state.ledger.joined.clear()  # whatever there is was there before
         return state
+
+    def _read_ahead(self, store: Store) -> None:
+        left = {row["follows"]: row for row in ahead.rows(store)}
+        for run_id in list(self.runs) if left else ():
+            before = run_id
+            while (row := left.pop(before, None)) is not None:
+                apply(self, ahead.assigned(row))
+                before = row["run_id"]
 
     def _read_tasks(self, store: Store) -> None:
         for row in objects.copies(store):

@@ -72,13 +72,17 @@ def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> 
 
 
 def request_of(
-    store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0
-) -> LaunchRequest | None:
-    """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared."""
+    store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
+    waiting: RunningJob | None = None,
+) -> LaunchRequest | None:  # fmt: skip
+    """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared.
+
+    ``waiting``: the job, as it will run, of a run that is assigned ahead; None also where it has to see its cluster.
+    """
     ledger = state.ledger
-    job = state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
+    job = waiting or state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
     command = None if job is None else commands.of(run, job.array_id)
-    if job is None or command is None:
+    if job is None or command is None or (waiting is not None and command.sees_all):
         return None
     home = str(store.home)
     in_gang = run.task_id is None and job.per_node
@@ -94,7 +98,7 @@ def request_of(
         "VCTL_ATTEMPT": str(run.attempt),
         "VCTL_CLUSTER_ID": run.cluster_id,
         "VIRTUAL_CLUSTER_ID": run.cluster_id,
-        "VCTL_CLUSTER_PATH": path_of(ledger, run.cluster_id),
+        "VCTL_CLUSTER_PATH": path_of(ledger, run.cluster_id, job.parent_id),
         "VCTL_VNODE_ID": run.vnode_id,
         "VCTL_NODE_ID": run.node_id,
         "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
@@ -155,10 +159,12 @@ def visible(ledger: Ledger, run: Run) -> Allocation:
     return Allocation(rs.total(part.amounts for part in parts), instances, cores)
 
 
-def path_of(ledger: Ledger, cluster_id: str) -> str:
-    """The ids from the root down to a cluster, joined by slashes."""
+def path_of(ledger: Ledger, cluster_id: str, parent_id: str) -> str:
+    """The ids from the root down to a cluster, joined by slashes; it may not be there yet, its parent is."""
     parts: list[str] = []
     current: str | None = cluster_id
+    if cluster_id not in ledger.clusters:
+        parts, current = [cluster_id], parent_id
     while current is not None and current in ledger.clusters:
         parts.append(current)
         current = ledger.clusters[current].parent_id

@@ -17,6 +17,8 @@ STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
+MOST_AHEAD, AHEAD_S = 3, 0.1
+"""So many runs follow a running one at most, and of how many seconds of work."""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
     " so it is not started again"
@@ -77,6 +79,11 @@ class Pace:
             took_s = time.monotonic() - began
             self._typical_s = min(self._typical_s, took_s + SHORT_S)
             self._typical_s += (took_s - self._typical_s) / 8
+
+    @property
+    def depth(self) -> int:
+        """How many runs may be assigned ahead to follow one: none where runs are not short."""
+        return min(MOST_AHEAD, int(AHEAD_S / self._typical_s)) if self._typical_s > 0 else MOST_AHEAD
 
     def changes(self, runtime: Runtime) -> set[str]:
         """The runs that have changed, with those that follow at once."""

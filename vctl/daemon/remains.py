@@ -28,7 +28,9 @@ class Remains:
     def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:
         """End processes that no row knows: their row was set aside, or a backup was restored."""
         for run_id in runtime.known_runs():
-            if run_id not in state.runs and not repair.is_set_aside(self.store, "runs", run_id):
+            if run_id not in (*state.runs, *state.ahead.runs) and not repair.is_set_aside(
+                self.store, "runs", run_id
+            ):
                 self._end(runtime, run_id)
 
     def _end(self, runtime: Runtime, run_id: str) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 
 from vctl.core.jobs import Run
 from vctl.daemon import commit, gangs, identity
+from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
@@ -86,6 +87,7 @@ class Scheduler:
         self.trouble = Trouble(say)
         self.starts, self.pace = Starts(), Pace()
         self.carrier = Carrier(store, self.trouble, self.pace, log_max_bytes=log_max_bytes)
+        self.next_runs = NextRuns(store, self.carrier, self.pace)
         self.uptime_ns = uptime_ns
         self._last_sweep = 0.0
         self._more = False
@@ -146,6 +148,7 @@ class Scheduler:
         self.state.reclaim_grace_s = self.returns.terms.reclaim_grace_s
         self.carrier.begin(self.state)
         self.starts.seen.clear()  # they are seen again
+        self.next_runs.begin(self.state)
         # first, so that it is known why they ended
         self.maintenance.end_lost_work(self.state, self._stop_run)
         self._sweep(self.state, relaunch=True)
@@ -195,6 +198,7 @@ class Scheduler:
             news = True
         if news and state.looks == looks:  # else a transaction has followed what somebody wrote
             state.follow(self.store)
+        self.next_runs.turn(state)
         self.maintenance.turn(state, self._stop_run)
         self.objects.turn(state)
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
@@ -246,7 +250,9 @@ class Scheduler:
     def _observe(self, state: FollowedState, run_ids: set[str], *, relaunch: bool = False) -> None:
         ended: list[ProcessOver] = []
         for run_id in sorted(run_ids):
-            run = state.runs.get(run_id)
+            ahead = state.ahead.runs.get(run_id)
+            run = state.runs.get(run_id) if ahead is None else ahead.run
+            again = self.runtime.was_declined(run_id) and self.next_runs.declined(state, self.runtime, run_id)
             if run is None:
                 continue
             run = self.starts.known(run)
@@ -260,7 +266,7 @@ class Scheduler:
                     ended.append(end)
             elif isinstance(found, Process):
                 self.starts.note(run, found)
-            elif found is RunState.NEVER_STARTED and relaunch:
+            elif found is RunState.NEVER_STARTED and (again or (relaunch and ahead is None)):
                 self.carrier.again(state, run_id)
         if ended:
             self._follow_up(state, ended)
@@ -273,10 +279,12 @@ class Scheduler:
             self._record(state, *ended)
             self._settle_awaited(state)
             plan, started = self._decide(state)
+            self.next_runs.assign(state, commit.supply_of(self.store, state))
         self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
         for end in ended:
             self._let_go(state, end.run)
         self._carry_out(state)
+        self.next_runs.send(state, self.runtime)
 
     def _settle_awaited(self, state: FollowedState) -> None:
         """Let jobs into their queues that waited for others which have ended, or end them: one look at the tables."""
@@ -316,12 +324,13 @@ class Scheduler:
     def _sweep(self, state: FollowedState, *, relaunch: bool = False) -> None:
         """Look at every process: after a start, a lost wake-up, and now and then."""
         self._last_sweep = time.monotonic()
-        self._observe(state, set(state.runs), relaunch=relaunch)
+        self._observe(state, {*state.runs, *state.ahead.runs}, relaunch=relaunch)
         self.objects.tidy()
         self.store.check_term()  # what a newer scheduler has started is not known here
         if relaunch:
             self.remains.end_unknown(self.runtime, state)
-        self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()})
+        ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
+        self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()} | ahead)
 
     # ---- ending work ----
 
@@ -355,7 +364,7 @@ class Scheduler:
             if (at := self.state.timers.next_ns) is not None:
                 due.append(now + at - self.uptime_ns())
         nearest = min(((at - now) / 1e9 for at in due), default=SAFETY_S)
-        clocks = (self.maintenance, self.returns, self.lease_revocation, self.provider)
+        clocks = (self.next_runs, self.maintenance, self.returns, self.lease_revocation, self.provider)
         if self.remains.over or self.carrier.postponed:
             nearest = min(nearest, LEISURE_S)
         return max(0.0, min(SAFETY_S, nearest, self.runtime.due_s(), *(clock.due_s() for clock in clocks)))

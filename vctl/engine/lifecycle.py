@@ -1,7 +1,8 @@
 """The lifecycles: from which phases each move of an object is possible, and where it leads. These tables are executed.
 
 ``vctl/store/moves.py`` puts the phases of a move into the WHERE of its UPDATE. A phase is a state that users see, but
-for ENDING: a job that is RUNNING while what it started still ends.
+for ENDING, a job that is RUNNING while what it started still ends, and AHEAD, a job that is PENDING while its run is
+assigned ahead of the end of another one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from vctl.errors import VctlError
 GONE = "gone"
 """The row is deleted."""
 ENDING = "ENDING"
+AHEAD = "AHEAD"
 BEGUN, TOLD = "BEGUN", "TOLD"
 
 Phases = tuple[str, ...]
@@ -62,7 +64,7 @@ JOB = Lifecycle(
     "job",
     (jb.PENDING,),
     {
-        "start": ((jb.PENDING,), (jb.RUNNING,)),
+        "start": ((jb.PENDING, AHEAD), (jb.RUNNING,)),
         "stop": ((jb.PENDING,), (jb.STOPPED,)),
         "reject": ((jb.PENDING,), (jb.FAILED,)),
         "gate": ((jb.PENDING,), SAME),

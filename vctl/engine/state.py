@@ -9,6 +9,7 @@ from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
+from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
 from vctl.engine.tasks import Tasks
@@ -47,6 +48,10 @@ class SchedulerState:
         """Jobs that wait outside of the queues: held, for other jobs, or for a place in their array."""
         self.requests: dict[int, PendingJob] = {}
         """Running jobs as they waited: as such they wait again for another attempt."""
+        self.ahead = RunsAhead()
+        """Runs of waiting jobs that take the place of running ones at their end."""
+        self.unfollowed: dict[str, None] = {}
+        """Runs of array members that have started: runs may be assigned to follow them."""
         self.seen = seen
         self.trial: Trial | None = None
         """Starts that are taken in the ledger and not committed yet: any other change takes them back."""

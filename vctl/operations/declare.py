@@ -354,7 +354,7 @@ class Local:
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb here."""
         with self._opened() as store:
-            return operation.run(Here(store, self.config), *args, **kwargs)
+            return store.settled(lambda: operation.run(Here(store, self.config), *args, **kwargs))
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """From the file."""

@@ -5,6 +5,8 @@
     S <run> <pid> <its start> <epoch ns>             the main process runs
     E <run> <code> <signal> <errno> <stopped> <epoch ns> <max rss KiB> <user us> <system us> <message>
 
+    D <run>                                          it does not take the run ahead; only on the line to the scheduler
+
 A line ends in a checksum and a newline, and counts if both are there. Who writes after a line that was cut short begins
 with a newline. The same lines travel to the scheduler on the supervisor's line to it.
 
@@ -22,7 +24,7 @@ if MYPY or __package__:
 else:
     import logfile
 
-HEADER, TAKEN, STARTED, ENDED = b"H", b"T", b"S", b"E"
+HEADER, TAKEN, STARTED, ENDED, DECLINED = b"H", b"T", b"S", b"E", b"D"
 _MOST_MESSAGE = 2000
 _LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours

@@ -92,9 +92,36 @@ class LocalRuntime:
         check_run_id(request.run_id)
         packed = marshal.dumps(_packed(request, str(self._records.home)))
         with self._lock:
+            if (file := self._records.files.get(request.supervisor)) is not None:
+                file.declined.discard(request.run_id)
             given = self._supervisors.give(request.supervisor, request.run_id, packed)
             if given and (file := self._records.files.get(request.supervisor)) is not None:
                 self._of[request.run_id] = file
+
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:
+        """Have a run start in the moment in which another one is over; False when that is not possible."""
+        check_run_id(request.run_id)
+        packed = marshal.dumps(_packed(request, str(self._records.home), follows))
+        with self._lock:
+            given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
+            if given:
+                self._of[request.run_id] = self._records.files[request.supervisor]
+        return given
+
+    def was_declined(self, run_id: str) -> bool:
+        """Whether a run that was to follow another one was not taken, and will not be."""
+        with self._lock:
+            file = self._of.get(run_id)
+            return file is not None and run_id in file.declined and run_id not in file.runs
+
+    def let_next_go(self, run_id: str) -> None:
+        """A run was taken back that was to follow another one."""
+        with self._lock:
+            file = self._of.pop(run_id, None)
+            if file is not None:
+                file.declined.discard(run_id)
+                if (seat := self._supervisors.seats.get(file.number)) is not None:
+                    self._supervisors.free(seat)
 
     def adopt(self, run_id: str) -> bool:
         """Take over a run of the version before, which assigned none to a number; False when it was started."""
@@ -330,7 +357,7 @@ _known = lru_cache(4096)(os.fsencode)
 """What is encoded again and again: names and values of variables that jobs share."""
 
 
-def _packed(request: LaunchRequest, home: str) -> Request:
+def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     """The request as bytes: the launcher's locale, and so its encoding, may not be ours."""
     encode = os.fsencode
     env = {_known(name): _known(value) for name, value in request.env.items()}
@@ -341,4 +368,5 @@ def _packed(request: LaunchRequest, home: str) -> Request:
         round(request.grace_s * 1000),
         request.log_max_bytes,
         (argv, env, encode(request.cwd), encode(request.log_path), request.cpu_ids, request.niceness),
+        encode(follows),
     )

@@ -118,6 +118,18 @@ class Runtime(Protocol):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run. Asked twice for the same run and number, in any way and from anywhere, it runs once."""
 
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:
+        """Start a run in the moment in which another one of the same number is over, if its offer stands then.
+
+        False when nobody has got the request.
+        """
+
+    def was_declined(self, run_id: str) -> bool:
+        """Whether a run that was to follow another one was not taken, and will not be."""
+
+    def let_next_go(self, run_id: str) -> None:
+        """A run was taken back that was to follow another one, and it was declined."""
+
     def observe(self, run_id: str) -> Seen:
         """Look at a run."""
 

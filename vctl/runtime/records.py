@@ -49,6 +49,7 @@ class RecordFile:
         self.path, self.number = path, number
         self.runs: dict[str, Entry] = {}
         self.last = ""  # the run that was taken last
+        self.declined: set[str] = set()  # runs that were assigned ahead and not taken
         self.problem = ""  # what was found that is no line
         self.boot = ""  # within which it was made; empty: it is gone, or not as it was made
         self._offset, self._rest = 0, b""
@@ -89,6 +90,10 @@ class RecordFile:
         kind, run, rest = found
         run_id = os.fsdecode(run)
         entry = self.runs.get(run_id)
+        if kind == lines.DECLINED:
+            if heard and entry is None:
+                self.declined.add(run_id)
+            return run_id
         if entry is not None and entry.heard:
             return ""  # what else is in the file of it is late, or not from its supervisor
         try:

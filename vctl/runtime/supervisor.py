@@ -6,6 +6,8 @@ directory:
 
     records/<number>    made by the scheduler, removed by the scheduler; locked by the supervisor while it lives. A
                         process that finds no such file, or finds it locked, starts nothing
+    ahead/<run>         an offer to take a run at once after the one that its request names. The supervisor removes it
+                        before; one that finds none, or whose last run was another one or was told to stop, declines
     stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run; the
                         supervisor takes it away, which is its answer
 
@@ -55,8 +57,8 @@ _LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the nu
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 _CHUNK_BYTES = 1 << 18
 
-# run, grace in ms, bytes that the log may have (0: any number), and what to start
-Request = tuple[bytes, int, int, spawning.Plan]
+# run, grace in ms, bytes that the log may have (0: any number), what to start, and the run that it follows at once
+Request = tuple[bytes, int, int, spawning.Plan, bytes]
 
 
 class Supervisor:
@@ -74,10 +76,14 @@ class Supervisor:
     def serve(self) -> None:
         """Carry out what comes until the scheduler has nothing more, or this process has changed for good."""
         cpus = os.sched_getaffinity(0)
+        last = b""  # the run that was carried out last and that nobody told to stop
         while request := self.next_request():
             run = Supervision(self, marshal.loads(request))
-            if self.take(run.name):
+            if run.follows and not (run.follows == last and self.accept(run.name)):
+                self.decline(run.name)
+            elif self.take(run.name):
                 run.carry_out()
+                last = b"" if run.stopped else run.name
                 if not run.leaves_nothing():
                     return
                 if run.plan[4] is not None:
@@ -101,6 +107,19 @@ class Supervisor:
                 return b""
             received += chunk
 
+    def accept(self, run: bytes) -> bool:
+        """Whether a run may start that was assigned ahead: it was not taken back, and cannot be from now on."""
+        try:
+            os.unlink(self.home + b"/ahead/" + run)
+        except OSError:
+            return False
+        return True
+
+    def decline(self, run: bytes) -> None:
+        """Tell the scheduler that a run is not taken; one that is gone takes all back."""
+        self.unsaid += lines.line(lines.DECLINED, run, b"")
+        self.say()
+
     def take(self, run: bytes) -> bool:
         """Take a run: from now on nobody else starts it. False when somebody did. Waits while the disk is full."""
         while True:
@@ -116,7 +135,7 @@ class Supervisor:
         whole = lines.line(lines.TAKEN, run, self.taken)
         if not self.file.take(run, whole):
             return False
-        self.unsaid = whole
+        self.unsaid += whole
         return True
 
     def write(self, kind: bytes, run: bytes, rest: bytes) -> None:
@@ -152,7 +171,7 @@ class Supervision:
 
     def __init__(self, supervisor: Supervisor, request: Request) -> None:
         self.supervisor, self.home = supervisor, supervisor.home
-        self.name, grace_ms, self.log_bytes, self.plan = request
+        self.name, grace_ms, self.log_bytes, self.plan, self.follows = request
         self.stop_path = self.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
         self.labelled = self.plan[0][3:5] == _LABEL

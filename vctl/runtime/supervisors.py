@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 
 from vctl.runtime import processes
@@ -40,8 +41,8 @@ class Seat:
     """One number: its file, the process that has it now as far as we have a line to it, and its run."""
 
     __slots__ = (
-        "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "resumed", "run", "runs", "since",
-        "tries", "waits",
+        "ahead", "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "resumed", "run", "runs",
+        "since", "tries", "waits",
     )  # fmt: skip
 
     def __init__(self, file: RecordFile) -> None:
@@ -52,6 +53,7 @@ class Seat:
         self.pid = 0
         self.run = ""  # given to it and not known to be over
         self.request = b""  # until it is known to be taken
+        self.ahead: deque[tuple[str, bytes]] = deque()  # runs that follow it, with their requests
         self.since = 0.0
         self.resumed = False  # since it was given its request: somebody may have suspended it
         self.waits = False  # until its line takes more
@@ -106,6 +108,8 @@ class Supervisors:
             self.watch(seat.file)
         if run_id in seat.file.runs or (seat.run == run_id and seat.request):
             return True
+        if any(run_id == one for one, _ in seat.ahead):
+            return True
         seat.run, seat.request, seat.since, seat.due = run_id, request, time.monotonic(), None
         seat.answer_s, seat.tries = ANSWER_S, 0
         self.untaken[number] = seat
@@ -119,6 +123,18 @@ class Supervisors:
         self.refused.add(run_id)
         self.news.add(run_id)
         return False
+
+    def give_next(self, number: int, run_id: str, request: bytes) -> bool:
+        """Have a run follow those that the process of a number has; False when it does not get it."""
+        seat = self.seats.get(number)
+        if seat is None or seat.line is None or not seat.run or seat.outbox:
+            return False
+        if seat.runs + len(seat.ahead) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
+            return False
+        seat.ahead.append((run_id, request))
+        seat.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
+        self._flush(seat)
+        return True
 
     def _seat(self, file: RecordFile) -> Seat:
         seat = self.seats[file.number] = Seat(file)
@@ -202,18 +218,34 @@ class Supervisors:
         self.look(seat)
 
     def look(self, seat: Seat) -> None:
-        """Follow what is known of the run that a number was given."""
-        entry = seat.file.runs.get(seat.run)
-        if entry is None:
+        """Follow what is known of the run that a number was given, and of those that follow it."""
+        while seat.run:
+            entry = seat.file.runs.get(seat.run)
+            if entry is None and seat.run not in seat.file.declined:
+                return
+            declined = seat.run if entry is None else ""
+            if seat.request:
+                seat.request = b""
+                self.untaken.pop(seat.file.number, None)
+            if entry is not None:
+                seat.pid = entry.supervisor[0]
+                if entry.exit is None or not entry.heard:
+                    return
+                seat.runs += 1
+            seat.run = ""
+            if seat.ahead:
+                seat.run, seat.request = seat.ahead.popleft()
+                seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
+                self.untaken[seat.file.number] = seat
+            elif declined:
+                return  # the number is that of the run, until that is launched again or taken back
+            else:
+                self.free(seat)
+
+    def free(self, seat: Seat) -> None:
+        """A number has no run."""
+        if seat.run or seat in self.idle:
             return
-        seat.pid = entry.supervisor[0]
-        if seat.request:
-            seat.request = b""
-            self.untaken.pop(seat.file.number, None)
-        if entry.exit is None or not entry.heard:
-            return
-        seat.run = ""
-        seat.runs += 1
         if seat.runs < MOST_RUNS and seat.line is not None:
             self.idle.append(seat)
         else:
@@ -225,6 +257,10 @@ class Supervisors:
             self.leave(seat)
             return
         seat.file.read()
+        for run_id, _ in seat.ahead:  # nobody has their requests any more
+            seat.file.declined.add(run_id)
+            self.news.add(run_id)
+        seat.ahead.clear()
         self.news.add(seat.run)
         self.watch(seat.file)  # another process may have taken it
         self.look(seat)

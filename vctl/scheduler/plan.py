@@ -139,22 +139,23 @@ def still_fits(ledger: Ledger, start: Start) -> bool:
     if parent is None or not parent.starts_jobs:
         return False
     with growing(ledger, start.growth) as grown:
-        return grown and _has_place(ledger, start)
+        return grown and has_place(ledger, start)
 
 
-def _has_place(ledger: Ledger, start: Start) -> bool:
+def has_place(ledger: Ledger, start: Start, *, anyway: bool = False) -> bool:
+    """Whether all is free that a start takes; ``anyway``: also on a node that is being drained."""
     if start.cluster is None:
         capacity, node = ledger.capacities.get(start.vnode_id), ledger.nodes.get(start.node_id)
         return (
             capacity is not None
             and node is not None
-            and node.schedulable
+            and (anyway or node.schedulable)
             and capacity.fits_exactly(start.allocation)
         )
     taken: list[VNode] = []
     try:
         for vnode in start.vnodes:
-            if not ledger.can_assign(vnode) or not ledger.nodes[vnode.node_id].schedulable:
+            if not ledger.can_assign(vnode) or not (anyway or ledger.nodes[vnode.node_id].schedulable):
                 return False
             ledger.capacities[vnode.parent_id or ""].take_exactly(vnode.allocation)
             taken.append(vnode)

@@ -26,7 +26,8 @@ TABLES = {
 }
 """Lifecycle -> its table and the key of that."""
 _PHASES = {
-    "job": f"CASE WHEN status = 'RUNNING' AND outcome IS NOT NULL THEN '{lc.ENDING}' ELSE status END",
+    "job": f"CASE WHEN status = 'RUNNING' AND outcome IS NOT NULL THEN '{lc.ENDING}' WHEN status = 'PENDING' AND"
+    f" job_id IN (SELECT job_id FROM runs_ahead) THEN '{lc.AHEAD}' ELSE status END",
     "run": "state",
     "task": "state",
     "node": "state",

@@ -394,6 +394,15 @@ CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority ON 
 END;
 """,
     ),
+    (
+        "0012_runs_ahead",
+        """
+CREATE TABLE runs_ahead (
+    run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL UNIQUE, follows TEXT NOT NULL, supervisor INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) WITHOUT ROWID;
+""",
+    ),
 ]
 
 VERSION = len(MIGRATIONS)

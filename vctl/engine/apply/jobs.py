@@ -14,17 +14,21 @@ from vctl.engine.state import SchedulerState
 
 def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     job, ledger = change.job, state.ledger
+    ahead = state.ahead.drop(job.run_id) if change.was_ahead else None
     if change.cluster is not None:
         if state.trial is None or not state.trial.settle(job.job_id, change.cluster, change.vnodes):
             ledger.put_cluster(change.cluster)
             ledger.assign_all(change.vnodes)
     for run in change.runs:
         add_run(state, run)
-    if (request := state.pending(job.job_id)) is not None:
+    request = state.pending(job.job_id) if ahead is None else ahead.start.job
+    if request is not None:
         state.requests[job.job_id] = request
         state.dequeue(job.job_id)
     state.array_limits.run(job.array_id, job.job_id)
     state.running.put(job)
+    if job.array_id is not None and not job.per_node:
+        state.unfollowed[job.run_id] = None
 
 
 def _job_ending(state: SchedulerState, change: ch.JobEnding) -> None:

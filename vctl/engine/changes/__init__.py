@@ -7,6 +7,7 @@ module of its objects; this one lists them.
 from collections.abc import Mapping
 from typing import get_args
 
+from vctl.engine.changes.ahead import RunAssignedAhead, RunTakenBack
 from vctl.engine.changes.clusters import (
     ClusterAdded,
     ClusterChanged,
@@ -72,7 +73,7 @@ Change = (
     # gates and edits
     | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs
-    | RunAssigned | RunSeen | RunStopping | RunWarned | RunEnded
+    | RunAssigned | RunSeen | RunStopping | RunWarned | RunEnded | RunAssignedAhead | RunTakenBack
     # tasks and objects
     | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
     | ObjectCreated | ObjectLost | ObjectsDropped
@@ -96,7 +97,7 @@ OF_CAPACITY = (
 """With these, what was judged of what could ever run is judged anew."""
 HOMES = (
     "jobs", "submits", "gates", "runs", "clusters", "leases", "nodes", "tasks", "objects", "preemptions", "machines",
-    "repair",
+    "repair", "ahead",
 )  # fmt: skip
 """The modules of changes. ``engine/apply`` and ``store/write`` have one of each name."""
 CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

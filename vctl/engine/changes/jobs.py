@@ -23,6 +23,8 @@ class JobStarted:
     """The main process first; those of a gang by rank."""
     cluster: Cluster | None = None
     vnodes: tuple[VNode, ...] = ()
+    was_ahead: bool = False
+    """Whether its run was assigned ahead of the end of another one."""
 
     def told(self) -> Told:
         """The public event."""

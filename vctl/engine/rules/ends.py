@@ -28,7 +28,7 @@ from vctl.engine.changes import (
     TaskEnded,
     TaskRetried,
 )
-from vctl.engine.rules import objects, preemption, stops
+from vctl.engine.rules import ahead, objects, preemption, stops
 from vctl.engine.rules.outcomes import Outcome, is_tried_again, judged, outcome_of
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import ProcessOver, ProcessSeen, Stimulus
@@ -47,14 +47,18 @@ def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> I
             seen[one.run_id] = one.process
         elif isinstance(one, ProcessOver):
             over.append(one)
+    over.sort(key=_ended_at)
+    while ends := [end for end in over if end.run.run_id in state.runs]:
+        for end in ends:
+            if (run := state.runs.get(end.run.run_id)) is not None:
+                found = end.process or seen.get(run.run_id) if run.pid is None else None
+                yield from _run_over(state, run, end, found, now)
+        for end in ends:  # in their place others have started meanwhile, and some of these may be over, too
+            yield from ahead.follower(state, end.run.run_id, now)
     ended = {end.run.run_id for end in over}
     for run_id, process in seen.items():
         if run_id not in ended and run_id in state.runs:
             yield RunSeen(run_id, process)
-    for end in sorted(over, key=_ended_at):
-        if (run := state.runs.get(end.run.run_id)) is not None:
-            found = end.process or seen.get(run.run_id) if run.pid is None else None
-            yield from _run_over(state, run, end, found, now)
 
 
 def _ended_at(end: ProcessOver) -> tuple[int, str]:

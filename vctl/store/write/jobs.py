@@ -22,6 +22,8 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
     insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in own if one.cluster is not None])
     insert(db, VNODE_COLUMNS, [vnode_row(vnode) for one in own for vnode in one.vnodes])
     insert(db, RUN_COLUMNS, [run_row(run, one.at) for one in started for run in one.runs])
+    if ahead := [(one.job.job_id,) for one in started if one.was_ahead]:
+        db.executemany("DELETE FROM runs_ahead WHERE job_id = ?", ahead)
     moves.update_all(
         db, JOB, "start",
         "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?,"

@@ -1,0 +1,116 @@
+"""Runs assigned ahead: which are assigned now, their requests, and those that are taken back in time."""
+
+from __future__ import annotations
+
+import time
+
+from vctl.daemon.carrying import Carrier
+from vctl.daemon.following import FollowedState
+from vctl.daemon.launching import request_of
+from vctl.daemon.looking import Pace
+from vctl.engine.changes import RunAssignedAhead, RunTakenBack
+from vctl.engine.rules.ahead import assign
+from vctl.engine.rules.starts import Supply
+from vctl.errors import VctlError
+from vctl.runtime.protocol import Runtime
+from vctl.store import ahead
+from vctl.store.store import Store
+
+LONGEST_S = 0.5
+"""So long a run may be assigned ahead: then the one before it is not as short as those before that."""
+
+
+class NextRuns:
+    """What a scheduler knows of the runs that it has assigned ahead."""
+
+    def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
+        self.store, self.carrier, self.pace = store, carrier, pace
+        self._since: dict[str, float] = {}
+        """Run -> when it was assigned ahead."""
+        self._unsent: list[str] = []
+
+    def begin(self, state: FollowedState) -> None:
+        """A state was loaded: what nobody has taken is taken back, and what follows nothing is over."""
+        self._since, self._unsent = {}, []
+        rows = ahead.rows(self.store)
+        ahead.tidy(self.store.home, [row["run_id"] for row in rows])
+        if not rows:
+            return
+        with self.store.transaction():
+            state.follow(self.store)
+            state.take_back(self.store, list(state.ahead.runs))
+            for row in rows:
+                if row["run_id"] not in state.ahead.runs:
+                    ahead.withdraw(self.store.home, row["run_id"])
+                    state.emit(self.store, RunTakenBack(row["run_id"], row["job_id"]))
+        self._since = dict.fromkeys(state.ahead.runs, time.monotonic())
+
+    def assign(self, state: FollowedState, supply: Supply) -> None:
+        """Assign runs to follow those that have started; inside a transaction, after all else."""
+        depth = self.pace.depth
+        if not depth:
+            state.unfollowed.clear()
+            return
+        for change in assign(state, supply, self.store.clock(), depth):
+            if isinstance(change, RunAssignedAhead):
+                ahead.offer(self.store.home, change.run_id)
+                self._since[change.run_id] = time.monotonic()
+                self._unsent.append(change.run_id)
+            state.emit(self.store, change)
+
+    def send(self, state: FollowedState, runtime: Runtime) -> None:
+        """Send the requests of those that were assigned, after the commit."""
+        unsent, self._unsent = self._unsent, []
+        if failed := [run_id for run_id in unsent if not self._send(state, runtime, run_id)]:
+            self._take_back(state, failed)
+
+    def _send(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
+        one = state.ahead.runs.get(run_id)
+        if one is None:
+            return True  # taken back already
+        try:
+            request = request_of(
+                self.store, state, self.carrier.commands, one.run, log_max_bytes=self.carrier.log_max_bytes,
+                waiting=one.begun(self.store.clock()),
+            )  # fmt: skip
+            given = request is not None and runtime.launch_next(request, one.follows)
+        except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):
+            return False  # it is told when the job starts by itself
+        if given:
+            self.carrier.launched(run_id)
+        return given
+
+    def turn(self, state: FollowedState) -> None:
+        """Take back those whose predecessor takes long."""
+        if not self._since:
+            return
+        self._since = {run_id: at for run_id, at in self._since.items() if run_id in state.ahead.runs}
+        late = time.monotonic() - LONGEST_S
+        if due := [run_id for run_id, at in self._since.items() if at <= late]:
+            self._take_back(state, due)
+            for run_id in due:  # one that is being started is not looked at again
+                self._since.pop(run_id, None)
+
+    def due_s(self) -> float:
+        """When to look again."""
+        if not self._since:
+            return LONGEST_S * 10
+        return max(0.0, min(self._since.values()) + LONGEST_S - time.monotonic())
+
+    def declined(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
+        """A supervisor has not taken a run that was assigned to it ahead; whether the run is to be launched again."""
+        if run_id in state.runs:
+            return True
+        if run_id in state.ahead.runs:
+            self._take_back(state, [run_id], for_certain=True)
+        runtime.let_next_go(run_id)
+        self.carrier.done.pop(run_id, None)
+        return False
+
+    def _take_back(self, state: FollowedState, run_ids: list[str], *, for_certain: bool = False) -> None:
+        with self.store.transaction():
+            state.follow(self.store)
+            state.take_back(self.store, run_ids)
+            for run_id in run_ids if for_certain else ():
+                if (one := state.ahead.runs.get(run_id)) is not None:
+                    state.emit(self.store, RunTakenBack(run_id, one.start.job.job_id))

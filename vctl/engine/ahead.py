@@ -1,0 +1,99 @@
+"""Runs assigned ahead: waiting jobs that take the place of a running one at its end, without a look at what is free.
+
+The supervisor of the running job has the request of the next one already, so no process waits for a commit. Such a job
+is out of its queue; it is RUNNING from the transaction on that records the end before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vctl.core.clusters import JOB, Cluster
+from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.values import value
+from vctl.scheduler.plan import Start
+
+
+@value(frozen=True, slots=True)
+class Ahead:
+    """One run assigned ahead, and the start that it will be: in exactly the place of the run that it follows."""
+
+    run: Run
+    start: Start
+    follows: str
+    nodes: tuple[str, ...]
+
+    def begun(self, now: int) -> RunningJob:
+        """Its job, running since then."""
+        vnodes = self.start.vnodes
+        held = dict(self.run.allocation.amounts)
+        if self.start.cluster is not None:
+            held = {}
+            for vnode in vnodes:
+                for name, amount in vnode.allocation.amounts.items():
+                    held[name] = held.get(name, 0) + amount
+        return RunningJob.begun(self.start.job, self.run.cluster_id, self.run.run_id, now, held=held)
+
+
+class RunsAhead:
+    """All runs that are assigned ahead. A chain of them follows a run: each takes the place of the one before."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Ahead] = {}
+        self.follower: dict[str, str] = {}
+        """Run -> the one that follows it."""
+        self.job: dict[int, str] = {}
+        """Waiting job -> its run."""
+
+    def put(self, one: Ahead) -> None:
+        """A run is assigned ahead."""
+        self.runs[one.run.run_id] = one
+        self.follower[one.follows] = one.run.run_id
+        self.job[one.start.job.job_id] = one.run.run_id
+
+    def drop(self, run_id: str) -> Ahead | None:
+        """A run has started, or never will."""
+        one = self.runs.pop(run_id, None)
+        if one is not None:
+            self.follower.pop(one.follows, None)
+            self.job.pop(one.start.job.job_id, None)
+        return one
+
+    def chain(self, run_id: str) -> Iterator[Ahead]:
+        """The runs that follow a run, in order."""
+        while (follower := self.follower.get(run_id)) is not None:
+            yield self.runs[follower]
+            run_id = follower
+
+
+def in_place_of(
+    ledger: Ledger, before: Run | Ahead, job: PendingJob, run_id: str, supervisor: int, revision: int
+) -> Ahead:
+    """The run of a waiting job in the place of a running one, or of one assigned ahead, with the same request."""
+    if isinstance(before, Ahead):
+        run, vnodes, nodes, cluster = before.run, before.start.vnodes, before.nodes, before.start.cluster
+    else:
+        run, cluster = before, None
+        vnodes, nodes = (), (before.node_id,)
+        if not job.shares_parent:
+            cluster = ledger.clusters[before.cluster_id]
+            members = (ledger.vnodes[one] for one in ledger.members[before.cluster_id])
+            vnodes = tuple(sorted(members, key=lambda one: (one.rank, one.vnode_id)))
+            nodes = tuple(sorted({vnode.node_id for vnode in vnodes}))
+    vnode_id, cluster_id = run.vnode_id, job.cluster_id
+    if cluster is not None:
+        own = {vnode.vnode_id: f"{cluster_id}/{vnode.rank}" for vnode in vnodes}
+        vnode_id = own[vnode_id]
+        vnodes = tuple(replace(one, vnode_id=own[one.vnode_id], cluster_id=cluster_id) for one in vnodes)
+        cluster = Cluster(
+            cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id), revision=revision
+        )
+    start = Start(job, cluster, vnodes, vnode_id, run.node_id, run.allocation)
+    run = Run(
+        run_id, job.job_id, job.attempt + 1, 0, cluster_id, vnode_id, run.node_id, run.allocation,
+        supervisor=supervisor,
+    )  # fmt: skip
+    follows = before.run.run_id if isinstance(before, Ahead) else before.run_id
+    return Ahead(run, start, follows, nodes)

@@ -1,0 +1,28 @@
+"""Which runs are assigned ahead after a change of that."""
+
+from __future__ import annotations
+
+from vctl.engine import changes as ch
+from vctl.engine.ahead import in_place_of
+from vctl.engine.apply.table import Table
+from vctl.engine.state import SchedulerState
+
+
+def _run_assigned_ahead(state: SchedulerState, change: ch.RunAssignedAhead) -> None:
+    job, before = state.pending(change.job_id), state.ahead.runs.get(change.follows)
+    if job is not None:
+        state.dequeue(change.job_id)
+        state.ahead.put(
+            in_place_of(
+                state.ledger, before or state.runs[change.follows], job, change.run_id, change.supervisor,
+                change.revision,
+            )
+        )  # fmt: skip
+
+
+def _run_taken_back(state: SchedulerState, change: ch.RunTakenBack) -> None:
+    if (one := state.ahead.drop(change.run_id)) is not None:
+        state.put_pending(one.start.job)
+
+
+APPLY: Table = {ch.RunAssignedAhead: _run_assigned_ahead, ch.RunTakenBack: _run_taken_back}

@@ -1,0 +1,120 @@
+"""Which waiting jobs are to follow a running one in its place, and what becomes of them at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from vctl.core.clusters import JOB
+from vctl.core.jobs import PendingJob, Run
+from vctl.core.nodes import DEAD
+from vctl.engine.changes import (
+    Change,
+    JobEnded,
+    JobStarted,
+    MembersAdmitted,
+    RunAssigned,
+    RunAssignedAhead,
+    RunEnded,
+    RunSeen,
+    RunTakenBack,
+)
+from vctl.engine.rules.starts import Supply
+from vctl.engine.state import SchedulerState
+from vctl.scheduler.fairness import is_fair
+from vctl.scheduler.plan import has_place
+from vctl.scheduler.queueing import Queue
+
+_MOST_CLASSES = 8
+"""In a queue with more, nobody follows: who is next costs a look at each."""
+_EXPECTED = (
+    JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
+)  # fmt: skip
+"""What runs that end and follow each other bring. After any other change somebody else may be next."""
+
+
+def keeps_order(change: Change) -> bool:
+    """Whether those that were to follow are still next after this change."""
+    return isinstance(change, _EXPECTED) and (not isinstance(change, JobEnded) or change.move == "end")
+
+
+def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
+    """A run is over: the one that was assigned to follow it runs in its place.
+
+    It may have started already, so only space that is not free after all keeps it from that.
+    """
+    one = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
+    if one is None:
+        return
+    state.end_trial()
+    ledger, start = state.ledger, one.start
+    is_dead = any(node_id not in ledger.nodes or ledger.nodes[node_id].state == DEAD for node_id in one.nodes)
+    if is_dead or start.job.parent_id not in ledger.clusters or not has_place(ledger, start, anyway=True):
+        for after in (one, *state.ahead.chain(one.run.run_id)):
+            yield RunTakenBack(after.run.run_id, after.start.job.job_id)
+        return
+    yield JobStarted(now, one.begun(now), one.nodes, (one.run,), start.cluster, start.vnodes, was_ahead=True)
+
+
+def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
+    """Let the next jobs of an array follow those of its members that have started lately, so many each at most."""
+    started, state.unfollowed = list(state.unfollowed), {}
+    queue = _only_queue(state) if started else None
+    if queue is None or is_fair(state.ledger, queue.parent_id):
+        return
+    chains = [run for run_id in started if (run := state.runs.get(run_id)) is not None and _leads(state, run)]
+    for depth in range(1, most + 1):
+        for run in chains:
+            chain = list(state.ahead.chain(run.run_id))
+            if len(chain) >= depth:
+                continue
+            job = _next(queue, now)
+            if job is None or job.array_id != state.running.jobs[run.job_id].array_id:
+                return
+            run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
+            before = chain[-1].run.run_id if chain else run.run_id
+            yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
+
+
+def _only_queue(state: SchedulerState) -> Queue | None:
+    """The queue of all that wait for resources; None where several do, or where something is kept for somebody."""
+    if state.nominations or state.preemptions or state.leases:
+        return None
+    if any(queue.tasks for queue in state.tasks.queues.values()):
+        return None
+    queues = [queue for queue in state.queues.values() if queue.jobs]
+    if len(queues) != 1 or len(queues[0].shapes) > _MOST_CLASSES:
+        return None
+    return queues[0]
+
+
+def _leads(state: SchedulerState, run: Run) -> bool:
+    """Whether the end of a run certainly frees all that its job has, at once, and the job is over then."""
+    job = state.running.jobs.get(run.job_id)
+    if job is None or run.task_id is not None or run.stop_reason is not None or run.supervisor is None:
+        return False
+    if job.per_node or job.stop_requested_at is not None or job.outcome is not None:
+        return False
+    if len(state.runs_of_job.get(run.job_id, ())) != 1 or state.tasks.of_job(run.job_id):
+        return False
+    if job.attempt - job.preemptions <= json.loads(job.rules).get("max_retries", 0):
+        return False
+    cluster = state.ledger.clusters.get(run.cluster_id)
+    if cluster is None or (cluster.kind == JOB and state.ledger.below(run.cluster_id)):
+        return False
+    request = state.requests.get(run.job_id)
+    return request is not None and state.ledger.nodes[run.node_id].schedulable
+
+
+def _next(queue: Queue, now: int) -> PendingJob | None:
+    """Who starts next in a queue; None where it is the last of its kind, for which it is told why it waits."""
+    heads = [
+        (sub_queue.order[0], len(sub_queue.order))
+        for shape in queue.shapes.values()
+        for sub_queue in shape.sub_queues.values()
+    ]
+    if not heads:
+        return None
+    (_, job_id), alike = min(heads)
+    job = queue.jobs[job_id]
+    return job if alike > 1 and job.may_start(now) and not job.per_node else None
