@@ -21,6 +21,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.daemon.following import FollowedState
 from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.daemon.looking import MOST_AHEAD, Pace
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine import effects
 from vctl.engine.apply import apply
@@ -33,7 +34,8 @@ from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, Sta
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place, place_again
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import clusters, feed, preemptions, rows
+from vctl.store import ahead, clusters, feed, preemptions, rows
+from vctl.store.ahead import withdraw
 from vctl.store.store import Store
 from vctl.store.write import Emitted, write
 
@@ -48,6 +50,7 @@ ON_THE_CLOCK = (
     "remains",
     "trouble",
     "usage_checkpoint",
+    "ahead",
 )
 """Modules of ``vctl.daemon`` that read ``time.monotonic``."""
 MOST_TURNS = 40
@@ -68,6 +71,10 @@ class Processes:
         self.starts: dict[str, int] = {}
         self.numbers = 0
         self.told_to_stop: set[str] = set()
+        self.home: Path | None = None
+        self.next: dict[str, list[str]] = {}
+        """Run -> those that were given to its supervisor to follow it."""
+        self.declined: set[str] = set()
         self.kill_before_launch = False
 
     # ---- what the scheduler calls ----
@@ -78,10 +85,39 @@ class Processes:
     def launch(self, request: LaunchRequest) -> None:
         if self.kill_before_launch:
             raise Killed
-        if request.run_id not in self.runs:
-            self.starts[request.run_id] = self.starts.get(request.run_id, 0) + 1
+        self._start(request.run_id)
+
+    def _start(self, run_id: str) -> None:
+        if run_id not in self.runs:
+            self.starts[run_id] = self.starts.get(run_id, 0) + 1
             start = StartRecord(1000 + len(self.starts), 1, 1, 1, "boot", 1_000 + len(self.starts))
-            self.runs[request.run_id] = Seen(RunState.RUNNING, start)
+            self.runs[run_id] = Seen(RunState.RUNNING, start)
+
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:
+        if self.kill_before_launch:
+            raise Killed
+        first = next((run_id for run_id, after in self.next.items() if follows in after), follows)
+        if self.observe(first).state is not RunState.RUNNING:
+            return False
+        self.next.setdefault(first, []).append(request.run_id)
+        return True
+
+    def was_declined(self, run_id: str) -> bool:
+        return run_id in self.declined and run_id not in self.runs
+
+    def let_next_go(self, run_id: str) -> None:
+        self.declined.discard(run_id)
+
+    def _follow(self, run_id: str, *, stopped: bool) -> None:
+        """A supervisor takes the next run, if it was not taken back, and declines those after one that was."""
+        after = self.next.pop(run_id, [])
+        assert self.home is not None
+        if after and not stopped and withdraw(self.home, after[0]):
+            self._start(after[0])
+            if after[1:]:
+                self.next[after[0]] = after[1:]
+        else:
+            self.declined.update(after)
 
     def observe(self, run_id: str) -> Seen:
         return self.runs.get(run_id, Seen(RunState.NEVER_STARTED))
@@ -140,10 +176,12 @@ class Processes:
         """A process exits by itself, or because it was told to."""
         end = ExitRecord(code, 15 if stopped else None, None, "", stopped, 1, 0, 0, 0)
         self.runs[run_id] = Seen(RunState.EXITED, self.observe(run_id).start, end)
+        self._follow(run_id, stopped=stopped)
 
     def lose(self, run_id: str) -> None:
         """Its supervisor was killed: how it ended is not known."""
         self.runs[run_id] = Seen(RunState.LOST, self.runs[run_id].start)
+        self._follow(run_id, stopped=True)
 
     def obey(self) -> None:
         """All that were told to stop are gone."""
@@ -174,6 +212,14 @@ class MortalStore(Store):
             self.dies_at -= 1
 
 
+class ShortRuns(Pace):
+    """All runs count as short, so that others are assigned to follow them."""
+
+    @property
+    def depth(self) -> int:
+        return MOST_AHEAD
+
+
 class World:
     """A state directory, its processes, and while it lives its scheduler."""
 
@@ -187,6 +233,7 @@ class World:
         self.store = self._open(Store)
         (home / "records").mkdir(exist_ok=True)
         self.processes = Processes()
+        self.processes.home = home
         self.folding = Folding(self.store)
         self.scheduler: Scheduler | None = None
 
@@ -216,6 +263,8 @@ class World:
             runtime=self.processes,
         )
         scheduler.uptime_ns = self.now
+        scheduler.pace = ShortRuns()
+        scheduler.next_runs.pace = scheduler.carrier.pace = scheduler.pace
         self.scheduler = scheduler
         scheduler.start()
         return scheduler
@@ -270,9 +319,12 @@ class World:
         pending = {row[0] for row in self.store.rows(
             "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
         )}  # fmt: skip
-        assert set(state.parent_of) == pending
+        next_ = {row["run_id"]: row["job_id"] for row in ahead.rows(self.store)}
+        assert {run_id: one.start.job.job_id for run_id, one in state.ahead.runs.items()} == next_
+        assert {one.follows for one in state.ahead.runs.values()} <= {*state.runs, *next_}
+        assert set(state.parent_of) == pending - set(next_.values())
         waiting = self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")
-        assert {*state.parent_of, *state.gated} == {row[0] for row in waiting}
+        assert {*state.parent_of, *state.gated, *next_.values()} == {row[0] for row in waiting}
         running = dict(
             self.store.rows("SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING' GROUP BY 1")
         )
@@ -401,6 +453,7 @@ class Folding:
         "promises": "*",
         "provider_requests": "*",
         "task_inputs": "*",
+        "runs_ahead": "*",
         "set_aside": "source, row_key, iif(source IN ('jobs', 'tasks'), '', content), problem, at",
     }
     """Of each table the columns that changes give; what is only observed is left out."""
@@ -476,6 +529,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("gated", job_id), job) for job_id, job in state.gated.items())
     found.update((("request", job_id), replace(job, attempt=0)) for job_id, job in state.requests.items())
     found.update((("run", run_id), run) for run_id, run in state.runs.items())
+    found.update((("ahead", run_id), one) for run_id, one in state.ahead.runs.items())
     found.update((("running", job_id), job) for job_id, job in state.running.jobs.items())
     found.update((("leaving", job_id), True) for job_id in state.running.leaving)
     found.update((("lease", lease_id), lease) for lease_id, lease in state.leases.items())

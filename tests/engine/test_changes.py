@@ -73,6 +73,8 @@ SAMPLES: list[ch.Change] = [
     ch.RunStripped("1.1.0.aa"),
     ch.ClusterRepaired("c"),
     ch.RunAssigned("1.1.0.x", 7),
+    ch.RunAssignedAhead("2.1.0.x", 2, "1.1.0.x", 7, 11),
+    ch.RunTakenBack("2.1.0.x", 2),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),
     ch.RunStopping("1.1.0.aa", "TimeLimit"),
     ch.RunWarned("1.1.0.aa", 99, 1, "j", "p##j", "USR1", 4.5),

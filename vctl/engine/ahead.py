@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
@@ -86,7 +87,13 @@ def in_place_of(
     if cluster is not None:
         own = {vnode.vnode_id: f"{cluster_id}/{vnode.rank}" for vnode in vnodes}
         vnode_id = own[vnode_id]
-        vnodes = tuple(replace(one, vnode_id=own[one.vnode_id], cluster_id=cluster_id) for one in vnodes)
+        vnodes = tuple(
+            replace(
+                one, vnode_id=own[one.vnode_id], cluster_id=cluster_id,
+                labels={**one.labels, lb.VNODE_ID: own[one.vnode_id], lb.VCLUSTER_ID: cluster_id},
+            )
+            for one in vnodes
+        )  # fmt: skip
         cluster = Cluster(
             cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id), revision=revision
         )

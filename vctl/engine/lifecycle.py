@@ -65,6 +65,8 @@ JOB = Lifecycle(
     (jb.PENDING,),
     {
         "start": ((jb.PENDING, AHEAD), (jb.RUNNING,)),
+        "assign_ahead": ((jb.PENDING,), (AHEAD,)),
+        "take_back": ((AHEAD,), (jb.PENDING,)),
         "stop": ((jb.PENDING,), (jb.STOPPED,)),
         "reject": ((jb.PENDING,), (jb.FAILED,)),
         "gate": ((jb.PENDING,), SAME),

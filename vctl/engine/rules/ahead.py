@@ -69,7 +69,8 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             if len(chain) >= depth:
                 continue
             job = _next(queue, now)
-            if job is None or job.array_id != state.running.jobs[run.job_id].array_id:
+            like = state.requests[run.job_id]
+            if job is None or (job.array_id, job.shape) != (like.array_id, like.shape):
                 return
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             before = chain[-1].run.run_id if chain else run.run_id
@@ -99,11 +100,12 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False
     if job.attempt - job.preemptions <= json.loads(job.rules).get("max_retries", 0):
         return False
-    cluster = state.ledger.clusters.get(run.cluster_id)
-    if cluster is None or (cluster.kind == JOB and state.ledger.below(run.cluster_id)):
+    cluster, request = state.ledger.clusters.get(run.cluster_id), state.requests.get(run.job_id)
+    if cluster is None or request is None:
         return False
-    request = state.requests.get(run.job_id)
-    return request is not None and state.ledger.nodes[run.node_id].schedulable
+    if cluster.kind == JOB and (cluster.spec != request.spec or state.ledger.below(run.cluster_id)):
+        return False
+    return state.ledger.nodes[run.node_id].schedulable
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:

@@ -6,14 +6,21 @@ import sqlite3
 from collections.abc import Sequence
 
 from vctl.engine import changes as ch
-from vctl.store.write.table import Table, insert
+from vctl.engine.lifecycle import JOB
+from vctl.store import moves
+from vctl.store.write.table import Table
 
-_COLUMNS = "runs_ahead (run_id, job_id, follows, supervisor, revision)"
+_ASSIGN = (
+    "INSERT INTO runs_ahead (run_id, job_id, follows, supervisor, revision)"
+    f" SELECT ?, job_id, ?, ?, ? FROM jobs WHERE job_id = ? AND {moves.condition(JOB, 'assign_ahead')}"
+)
 
 
 def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
-    rows = [(one.run_id, one.job_id, one.follows, one.supervisor, one.revision) for one in assigned]
-    insert(db, _COLUMNS, rows)
+    for one in assigned:
+        values = one.run_id, one.follows, one.supervisor, one.revision, one.job_id
+        if db.execute(_ASSIGN, values).rowcount != 1:
+            raise moves.refused(db, JOB, "assign_ahead", one.job_id)
 
 
 def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
