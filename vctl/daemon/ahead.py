@@ -47,16 +47,13 @@ class NextRuns:
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
         """Assign runs to follow those that have started; inside a transaction, after all else."""
-        depth = self.pace.depth
-        if not depth:
-            state.unfollowed.clear()
-            return
-        for change in assign(state, supply, self.store.clock(), depth):
+        for change in assign(state, supply, self.store.clock(), self.pace.depth):
             if isinstance(change, RunAssignedAhead):
                 ahead.offer(self.store.home, change.run_id)
                 self._since[change.run_id] = time.monotonic()
                 self._unsent.append(change.run_id)
             state.emit(self.store, change)
+        state.unfollowed.clear()
 
     def send(self, state: FollowedState, runtime: Runtime) -> None:
         """Send the requests of those that were assigned, after the commit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from vctl.core import jobs as jb
@@ -47,6 +47,10 @@ def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> I
             seen[one.run_id] = one.process
         elif isinstance(one, ProcessOver):
             over.append(one)
+    ended = {end.run.run_id for end in over}
+    runs = {run_id: process for run_id, process in seen.items() if run_id not in ended}
+    later = {run_id: process for run_id, process in runs.items() if run_id not in state.runs}
+    yield from _seen(state, runs)
     over.sort(key=_ended_at)
     while ends := [end for end in over if end.run.run_id in state.runs]:
         for end in ends:
@@ -55,9 +59,12 @@ def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> I
                 yield from _run_over(state, run, end, found, now)
         for end in ends:  # in their place others have started meanwhile, and some of these may be over, too
             yield from ahead.follower(state, end.run.run_id, now)
-    ended = {end.run.run_id for end in over}
+    yield from _seen(state, later)
+
+
+def _seen(state: SchedulerState, seen: Mapping[str, Process]) -> Iterator[Change]:
     for run_id, process in seen.items():
-        if run_id not in ended and run_id in state.runs:
+        if run_id in state.runs:
             yield RunSeen(run_id, process)
 
 

@@ -1,0 +1,181 @@
+"""Random sequences of short members of arrays, where runs are assigned ahead: none is lost, none starts twice.
+
+The scheduler dies around any commit, supervisors are killed, and commands change what is about to start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.specification import spec
+from tests.world import Killed, MortalStore, World, amounts, hand_cranked
+from vctl.errors import VctlError
+from vctl.ops import job_edits, submitting
+from vctl.ops import jobs as job_ops
+from vctl.ops import nodes as node_ops
+from vctl.ops import tasks as task_ops
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array
+from vctl.spec.task_request import TaskRequest
+from vctl.store.store import Store
+
+pytestmark = spec("8.arrays", "12.daemon-death", "12.node-death", "17.durable")
+
+STEPS, SEEDS = 120, 12
+FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Flow:
+    """Draws what happens next to a long array on four slots."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.store, self.dice = world, world.store, random.Random(seed)
+        self.assigned = self.followed = 0
+        for name in ("n1", "n2"):
+            node_ops.add(self.store, resources=amounts(2), node_id=name, template="t")
+        self.submit("a", "1-40")
+
+    def submit(self, name: str, indices: str | None, **fields: object) -> None:
+        array = None if indices is None else parse_array(indices)
+        request = JobRequest(argv=("x",), submission_id=name, cwd="/", entry=amounts(1), array=array, grace_s=0,
+                             **fields)  # type: ignore[arg-type]  # fmt: skip
+        submitting.submit(self.store, request, environment={})
+
+    def step(self, number: int) -> None:
+        action = self.dice.choices(
+            [self.ends, self.change, self.task, self.other, self.lose, self.crash, self.wait],
+            [60, 10, 4, 2, 3, 6, 3],
+        )[0]
+        try:
+            action(number)
+            self.world.turn()
+        except VctlError:  # refused, or to be tried again: nothing has changed
+            self.world.turn()
+        state = self.world.scheduler.state if self.world.scheduler is not None else None
+        self.assigned += 0 if state is None else len(state.ahead.runs)
+
+    def ends(self, _: int) -> None:
+        """Some end before anybody looks: also those that have just followed others."""
+        for _ in range(self.dice.choice([1, 1, 2, 3, 6])):
+            if running := self.world.processes.running():
+                self.world.processes.end(self.dice.choice(running), self.dice.choice([0, 0, 0, 1]))
+
+    def change(self, _: int) -> None:
+        member = f"a_{self.dice.randint(1, 40)}"
+        action = self.dice.choice(["hold", "release", "edit", "stop", "drain", "undrain", "all"])
+        if action == "hold":
+            job_edits.hold(self.store, member)
+        elif action in ("release", "all"):
+            job_edits.release(self.store, "a" if action == "all" else member)
+        elif action == "edit":
+            job_edits.edit(self.store, member, {"priority": self.dice.choice([0, 1]), "time_limit_s": 50.0})
+        elif action == "stop":
+            job_ops.stop(self.store, member, grace_s=0)
+        else:
+            getattr(node_ops, action)(self.store, self.dice.choice(["n1", "n2"]))
+
+    def task(self, _: int) -> None:
+        """Something that may outlive the process of its job lives in the place that another one is to take."""
+        running = self.store.rows("SELECT submission_id FROM jobs WHERE status = 'RUNNING'")
+        job = self.dice.choice(running)[0] if running else "a"
+        detach = self.dice.random() < 0.5
+        request = TaskRequest(argv=("x",), job=job, cwd="/", grace_s=0, request=amounts(1), detach=detach)
+        task_ops.run(self.store, request, environment={"VCTL_SUBMISSION_ID": job})
+
+    def other(self, number: int) -> None:
+        self.submit(f"o{number}", None, priority=self.dice.choice([0, 2]))
+
+    def lose(self, _: int) -> None:
+        if running := self.world.processes.running():
+            self.world.processes.lose(self.dice.choice(running))
+
+    def wait(self, _: int) -> None:
+        self.world.sleep(1.0)
+
+    def crash(self, number: int) -> None:
+        """The scheduler dies before or after one of its next commits, or before a launch; processes go on meanwhile."""
+        scheduler = self.world.scheduler or self.world.start()
+        assert isinstance(scheduler.store, MortalStore)
+        scheduler.store.after_it = self.dice.random() < 0.5
+        scheduler.store.dies_at = self.dice.choice([0, 0, 1, 2])
+        self.world.processes.kill_before_launch = self.dice.random() < 0.2
+        try:
+            self.ends(number)
+            self.world.turn()
+        except Killed:
+            pass
+        self.world.processes.kill_before_launch = False
+        self.world.die()
+        self.ends(number)
+        self.world.start()
+
+    def finish(self) -> None:
+        for node in ("n1", "n2"):
+            for row in self.store.rows("SELECT state FROM nodes WHERE node_id = ?", node):
+                if row[0] in ("DRAINING", "DRAINED"):
+                    node_ops.undrain(self.store, node)
+        self.world.turn()
+        held = "SELECT submission_id FROM jobs WHERE status = 'PENDING' AND held"
+        for row in self.store.rows(held):
+            job_edits.release(self.store, row[0])
+        while self.store.value("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
+            self.world.turn()
+            self.world.processes.obey()
+            assert self.world.processes.running(), "something waits, and nothing runs"
+            self.ends(0)
+        for _ in range(4):
+            self.world.turn()
+            for run_id in self.world.processes.running():
+                self.world.processes.end(run_id, 0)
+
+    def every_job_ran_once(self) -> None:
+        processes = Counter(
+            int(run_id.partition(".")[0])
+            for run_id in self.world.processes.starts
+            if not run_id.startswith("task")
+        )
+        for row in self.store.rows("SELECT job_id, status, attempt, exit_code, state_reason FROM jobs"):
+            assert row["status"] in FINAL, tuple(row)
+            assert processes[row["job_id"]] <= row["attempt"] <= 1, tuple(row)
+            if row["status"] == "SUCCEEDED":
+                assert processes[row["job_id"]] == 1, tuple(row)
+        assert self.store.rows("SELECT * FROM runs_ahead") == []
+
+
+def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> Flow:
+    with hand_cranked(monkeypatch, lambda: World(home)) as world:
+        flow = Flow(world, seed)
+        world.turn()
+        try:
+            for number in range(STEPS):
+                flow.step(number)
+            flow.finish()
+            flow.every_job_ran_once()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        changes = "SELECT count(*) FROM events WHERE change LIKE '%\"was_ahead\":true%'"
+        flow.followed = world.store.value(changes)
+    return flow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    Store.open(tmp_path / "home").close()
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_run_is_lost_and_none_starts_twice(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    flow = run(home, monkeypatch, seed)
+    assert flow.assigned and flow.followed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEEDS, 300))
+def test_no_run_is_lost_in_many_sequences(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    run(home, monkeypatch, seed)
