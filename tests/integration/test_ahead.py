@@ -48,9 +48,7 @@ def ran(place: Place) -> Counter[str]:
 
 def all_is_recorded(place: Place, count: int) -> None:
     """Each member ran once, and its own code is recorded."""
-    expected = {
-        f"a_{n}": ("SUCCEEDED" if n % 3 == 0 else "FAILED", n % 3, 1) for n in range(1, count + 1)
-    }
+    expected = {f"a_{n}": ("SUCCEEDED" if n % 3 == 0 else "FAILED", n % 3, 1) for n in range(1, count + 1)}
     assert ended(place) == expected
     assert ran(place) == Counter(expected.keys())
     with place.sql() as db:

@@ -7,18 +7,34 @@ them succeeds. So a transaction of a command takes all back that has not started
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Row
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from vctl.engine.changes import RunAssignedAhead
+from vctl.engine.changes import Change, ClusterAdded, RunAssignedAhead, RunTakenBack, TaskSubmitted
+from vctl.engine.lifecycle import AHEAD, IllegalTransition
+from vctl.errors import Unreachable
 
 if TYPE_CHECKING:
     from vctl.store.store import Store
 
+T = TypeVar("T")
 FOLDER = "ahead"
+SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
+"""How long a command waits for the record of a start, and between looks."""
+
+
+class BeingStarted(Unreachable):
+    """A supervisor starts a job at this moment, and the scheduler is about to record that: try again."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            f"job {job_id} is being started, and no scheduler has recorded that yet",
+            fix="try again; start `vctl daemon` where none runs",
+        )
 
 
 def rows(store: Store) -> list[Row]:
@@ -56,3 +72,56 @@ def tidy(home: Path, known: Iterable[str]) -> None:
     with suppress(FileNotFoundError):
         for name in set(os.listdir(home / FOLDER)) - set(known):
             withdraw(home, name)
+
+
+# ---- commands ----
+
+
+def take_back(store: Store) -> None:
+    """Before a command changes anything, all runs that were assigned ahead and have not started are taken back.
+
+    Raises BeingStarted for a command of a job whose process runs already.
+    """
+    store.being_started = {}
+    for row in rows(store):
+        if withdraw(store.home, row["run_id"]):
+            store.emit(RunTakenBack(row["run_id"], row["job_id"]))
+        else:
+            store.being_started[row["job_id"]] = int(row["follows"].partition(".")[0])
+    if store.caller is not None and store.caller.job_id in store.being_started:
+        raise BeingStarted(store.caller.job_id)
+
+
+def check(store: Store, change: Change) -> None:
+    """Nothing new comes to live in a job of which the process is over: another job starts in its place."""
+    within = None
+    if isinstance(change, TaskSubmitted):
+        within = change.task.job_id
+    elif isinstance(change, ClusterAdded):
+        job = store.value("SELECT job_id FROM clusters WHERE cluster_id = ?", change.cluster.parent_id)
+        within = None if job is None else int(job)
+    if within is not None and within in store.being_started.values():
+        raise BeingStarted(within)
+
+
+@contextmanager
+def told_as_start() -> Iterator[None]:
+    """A move that is refused because a job is being started is tried again."""
+    try:
+        yield
+    except IllegalTransition as error:
+        if error.phase == AHEAD and isinstance(error.key, int):
+            raise BeingStarted(error.key) from error
+        raise
+
+
+def settled(do: Callable[[], T]) -> T:
+    """Do something, once more while a job that it is about is being started."""
+    until = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            return do()
+        except BeingStarted:
+            if time.monotonic() > until:
+                raise
+        time.sleep(SETTLE_PAUSE_S)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vctl.core.caller import Caller
-from vctl.engine.changes import OF_CAPACITY, Change, ClusterAdded, RunTakenBack, TaskSubmitted
-from vctl.engine.lifecycle import AHEAD, IllegalTransition
+from vctl.engine.changes import OF_CAPACITY, Change
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
 from vctl.store.rows import dumps
@@ -26,8 +25,6 @@ HEARTBEAT = "scheduler.beat"
 CHANGES = "changes"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
-SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
-"""How long a command waits for the record of a start, and between looks."""
 T = TypeVar("T")
 _ANNOUNCED = b"%20d"
 
@@ -59,16 +56,6 @@ class Fenced(VctlError):
     code, exit_code = "Fenced", 5
 
 
-class BeingStarted(Unreachable):
-    """A supervisor starts a job at this moment, and the scheduler is about to record that: try again."""
-
-    def __init__(self, job_id: int) -> None:
-        super().__init__(
-            f"job {job_id} is being started, and no scheduler has recorded that yet",
-            fix="try again; start `vctl daemon` where none runs",
-        )
-
-
 class Store:
     """A connection to the tables of one state directory. Not shared between threads."""
 
@@ -93,8 +80,6 @@ class Store:
         """The head of the journal, inside a transaction."""
         self.last_entry = 0
         """Number of the newest entry of the journal when this connection wrote last."""
-        self._begins = False
-        """Whether a term begins in this transaction."""
         self.being_started: dict[int, int] = {}
         """Waiting jobs whose run a supervisor starts now, and the jobs that are over before them: in a command."""
         self._unwritten: list[Entry] = []
@@ -170,7 +155,8 @@ class Store:
         try:
             self._begin(turn)
             self.head = self._read_head()
-            self._take_back()
+            if self.epoch is None:  # the scheduler decides itself when it takes them back
+                ahead.take_back(self)
             yield
             if self.before_commit is not None:
                 self.before_commit(self)
@@ -192,23 +178,6 @@ class Store:
             self.head = None
             if turn is not None:
                 locks.release(turn)
-
-    def _take_back(self) -> None:
-        """Before a command changes anything, all runs that were assigned ahead and have not started are taken back.
-
-        The scheduler decides itself when it takes them back. Raises BeingStarted for a command of a job whose process
-        runs already, which the scheduler is about to record.
-        """
-        if self.epoch is not None:
-            return
-        self.being_started = {}
-        for row in self._db.execute("SELECT * FROM runs_ahead").fetchall():
-            if ahead.withdraw(self.home, row["run_id"]):
-                self.emit(RunTakenBack(row["run_id"], row["job_id"]))
-            else:
-                self.being_started[row["job_id"]] = int(row["follows"].partition(".")[0])
-        if self.caller is not None and self.caller.job_id in self.being_started and not self._begins:
-            raise BeingStarted(self.caller.job_id)
 
     def _begin(self, turn: int | None) -> None:
         """Begin to write, as soon as nobody else does. SQLite's own waiting pauses for up to 100 ms at a time: others
@@ -253,15 +222,8 @@ class Store:
             self.db.execute("RELEASE part")
 
     def settled(self, do: Callable[[], T]) -> T:
-        """Do something, once more while what it is about is being started."""
-        until = time.monotonic() + SETTLE_S
-        while True:
-            try:
-                return do()
-            except BeingStarted:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(SETTLE_PAUSE_S)
+        """Do something, once more while a job that it is about is being started."""
+        return ahead.settled(do)
 
     def wake(self) -> None:
         """Wake whoever waits for a change: there is something else to look at. From any thread."""
@@ -332,23 +294,12 @@ class Store:
     def emit(self, change: Change) -> None:
         """Make a change, in the transaction that is open: it is written with its event."""
         if self.being_started:
-            self._refuse_what_outlasts(change)
+            ahead.check(self, change)
         head = self._head()
         head.seq += 1
         if isinstance(change, OF_CAPACITY) and not getattr(change, "silent", False):
             head.capacity = head.seq
         self._unwritten.append(Emitted(self.clock(), change))
-
-    def _refuse_what_outlasts(self, change: Change) -> None:
-        """Nothing new comes to live in a job of which the process is over: another job starts in its place."""
-        within = None
-        if isinstance(change, TaskSubmitted):
-            within = change.task.job_id
-        elif isinstance(change, ClusterAdded):
-            job = self.value("SELECT job FROM clusters WHERE cluster_id = ?", change.cluster.parent_id)
-            within = None if job is None else int(job)
-        if within is not None and within in self.being_started.values():
-            raise BeingStarted(within)
 
     def next_revision(self) -> int:
         """A nanosecond stamp greater than every one before it; inside a transaction."""
@@ -390,12 +341,8 @@ class Store:
 
     def _write(self) -> None:
         entries, self._unwritten = self._unwritten, []
-        try:
+        with ahead.told_as_start():
             write(self._db, entries, self._head().seq)
-        except IllegalTransition as error:
-            if error.phase == AHEAD and isinstance(error.key, int):
-                raise BeingStarted(error.key) from error
-            raise
 
     def recall(self, key: str) -> Any:
         """The value in ``meta`` under a name, or None."""
@@ -417,7 +364,6 @@ class Store:
 
     def begin_term(self, kind: str) -> int:
         """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: foreground or background."""
-        self._begins = True
         with self.transaction():
             cursor = self.db.execute(
                 "INSERT INTO terms (pid, kind, started_at) VALUES (?, ?, ?)",
@@ -425,7 +371,7 @@ class Store:
             )
             assert cursor.lastrowid is not None
             self._head().term = cursor.lastrowid
-        self.epoch, self._begins = cursor.lastrowid, False
+        self.epoch = cursor.lastrowid
         return self.epoch
 
     def end_term(self) -> None:
