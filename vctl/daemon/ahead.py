@@ -8,11 +8,11 @@ from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import request_of
 from vctl.daemon.looking import Pace
-from vctl.engine.changes import RunAssignedAhead, RunTakenBack
+from vctl.engine.changes import RunAssignedAhead
 from vctl.engine.rules.ahead import assign
 from vctl.engine.rules.starts import Supply
 from vctl.errors import VctlError
-from vctl.runtime.protocol import Runtime
+from vctl.runtime.protocol import RunState, Runtime
 from vctl.store import ahead
 from vctl.store.store import Store
 
@@ -42,14 +42,17 @@ class NextRuns:
             for row in rows:
                 if row["run_id"] not in state.ahead.runs:
                     ahead.withdraw(self.store.home, row["run_id"])
-                    state.emit(self.store, RunTakenBack(row["run_id"], row["job_id"]))
+                    state.drop_ahead(self.store, row["run_id"], row["job_id"])
         self._since = dict.fromkeys(state.ahead.runs, time.monotonic())
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
         """Assign runs to follow those that have started; inside a transaction, after all else."""
         for change in assign(state, supply, self.store.clock(), self.pace.depth):
             if isinstance(change, RunAssignedAhead):
-                ahead.offer(self.store.home, change.run_id)
+                try:
+                    ahead.offer(self.store.home, change.run_id)
+                except OSError:
+                    break  # without an offer nobody follows
                 self._since[change.run_id] = time.monotonic()
                 self._unsent.append(change.run_id)
             state.emit(self.store, change)
@@ -77,8 +80,15 @@ class NextRuns:
             self.carrier.launched(run_id)
         return given
 
-    def turn(self, state: FollowedState) -> None:
-        """Take back those whose predecessor takes long."""
+    def turn(self, state: FollowedState, runtime: Runtime) -> None:
+        """Take back those whose predecessor takes long, and end those that found no place: their jobs wait again."""
+        for run_id in list(state.displaced):
+            seen = runtime.observe(run_id).state
+            if seen in (RunState.STARTING, RunState.RUNNING):
+                runtime.stop(run_id, grace_s=0.0)
+            elif seen is not RunState.NEVER_STARTED or runtime.was_declined(run_id):
+                state.displaced.discard(run_id)
+                runtime.let_next_go(run_id)
         if not self._since:
             return
         self._since = {run_id: at for run_id, at in self._since.items() if run_id in state.ahead.runs}
@@ -110,4 +120,4 @@ class NextRuns:
             state.take_back(self.store, run_ids)
             for run_id in run_ids if for_certain else ():
                 if (one := state.ahead.runs.get(run_id)) is not None:
-                    state.emit(self.store, RunTakenBack(run_id, one.start.job.job_id))
+                    state.drop_ahead(self.store, run_id, one.start.job.job_id)

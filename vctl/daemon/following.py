@@ -51,14 +51,21 @@ class FollowedState(SchedulerState):
         """Gives the number of who carries out one more run."""
         self.looks = 0
         """How often the journal was looked at."""
+        self.displaced: set[str] = set()
+        """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
 
     def emit(self, store: Store, change: Change) -> None:
         """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
-        assert store.head is not None
         if self.ahead.runs and not keeps_order(change):
             self.take_back(store, list(self.ahead.runs))
+        if isinstance(change, RunTakenBack) and not ahead.withdraw(store.home, change.run_id):
+            self.displaced.add(change.run_id)
+        self._emit(store, change)
+
+    def _emit(self, store: Store, change: Change) -> None:
+        assert store.head is not None
         is_next = self.seen == store.head.seq
         apply(self, change)
         store.emit(change)
@@ -71,7 +78,11 @@ class FollowedState(SchedulerState):
         """Take back runs that were assigned ahead, where they have not started; inside a transaction."""
         for run_id in run_ids:
             if ahead.withdraw(store.home, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
-                self.emit(store, RunTakenBack(run_id, one.start.job.job_id))
+                self.drop_ahead(store, run_id, one.start.job.job_id)
+
+    def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
+        """A run that was assigned ahead has certainly not started."""
+        self._emit(store, RunTakenBack(run_id, job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
         """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""

@@ -198,7 +198,7 @@ class Scheduler:
             news = True
         if news and state.looks == looks:  # else a transaction has followed what somebody wrote
             state.follow(self.store)
-        self.next_runs.turn(state)
+        self.next_runs.turn(state, self.runtime)
         self.maintenance.turn(state, self._stop_run)
         self.objects.turn(state)
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)

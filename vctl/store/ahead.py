@@ -62,7 +62,7 @@ def withdraw(home: Path, run_id: str) -> bool:
     """Whether a run has not started and never will because of the offer: it is withdrawn now."""
     try:
         os.unlink(f"{home}/{FOLDER}/{run_id}")
-    except FileNotFoundError:
+    except OSError:
         return False
     return True
 
