@@ -1,0 +1,136 @@
+"""Runs that follow another one in its supervisor: one offer each, which either the supervisor or somebody else takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.runtime.conftest import eventually, is_gone
+from tests.specification import spec
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState
+from vctl.store import ahead
+
+pytestmark = spec("16.local", "8.arrays")
+
+WAIT = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.003)"
+SAY = "import os\nopen('ran', 'a').write(os.environ['VCTL_RUN_ID'] + '\\n')"
+
+
+def ran(ground):
+    path = ground.home / "ran"
+    return path.read_text().split() if path.exists() else []
+
+
+def follow(ground, run_id, before, code=SAY):
+    """Assign a run to follow another one."""
+    ground.numbers[run_id] = ground.number(before)
+    ahead.offer(ground.home, run_id)
+    request = ground.request(run_id, sys.executable, "-I", "-S", "-c", code)
+    return ground.runtime.launch_next(request, before)
+
+
+@pytest.fixture
+def first(ground):
+    """A run that waits for the file ``go``, and two that follow it; what lets it end."""
+    ground.python("first", WAIT, str(ground.home / "go"))
+    start = ground.running("first")
+    assert follow(ground, "second", "first") and follow(ground, "third", "second")
+    return start
+
+
+def go(ground):
+    (ground.home / "go").touch()
+
+
+def declined(ground, run_id):
+    def told():
+        ground.runtime.changes()
+        return ground.runtime.was_declined(run_id)
+
+    eventually(told, f"{run_id} to be declined")
+
+
+def test_runs_follow_each_other_in_one_supervisor(ground, first):
+    go(ground)
+    ground.ended("third")
+    assert ran(ground) == ["second", "third"]
+    assert {ground.runtime.observe(one).start.supervisor for one in ("first", "second", "third")} == {
+        first.supervisor
+    }
+    assert os.listdir(ground.home / "ahead") == []
+
+
+def test_a_run_that_was_taken_back_never_starts_nor_do_those_after_it(ground, first):
+    assert ahead.withdraw(ground.home, "second")
+    go(ground)
+    for run_id in ("second", "third"):
+        declined(ground, run_id)
+        assert ground.runtime.observe(run_id).state is RunState.NEVER_STARTED
+    assert ahead.withdraw(ground.home, "third")
+    assert ran(ground) == []
+
+
+def test_what_has_started_cannot_be_taken_back(ground, first):
+    go(ground)
+    ground.ended("third")
+    assert not ahead.withdraw(ground.home, "second")
+    assert not ahead.withdraw(ground.home, "third")
+
+
+def test_nothing_follows_a_run_that_was_told_to_stop(ground, first):
+    ground.runtime.stop("first", grace_s=0)
+    declined(ground, "third")
+    assert ahead.withdraw(ground.home, "second")
+    assert ran(ground) == []
+
+
+def test_what_was_declined_is_launched_as_any_other_run(ground, first):
+    assert ahead.withdraw(ground.home, "second")
+    go(ground)
+    declined(ground, "third")
+    for _ in range(2):
+        ground.python("second", SAY)
+        ground.ended("second")
+    assert ran(ground) == ["second"]
+
+
+def test_a_launch_beside_runs_once(ground, first):
+    ground.python("second", SAY)
+    go(ground)
+    ground.ended("third")
+    assert ran(ground) == ["second", "third"]
+
+
+def test_a_supervisor_that_is_killed_takes_no_offer_with_it(ground, first):
+    os.kill(first.supervisor, signal.SIGKILL)
+    declined(ground, "second")
+    declined(ground, "third")
+    assert ahead.withdraw(ground.home, "second")
+    ground.python("second", SAY)
+    ground.ended("second")
+    assert ran(ground) == ["second"]
+    assert ground.runtime.clear_lost("first") == ()
+
+
+def test_they_follow_each_other_without_a_scheduler(ground, first):
+    """Who comes after it finds in the records what has started, and takes the rest back."""
+    ground.runtime.close()
+    go(ground)
+    eventually(lambda: is_gone(first.supervisor), "the supervisor to end")
+    ground.runtime = LocalRuntime(ground.home)
+    ground.runtime.prepare()
+    states = {one: ground.runtime.observe(one).state for one in ("second", "third")}
+    started = [one for one, state in states.items() if state is RunState.EXITED]
+    assert ran(ground) == started
+    for one, state in states.items():
+        assert ahead.withdraw(ground.home, one) == (state is RunState.NEVER_STARTED)
+
+
+def test_a_supervisor_that_nobody_hears_gets_no_next_run(ground):
+    ahead.offer(ground.home, "second")
+    ground.numbers["second"] = ground.number("first")
+    assert not ground.runtime.launch_next(ground.request("second", "true"), "first")
