@@ -339,6 +339,17 @@ class Client:
         self._give(request.supervisor, seat)
         self.timeline.boundary(self, f"launched {request.run_id}")
 
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:
+        """No supervisor of this machine takes a run ahead."""
+        self.timeline.boundary(self, f"launch {request.run_id} after {follows}")
+        return False
+
+    def was_declined(self, run_id: str) -> bool:
+        return False
+
+    def let_next_go(self, run_id: str) -> None:
+        return
+
     def _give(self, number: int, seat: Seat) -> None:
         request, supervisor = seat.request, seat.supervisor
         assert request is not None

@@ -69,7 +69,7 @@ def withdraw(home: Path, run_id: str) -> bool:
 
 def tidy(home: Path, known: Iterable[str]) -> None:
     """Remove the offers of runs that nobody knows."""
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         for name in set(os.listdir(home / FOLDER)) - set(known):
             withdraw(home, name)
 

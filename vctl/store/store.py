@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vctl.core.caller import Caller
 from vctl.engine.changes import OF_CAPACITY, Change
@@ -25,7 +25,6 @@ HEARTBEAT = "scheduler.beat"
 CHANGES = "changes"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
-T = TypeVar("T")
 _ANNOUNCED = b"%20d"
 
 
@@ -114,6 +113,8 @@ class Store:
         if self._unwritten:
             self._write()
         return self._db
+
+    settled = staticmethod(ahead.settled)
 
     # ---- reading ----
 
@@ -220,10 +221,6 @@ class Store:
             raise
         finally:
             self.db.execute("RELEASE part")
-
-    def settled(self, do: Callable[[], T]) -> T:
-        """Do something, once more while a job that it is about is being started."""
-        return ahead.settled(do)
 
     def wake(self) -> None:
         """Wake whoever waits for a change: there is something else to look at. From any thread."""
