@@ -1,4 +1,4 @@
-"""Runs that follow another one in its supervisor: one offer each, which either the supervisor or somebody else takes."""
+"""Runs that follow another one in its supervisor: one offer each, which the supervisor or somebody else takes."""
 
 from __future__ import annotations
 

@@ -80,8 +80,10 @@ def tidy(home: Path, known: Iterable[str]) -> None:
 def take_back(store: Store) -> None:
     """Before a command changes anything, all runs that were assigned ahead and have not started are taken back.
 
-    Raises BeingStarted for a command of a job whose process runs already.
+    A scheduler decides itself when. Raises BeingStarted for a command of a job whose process runs already.
     """
+    if store.epoch is not None:
+        return
     store.being_started = {}
     for row in rows(store):
         if withdraw(store.home, row["run_id"]):

@@ -80,7 +80,7 @@ class Store:
         self.last_entry = 0
         """Number of the newest entry of the journal when this connection wrote last."""
         self.being_started: dict[int, int] = {}
-        """Waiting jobs whose run a supervisor starts now, and the jobs that are over before them: in a command."""
+        """In a command: waiting jobs that a supervisor starts now -> the jobs that are over before them."""
         self._unwritten: list[Entry] = []
         """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
@@ -156,8 +156,7 @@ class Store:
         try:
             self._begin(turn)
             self.head = self._read_head()
-            if self.epoch is None:  # the scheduler decides itself when it takes them back
-                ahead.take_back(self)
+            ahead.take_back(self)
             yield
             if self.before_commit is not None:
                 self.before_commit(self)
