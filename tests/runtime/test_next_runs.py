@@ -134,3 +134,11 @@ def test_a_supervisor_that_nobody_hears_gets_no_next_run(ground):
     ahead.offer(ground.home, "second")
     ground.numbers["second"] = ground.number("first")
     assert not ground.runtime.launch_next(ground.request("second", "true"), "first")
+
+
+def test_an_offer_of_another_boot_may_have_been_taken(ground):
+    """After a power cut nobody knows whether the supervisor had removed it: the run is not started again."""
+    ahead.offer(ground.home, "r")
+    (ground.home / "ahead" / "r").write_text("another boot")
+    assert not ahead.withdraw(ground.home, "r")
+    assert os.listdir(ground.home / "ahead") == []

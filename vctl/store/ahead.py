@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from sqlite3 import Row
 from typing import TYPE_CHECKING, TypeVar
@@ -47,6 +48,11 @@ def assigned(row: Row) -> RunAssignedAhead:
     return RunAssignedAhead(row["run_id"], row["job_id"], row["follows"], row["supervisor"], row["revision"])
 
 
+@cache
+def _boot() -> bytes:
+    return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+
+
 def offer(home: Path, run_id: str) -> None:
     """Let a supervisor start a run."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -55,16 +61,23 @@ def offer(home: Path, run_id: str) -> None:
     except FileNotFoundError:
         (home / FOLDER).mkdir(mode=0o700, exist_ok=True)
         fd = os.open(f"{home}/{FOLDER}/{run_id}", flags, 0o600)
+    os.write(fd, _boot())
     os.close(fd)
 
 
 def withdraw(home: Path, run_id: str) -> bool:
-    """Whether a run has not started and never will because of the offer: it is withdrawn now."""
+    """Whether a run has not started and never will because of the offer: it is withdrawn now.
+
+    An offer of another boot may have been taken: that it was removed did not reach the disk.
+    """
+    path = f"{home}/{FOLDER}/{run_id}"
     try:
-        os.unlink(f"{home}/{FOLDER}/{run_id}")
+        with open(path, "rb") as file:
+            is_ours = file.read() == _boot()
+        os.unlink(path)
     except OSError:
         return False
-    return True
+    return is_ours
 
 
 def tidy(home: Path, known: Iterable[str]) -> None:
