@@ -208,22 +208,6 @@ def test_a_mistyped_filter_is_refused_also_where_there_is_nothing(nodes: Cli, wo
     assert "unknown key 'clustr_id'" in ran.err
 
 
-def test_the_fields_that_filters_know_are_those_of_the_forms() -> None:
-    from vctl.ops.forms import KEYS
-    from vctl.spec import documents
-
-    known = {
-        "leases": documents.LeaseForm,
-        "demand": documents.DemandForm,
-        "objects": documents.ObjectForm,
-        "vnodes": documents.VNodeForm,
-        "events": documents.EventForm,
-    }
-    assert {kind: set(text.split()) for kind, text in KEYS.items()} == {
-        kind: set(form.__annotations__) for kind, form in known.items()
-    }
-
-
 def test_the_name_that_screens_show_is_accepted_everywhere(divided: Cli) -> None:
     """spec 13: a cluster has one name on all screens, and commands take it."""
     for words in (

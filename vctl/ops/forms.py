@@ -191,22 +191,18 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     return found
 
 
-KEYS = {
-    "leases": "lease_id borrower_id lender_id vnode_id node_id resources since expires_at job_id",
-    "demand": "cluster_id kind resources count reason by",
-    "objects": "object_id name job_id submission_id cluster_id task_id node_id node_ids size created_at attempt path",
-    "vnodes": "vnode_id cluster_id node_id parent_id kind whole rank resources load instances cores labels",
-    "events": "seq at kind object object_id cluster_id job_id data",
-}
-"""Kind of list -> the fields of its items: a mistyped key is refused also where there is nothing to compare it with."""
+def fields_of(form: str) -> list[str]:
+    """The fields of a documented form: a mistyped key is refused also where there is nothing to compare it with."""
+    from vctl.spec import documents
+
+    return list(getattr(documents, form).__annotations__)
 
 
-def choose(items: Sequence[F], filters: Sequence[str], kind: str = "") -> list[F]:
-    """The items that pass; any field they have is a key. ``kind`` tells the fields also of no items."""
+def choose(items: Sequence[F], filters: Sequence[str], form: str = "") -> list[F]:
+    """The items that pass; any field they have is a key. ``form`` tells the fields also of no items."""
     if not filters:
         return list(items)
-
-    keys = KEYS[kind].split() if kind else list(items[0]) if items else [key_of(text) for text in filters]
+    keys = fields_of(form) if form else list(items[0]) if items else [key_of(text) for text in filters]
     wanted = parse_filters(filters, keys)
     return [item for item in items if matches(item, wanted)]
 

@@ -170,7 +170,7 @@ def list_objects(
     if job is not None:
         where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
     with store.snapshot():
-        found = choose(_forms(store, table.listed(store, where, values)), filters, "objects")
+        found = choose(_forms(store, table.listed(store, where, values)), filters, "ObjectForm")
     return (found if limit is None else found[:limit]), len(found)
 
 

@@ -13,7 +13,7 @@ from vctl.errors import NotFound
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Slot, slots_of, totals_of
 from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
-from vctl.ops.forms import KEYS, parse_filters
+from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
 from vctl.store.rows import loads
@@ -170,7 +170,7 @@ def list_events(
         within, more = scope.of_events(store, cluster)
         where.append(within)
         values += more
-    wanted = parse_filters(filters, KEYS["events"].split())
+    wanted = parse_filters(filters, fields_of("EventForm"))
     left = []
     for name, mark, word in wanted:
         if name in feed.COLUMNS and mark != ">=":

@@ -35,7 +35,7 @@ def _clusters(call: Call, cluster: str) -> Items:
 
 def _vnodes(call: Call, cluster: str) -> Items:
     items = below(call, cluster, operations.views.vnodes(call.backend), "cluster_id")
-    return _cut(call, ops.forms.choose(items, call.filters, "vnodes"))
+    return _cut(call, ops.forms.choose(items, call.filters, "VNodeForm"))
 
 
 def _nodes(call: Call, cluster: str) -> Items:
@@ -65,7 +65,7 @@ def _objects(call: Call, cluster: str) -> Items:
 
 def _leases(call: Call, cluster: str) -> Items:
     items = below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
-    return _cut(call, ops.forms.choose(items, call.filters, "leases"))
+    return _cut(call, ops.forms.choose(items, call.filters, "LeaseForm"))
 
 
 def _lease(call: Call, ref: str) -> Data:
@@ -195,7 +195,7 @@ def leases(call: Call, cluster: InCluster = None) -> Answer:
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
 def demand(call: Call, cluster: InCluster = None) -> Answer:
     """Show the resource requests that wait, equal ones of jobs and tasks together."""
-    items = ops.forms.choose(operations.views.demand(call.backend), call.filters, "demand")
+    items = ops.forms.choose(operations.views.demand(call.backend), call.filters, "DemandForm")
     items = below(call, place(call, cluster), items, "cluster_id")
     return listing(
         "DemandList", call.first(items), len(items), "cluster_id", cli.columns.DEMAND, "nothing waits"
