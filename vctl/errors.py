@@ -10,6 +10,9 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
+_LONG = 1000
+"""Characters of a word that a message repeats whole."""
+
 
 class VctlError(Exception):
     """A problem with its fix. Subclasses set the exit code, the HTTP status and the code word."""
@@ -19,6 +22,10 @@ class VctlError(Exception):
     http_status = 500
 
     def __init__(self, problem: str, *, fix: str = "", details: Mapping[str, Any] | None = None) -> None:
+        if len(problem) > _LONG:
+            import re
+
+            problem = re.sub(rf"(\S{{200}})\S{{{_LONG - 220},}}(\S{{20}})", r"\1…\2", problem)
         super().__init__(problem)
         self.problem = problem
         self.fix = fix
@@ -111,11 +118,38 @@ def known(error: BaseException) -> VctlError | None:
     """What an exception of the system says to a user; None when it is a mistake of this program."""
     if isinstance(error, UnicodeEncodeError):
         return not_text(error)
-    return disk_trouble(error) or damage(error)
+    return disk_trouble(error) or damage(error) or _refusal(error)
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
+_SQLITE_REFUSED = (3, 8, 14)
+"""PERM, READONLY, CANTOPEN."""
+_REFUSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
+
+
+def _refusal(error: BaseException) -> VctlError | None:
+    """What the system says about a path that cannot be used."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_REFUSED:
+        return NotPermitted(
+            f"the tables of the state directory cannot be written: {error}",
+            fix="check owner and mode of the state directory, and that its filesystem is writable",
+        )
+    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename is not None:
+        name = str(error.filename)
+        short = name if len(name) <= 200 else f"{name[:200]}…"
+        return NotPermitted(
+            f"{short}: {error.strerror}", fix="name another path, or check its owner and mode"
+        )
+    return None
 
 
 def disk_trouble(error: BaseException) -> DiskTrouble | None:

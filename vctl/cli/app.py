@@ -197,7 +197,8 @@ def _report(error: VctlError, *, as_json: bool) -> int:
     if as_json:
         import json
 
-        sys.stdout.write(json.dumps(error.document(), indent=2, ensure_ascii=False, default=str) + "\n")
+        text = json.dumps(error.document(), indent=2, ensure_ascii=False, default=str)
+        sys.stdout.write(cli.output.harmless(text) + "\n")
         sys.stdout.flush()
         return error.exit_code
     sys.stderr.write(f"Error: {visible(error.problem)}\n")

@@ -198,7 +198,7 @@ def _is_number(given: str, *, whole: bool) -> bool:
     digits = given.removeprefix("-")
     if not whole:
         digits = digits.replace(".", "", 1)
-    return digits.isascii() and digits.isdigit()
+    return digits.isascii() and digits.isdigit() and len(digits) < 100
 
 
 def _arguments(params: Sequence[Param], loose: list[str], values: dict[str, Any]) -> bool:

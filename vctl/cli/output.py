@@ -145,6 +145,11 @@ def _json(value: Any, stream: TextIO, *, indented: bool = False) -> str:
         )
     else:
         text = JSONEncoder(ensure_ascii=not fine, separators=(",", ":")).encode(value)
+    return harmless(text)
+
+
+def harmless(text: str) -> str:
+    """JSON with everything that a terminal would act on or hide as an escape: it stands for the same value."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c == "\n" or c.isprintable() else _escaped(c) for c in text)

@@ -100,6 +100,10 @@ class Scheduler:
     def start(self) -> None:
         """Begin to rule: replay the tables, look for every process, take up what was left undone."""
         self.runtime.prepare()
+        if lost := self.store.lost():
+            say(
+                f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the WAL was damaged"
+            )
         self.store.begin_term(self.kind)
         if found := identity.settle(self.store, self.runtime):
             say(found)

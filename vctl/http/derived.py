@@ -71,7 +71,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         server = server_of(request)
         with state(request) as store:
             here = Here(store, server.config, server.surroundings)
-            found = operation.run(here, **_by_name(operation, given))
+            found = operation.at(here, **_by_name(operation, given))
         return JSONResponse(operation.document(found))
 
     parameters = [_parameter("request", Request)]

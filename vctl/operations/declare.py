@@ -25,6 +25,7 @@ from typing import (
 )
 
 from vctl import operations, ops, spec
+from vctl.errors import VctlError, known
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -232,6 +233,18 @@ class Operation(Generic[P, R]):
         """Carry it out."""
         return backend.call(self, *args, **kwargs)
 
+    def at(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry it out on a state directory. A failure that comes from a row that cannot be read names the row."""
+        try:
+            return self.run(here, *args, **kwargs)
+        except VctlError:
+            raise
+        except Exception as error:
+            found = known(error) or ops.health.unreadable(here.store)
+            if found is None:
+                raise
+            raise found from error
+
     @property
     def params(self) -> list[Param]:
         """What it asks for."""
@@ -354,7 +367,7 @@ class Local:
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb here."""
         with self._opened() as store:
-            return store.settled(lambda: operation.run(Here(store, self.config), *args, **kwargs))
+            return store.settled(lambda: operation.at(Here(store, self.config), *args, **kwargs))
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """From the file."""

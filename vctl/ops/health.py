@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core.wording import listed
+from vctl.engine.changes import RowSetAside
+from vctl.errors import Damaged
 from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.views import scheduler
 from vctl.runtime.place import asides
-from vctl.store import database, feed, nodes, runs
+from vctl.store import copies, database, feed, nodes, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
@@ -37,8 +39,9 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
         return {"ok": False, "findings": damaged, "notes": [fix], "repaired": []}
     repaired: list[str] = []
     if repair:
+        repaired = _set_unshown_aside(store)
         done = replaying.replay(store)
-        repaired = [action for step in done["steps"] for action in step["actions"]]
+        repaired += [action for step in done["steps"] for action in step["actions"]]
         repaired += objects.remove_left_over(store)
     findings = [
         *_database(store), *proof.prove(store, all_rows=prove), *_orphans(store), *objects.without_files(store),
@@ -57,11 +60,44 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
     return result
 
 
+def _set_unshown_aside(store: Store) -> list[str]:
+    with store.transaction():
+        found = list(replaying.unshown(store))
+        for change in found:
+            store.emit(change)
+    return [
+        f"set aside unreadable row {change.told().object_id} of {change.table}: {change.problem}"
+        for change in found
+    ]
+
+
+def unreadable(store: Store) -> Damaged | None:
+    """The table or row that cannot be read; a verb asks when it has failed for no reason that it knows."""
+    if table := copies.odd_table(store.db):
+        return Damaged(
+            f"the tables of the state directory are damaged: table {table} has other columns than vctl made",
+            fix="stop the daemon, then put a backup in place with `vctl restore FILE`",
+        )
+    changes = [*replaying.examine(store).changes, *replaying.unshown(store)]
+    found = next((change for change in changes if isinstance(change, RowSetAside)), None)
+    if found is None:
+        return None
+    return Damaged(
+        f"a row of {found.table} ({found.told().object_id}) cannot be read: {found.problem}",
+        fix="set it aside with `vctl doctor --repair`; a scheduler that starts does so with most",
+    )
+
+
 def _database(store: Store) -> list[str]:
     found = [
         f"a row of {row['source']} ({row['row_key']}) was set aside: {row['problem']}"
         for row in raw.set_aside_rows(store)
     ]
+    if lost := store.lost():
+        found.append(
+            f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the end of cluster.db-wal was"
+            " cut or damaged; a later backup may have them (`vctl restore FILE`)"
+        )
     path = database.database_path(store.home)
     for place, mode in ((store.home, 0o700), (path, 0o600)):
         if place.stat().st_mode & 0o777 & ~mode:

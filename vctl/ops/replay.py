@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.engine import replay as rebuilding
-from vctl.engine.changes import NominationDropped
+from vctl.engine.changes import NominationDropped, RowSetAside
 from vctl.engine.codec import fits
 from vctl.engine.replay import TITLES, Replayed, Tables
 from vctl.errors import Conflict
-from vctl.ops import rights
+from vctl.ops import forms, rights
+from vctl.ops import tasks as task_ops
 from vctl.ops.nodes import ensure_local
 from vctl.store import (
     clusters,
@@ -31,6 +32,7 @@ from vctl.store import (
     upkeep,
     usage,
 )
+from vctl.store.database import NotText, raw_text
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Row, Store
 
@@ -62,6 +64,31 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
         lock.release()
 
 
+def unshown(store: Store) -> Iterator[RowSetAside]:
+    """The changes that set rows aside which cannot be shown, finished ones too: a replay does not look at these."""
+    makers: Mapping[str, Callable[[Row], object]] = {
+        "jobs": lambda row: forms.job(store, row, None, (None, None)),
+        "tasks": lambda row: task_ops.form(row, (None, None)),
+        "events": forms.event,
+    }
+    with raw_text(store.db):
+        for table, make in makers.items():
+            for row in repair.table_rows(store, table):
+                try:
+                    _check_key_and_text(row)
+                    make(row)
+                except UNREADABLE as error:
+                    yield repair.aside(store, table, row, f"{type(error).__name__}: {error}")
+
+
+def _check_key_and_text(row: Row) -> None:
+    if row[0] is None:
+        raise ValueError("its key is NULL")
+    for name, value in zip(row.keys(), row, strict=True):
+        if isinstance(value, bytes):
+            raise ValueError(f"{name} is not UTF-8 text")
+
+
 def _form(done: Replayed) -> reports.Replayed:
     steps: list[reports.ReplayStep] = [
         {"step": number, "title": title, "actions": actions}
@@ -81,14 +108,21 @@ def rebuild(store: Store, *, strict: bool = True) -> Replayed:
 
 def examine(store: Store, *, strict: bool = True) -> Replayed:
     """What the six steps find; nothing is written. ``strict``: with all waiting jobs, and all types of all values."""
+    try:
+        return _examine(store, strict=strict)
+    except NotText:
+        with raw_text(store.db):
+            return _examine(store, strict=True)
+
+
+def _examine(store: Store, *, strict: bool) -> Replayed:
     done = Replayed()
 
     def read(step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value]) -> list[Value]:
         values = []
         for row in found:
             try:
-                if row[0] is None:
-                    raise ValueError("its key is NULL")
+                _check_key_and_text(row)
                 value = make(row)
                 if (
                     (strict or table == "nominations")

@@ -25,8 +25,8 @@ def refuse(path: str, problem: str, fix: str = "") -> BadSpec:
 
 
 def child(path: str, key: str) -> str:
-    """The path of a key inside an object: ``a.b``, or ``a["x.y/z"]`` when the key is not a plain word."""
-    if not re.match(_PLAIN_KEY, key):
+    """The path of a key inside an object: ``a.b``, or ``a["x.y/z"]`` when the key is not a plain word or long."""
+    if len(key) > 3 * _SHOWN or not re.match(_PLAIN_KEY, key):
         return f"{path}[{show(key)}]"
     return f"{path}.{key}" if path else key
 

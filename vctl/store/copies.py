@@ -88,6 +88,14 @@ def _compare(path: Path, db: sqlite3.Connection, version: int) -> None:
                 )
 
 
+def odd_table(db: sqlite3.Connection) -> str | None:
+    """The first table that is not as the migrations of this version make it."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        apply_migrations(fresh, VERSION)
+        tables = [name for kind, name in _objects(fresh) if kind == "table"]
+        return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
+
+
 def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
     found = db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
     return sorted((str(kind), str(name)) for kind, name in found if name not in _OWN)
@@ -95,9 +103,8 @@ def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
 
 def _columns(db: sqlite3.Connection, table: str) -> list[tuple[str, int]]:
     """Names, and whether they are ordinary ones; generated columns and virtual tables are code."""
-    virtual = db.execute(
-        "SELECT sql LIKE 'CREATE VIRTUAL%' FROM sqlite_master WHERE name = ?", (table,)
-    ).fetchone()[0]
+    sql = "SELECT coalesce(max(sql LIKE 'CREATE VIRTUAL%'), 0) FROM sqlite_master WHERE name = ?"
+    virtual = db.execute(sql, (table,)).fetchone()[0]
     return [(row[1], row[6] + 10 * virtual) for row in db.execute(f"PRAGMA table_xinfo({table})")]
 
 

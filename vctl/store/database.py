@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError, disk_trouble
@@ -21,6 +22,37 @@ PLACE = "place"
 HEAD_SINCE = 6
 """The first schema with the table ``head``."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
+
+
+class NotText(ValueError):
+    """A text in the tables is not UTF-8: the file was damaged, or edited by hand."""
+
+
+def fetched(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
+    """All rows of a query."""
+    try:
+        return db.execute(sql, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if "decode" in str(error):
+            raise NotText(str(error)[:200]) from None
+        raise
+
+
+@contextmanager
+def raw_text(db: sqlite3.Connection) -> Iterator[None]:
+    """Read what is not UTF-8 as bytes."""
+    db.text_factory = _raw
+    try:
+        yield
+    finally:
+        db.text_factory = str
+
+
+def _raw(text: bytes) -> str | bytes:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
 
 
 def database_path(home: Path) -> Path:
@@ -83,7 +115,7 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
     try:
         db = open_file(path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message of SQLite quotes the damage
         raise _unreadable(path, error) from None
     if version < VERSION:
         db.close()
@@ -113,7 +145,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _unreadable(path: Path, error: sqlite3.DatabaseError) -> VctlError:
+def _unreadable(path: Path, error: Exception) -> VctlError:
     if "locked" in str(error):
         return Unreachable(
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"

@@ -120,7 +120,7 @@ class Store:
 
     def rows(self, sql: str, *values: object) -> list[sqlite3.Row]:
         """All rows of a query."""
-        return self.db.execute(sql, values).fetchall()
+        return database.fetched(self.db, sql, values)
 
     def row(self, sql: str, *values: object) -> sqlite3.Row | None:
         """The first row of a query, or None."""
@@ -156,6 +156,8 @@ class Store:
         try:
             self._begin(turn)
             self.head = self._read_head()
+            if not self.last_entry and (lost := self.lost()):
+                self.event("state.lost", "state", str(self.home), data={"first": lost[0], "last": lost[1]})
             ahead.take_back(self)
             yield
             if self.before_commit is not None:
@@ -229,6 +231,18 @@ class Store:
         """Whether the change that was announced last is of this connection: then no journal has to be read for it."""
         file = self._changes_file()
         return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
+
+    def lost(self) -> tuple[int, int] | None:
+        """First and last entry of the journal that were confirmed and are gone: the end of the WAL was damaged.
+
+        Whoever writes next records it. ``changes`` is written after each commit, so it never names more than there is.
+        """
+        try:
+            announced = int(os.pread(self._changes_file() or -1, len(_ANNOUNCED % 0), 0))
+        except (OSError, ValueError):
+            return None
+        newest: int = self.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
+        return (newest + 1, announced) if announced > newest else None
 
     def _announce(self, entry: int = -1) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""

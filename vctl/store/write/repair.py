@@ -21,6 +21,7 @@ KEYS = {
     "nominations": ("job_id",),
     "usage": ("cluster_id", "child_id", "user", "resource"),
     "provider_requests": ("request_id",),
+    "events": ("seq",),
 }
 _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 """Rows that go with a row, as they are deleted with it."""
@@ -28,8 +29,11 @@ _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 
 def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> None:
     for one in aside:
-        where = " AND ".join(f"{key} IS ?" for key in KEYS[one.table])
-        key = [bytes.fromhex(*part) if isinstance(part, list) else part for part in one.key]
+        key = [bytes.fromhex(*part) if isinstance(part, list | tuple) else part for part in one.key]
+        where = " AND ".join(
+            f"CAST({name} AS BLOB) IS ?" if isinstance(part, bytes) else f"{name} IS ?"
+            for name, part in zip(KEYS[one.table], key, strict=True)
+        )
         content = _row(db, one.table, where, key)
         if one.table in _LAUNCHES:
             content["launch"] = _row(db, _LAUNCHES[one.table], where, key)
@@ -42,12 +46,20 @@ def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> 
 
 
 def _row(db: sqlite3.Connection, table: str, where: str, key: Sequence[object]) -> dict[str, object]:
-    cursor = db.execute(f"SELECT * FROM {table} WHERE {where}", key)
-    values, columns = cursor.fetchone(), cursor.description
-    return {
-        column[0]: value.hex() if isinstance(value, bytes) else value
-        for column, value in zip(columns, values or (), strict=False)
-    }
+    columns = [column[0] for column in db.execute(f"SELECT * FROM {table} LIMIT 0").description]
+    raw = ", ".join(f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in columns)
+    values = db.execute(f"SELECT {raw} FROM {table} WHERE {where}", key).fetchone()
+    return {name: _shown(value) for name, value in zip(columns, values or (), strict=False)}
+
+
+def _shown(value: object) -> object:
+    """Text as text, other bytes in hexadecimal."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
 
 
 def _runs_stripped(db: sqlite3.Connection, stripped: Sequence[ch.RunStripped]) -> None:
