@@ -224,6 +224,20 @@ def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -
     copy.close()
 
 
+def lost(db: sqlite3.Connection, changes: Path) -> tuple[int, int] | None:
+    """First and last entry of the journal that were confirmed and are gone: the end of the WAL was damaged.
+
+    ``changes`` is written after each commit, so it never names more than there is.
+    """
+    try:
+        announced = int(changes.read_bytes()[:20])
+    except (OSError, ValueError):
+        return None
+    sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'"
+    newest: int = db.execute(sql).fetchone()[0]
+    return (newest + 1, announced) if announced > newest else None
+
+
 def write_lock_holder(path: Path) -> str:
     """Who holds SQLite's write lock, from the kernel's lock table: ``pid 123 (python)`` or ``another process``."""
     try:

@@ -233,16 +233,8 @@ class Store:
         return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
 
     def lost(self) -> tuple[int, int] | None:
-        """First and last entry of the journal that were confirmed and are gone: the end of the WAL was damaged.
-
-        Whoever writes next records it. ``changes`` is written after each commit, so it never names more than there is.
-        """
-        try:
-            announced = int(os.pread(self._changes_file() or -1, len(_ANNOUNCED % 0), 0))
-        except (OSError, ValueError):
-            return None
-        newest: int = self.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
-        return (newest + 1, announced) if announced > newest else None
+        """First and last entry of the journal that were confirmed and are gone; whoever writes next records it."""
+        return database.lost(self.db, self.home / CHANGES)
 
     def _announce(self, entry: int = -1) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
