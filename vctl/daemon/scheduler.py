@@ -40,7 +40,7 @@ from vctl.runtime.watch import MODIFY, Watch
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import dependencies, repair, upkeep
+from vctl.store import database, dependencies, repair, upkeep
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
@@ -100,7 +100,7 @@ class Scheduler:
     def start(self) -> None:
         """Begin to rule: replay the tables, look for every process, take up what was left undone."""
         self.runtime.prepare()
-        if lost := self.store.lost():
+        if lost := database.lost(self.store):
             say(
                 f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the WAL was damaged"
             )

@@ -236,7 +236,7 @@ class Operation(Generic[P, R]):
     def at(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry it out on a state directory. A failure that comes from a row that cannot be read names the row."""
         try:
-            return self.run(here, *args, **kwargs)
+            return here.store.settled(lambda: self.run(here, *args, **kwargs))
         except VctlError:
             raise
         except Exception as error:
@@ -367,7 +367,7 @@ class Local:
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb here."""
         with self._opened() as store:
-            return store.settled(lambda: operation.at(Here(store, self.config), *args, **kwargs))
+            return operation.at(Here(store, self.config), *args, **kwargs)
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """From the file."""

@@ -10,7 +10,7 @@ from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
 from vctl.store import copies, database
 from vctl.store.locks import SchedulerLock
-from vctl.store.store import CHANGES, Store
+from vctl.store.store import Store
 
 
 def backup(store: Store, path: Path) -> forms.Form:
@@ -55,7 +55,7 @@ def restore(home: Path, path: Path) -> forms.Form:
         kept = copies.replace_with(home, path, version)
         database.disown(home)  # what they say has begun is not begun again
         with suppress(FileNotFoundError):
-            os.truncate(home / CHANGES, 0)  # other tables, another end of the journal
+            os.truncate(home / database.CHANGES, 0)  # other tables, another end of the journal
     finally:
         lock.release()
     return {"restored": str(path), "kept": None if kept is None else str(kept)}

@@ -8,15 +8,20 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError, disk_trouble
 from vctl.store.schema import MIGRATIONS, VERSION
+
+if TYPE_CHECKING:
+    from vctl.store.store import Store
 
 BUSY_TIMEOUT_S = 30.0
 NETWORK_FILESYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs ncpfs afs 9p ceph glusterfs lustre gpfs beegfs orangefs ocfs2 gfs2 "
     "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse davfs fuse.rclone".split()
 )
+CHANGES = "changes"
 PLACE = "place"
 """In ``meta``: the name of the records (files in the state directory) that belong to these tables."""
 HEAD_SINCE = 6
@@ -224,18 +229,23 @@ def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -
     copy.close()
 
 
-def lost(db: sqlite3.Connection, changes: Path) -> tuple[int, int] | None:
+def lost(store: Store) -> tuple[int, int] | None:
     """First and last entry of the journal that were confirmed and are gone: the end of the WAL was damaged.
 
     ``changes`` is written after each commit, so it never names more than there is.
     """
     try:
-        announced = int(changes.read_bytes()[:20])
+        announced = int((store.home / CHANGES).read_bytes()[:20])
     except (OSError, ValueError):
         return None
-    sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'"
-    newest: int = db.execute(sql).fetchone()[0]
+    newest = store.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
     return (newest + 1, announced) if announced > newest else None
+
+
+def note_lost(store: Store) -> None:
+    """Record what was lost, in the first transaction of a connection."""
+    if not store.last_entry and (found := lost(store)):
+        store.event("state.lost", "state", str(store.home), data={"first": found[0], "last": found[1]})
 
 
 def write_lock_holder(path: Path) -> str:

@@ -22,7 +22,6 @@ from vctl.store.write import Emitted, Entry, Event, write
 
 Row = sqlite3.Row
 HEARTBEAT = "scheduler.beat"
-CHANGES = "changes"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
 _ANNOUNCED = b"%20d"
@@ -156,8 +155,7 @@ class Store:
         try:
             self._begin(turn)
             self.head = self._read_head()
-            if not self.last_entry and (lost := self.lost()):
-                self.event("state.lost", "state", str(self.home), data={"first": lost[0], "last": lost[1]})
+            database.note_lost(self)
             ahead.take_back(self)
             yield
             if self.before_commit is not None:
@@ -165,9 +163,8 @@ class Store:
             self._write_head()
             self.db.execute("COMMIT")
             self.last_entry = self._head().seq
-            self._announce(
-                self.last_entry
-            )  # before others can write: whoever wrote last has announced it last
+            # before others can write: whoever wrote last has announced it last
+            self._announce(self.last_entry)
         except BaseException as error:
             self._unwritten.clear()
             if self.db.in_transaction:  # a full disk has taken everything back already
@@ -232,10 +229,6 @@ class Store:
         file = self._changes_file()
         return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
 
-    def lost(self) -> tuple[int, int] | None:
-        """First and last entry of the journal that were confirmed and are gone; whoever writes next records it."""
-        return database.lost(self.db, self.home / CHANGES)
-
     def _announce(self, entry: int = -1) -> None:
         """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
         try:
@@ -250,7 +243,7 @@ class Store:
         if self._changes_fd is None:
             try:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._changes_fd = os.open(self.home / CHANGES, flags, 0o600)
+                self._changes_fd = os.open(self.home / database.CHANGES, flags, 0o600)
             except OSError as error:
                 if disk_trouble(error) is None:
                     raise
@@ -268,7 +261,7 @@ class Store:
 
     def watched(self) -> Path:
         """The file that changes after every commit, made when it is not there yet."""
-        path = self.home / CHANGES
+        path = self.home / database.CHANGES
         path.touch(mode=0o600)
         return path
 
