@@ -32,7 +32,9 @@ def main() -> int:
                 if asked.shrink:
                     print(smallest(played, asked.steps), flush=True)
     took_s = time.process_time() - began
-    print(f"{count} seeds of {asked.steps} steps, {failed} failed; {count * 60 / took_s:.0f} seeds a minute of CPU")
+    print(
+        f"{count} seeds of {asked.steps} steps, {failed} failed; {count * 60 / took_s:.0f} seeds a minute of CPU"
+    )
     return 1 if failed else 0
 
 

@@ -29,6 +29,8 @@ class Timeline(Protocol):
 
     dice: random.Random
     elapsed_s: float
+    latency: float
+    """How slow this machine is: 1 for a fast one."""
 
     def after(self, seconds: float, what: str, do: Callable[[], object]) -> None: ...
     def now(self) -> int: ...
@@ -110,7 +112,7 @@ class Machine:
     def soon(self, what: str, do: Callable[[], object], most_s: float = 0.02) -> None:
         """Something that takes its time: mostly next to none, now and then long."""
         late = self.dice.random()
-        self.timeline.after(most_s * (late if late < 0.95 else late * 40), what, do)
+        self.timeline.after(self.timeline.latency * most_s * (late if late < 0.95 else late * 40), what, do)
 
     def running(self) -> list[str]:
         return sorted(run_id for run_id, process in self.processes.items() if process.alive)

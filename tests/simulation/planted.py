@@ -154,22 +154,10 @@ def kept_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "turn", turn)
 
 
-def lost_node_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What ran on nodes that died while no scheduler lived goes on."""
-    original = following.FollowedState._read
-
-    def read(*of: Any) -> Any:
-        state = original(*of)
-        state.nodes_changed.clear()
-        return state
-
-    patch.setattr(following.FollowedState, "_read", read)
-
-
 PLANTED: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
         double_launch, lost_exit, leaked_lease, partial_gang, unfenced_daemon, skipped_event, wrong_take_back,
-        effect_before_commit, forgotten_write, no_adoption, no_repeated_stop, kept_state, lost_node_forgotten,
+        effect_before_commit, forgotten_write, no_adoption, no_repeated_stop, kept_state,
     )
 }  # fmt: skip

@@ -83,6 +83,7 @@ class Simulation(World):
             for name in FAULTS
             if swarm.random() < 0.5 and name not in without
         }
+        self.latency = swarm.choice([1, 1, 10, 50])
         self.drops = swarm.choice([0.1, 0.5, 1.0]) if "drop wake-ups" in self.faults else 0.0
         self.heap: list[tuple[float, int, str, Callable[[], object]]] = []
         self.events = self.steps = self.boundaries = 0
@@ -418,7 +419,8 @@ class Simulation(World):
     def taken(self, run_id: str) -> None:
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
         row = self.store.row(
-            "SELECT r.state, j.status, r.attempt = j.attempt OR r.task_id IS NOT NULL AS current"
+            "SELECT r.state, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
+            " r.attempt <= 1 + coalesce(json_extract(j.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
             " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?",
             run_id,
         )
@@ -426,6 +428,8 @@ class Simulation(World):
             raise Violation(f"{run_id} was launched before it was in the tables")
         if row["state"] == "ENDED":
             raise Violation(f"{run_id} was launched after its end")
+        if not row["allowed"]:
+            raise Violation(f"{run_id} is one attempt more than its job has")
         if not row["current"]:
             raise Violation(f"{run_id} is of an earlier attempt")
 
