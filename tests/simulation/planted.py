@@ -12,7 +12,6 @@ import pytest
 from vctl.daemon import carrying, commit, following, looking
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine import changes as ch
-from vctl.engine.effects import Launch
 from vctl.scheduler.plan import Trial
 from vctl.store import write
 from vctl.store.store import Store
@@ -130,17 +129,6 @@ def no_adoption(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_sweep", lambda self, state, relaunch=False: original(self, state))
 
 
-def no_repeated_stop(patch: pytest.MonkeyPatch) -> None:
-    """A new scheduler takes all stops for sent."""
-
-    def begin(self: Any, state: Any) -> None:
-        self.done = {run_id: carrying.effects.of_run(state, run) or (Launch(run_id),)
-                     for run_id, run in state.runs.items()}  # fmt: skip
-        self.postponed.clear()
-
-    patch.setattr(carrying.Carrier, "begin", begin)
-
-
 def kept_state(patch: pytest.MonkeyPatch) -> None:
     """After a commit that failed, the scheduler goes on with what it had applied."""
     original = Scheduler.turn
@@ -158,6 +146,6 @@ PLANTED: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
         double_launch, lost_exit, leaked_lease, partial_gang, unfenced_daemon, skipped_event, wrong_take_back,
-        effect_before_commit, forgotten_write, no_adoption, no_repeated_stop, kept_state,
+        effect_before_commit, forgotten_write, no_adoption, kept_state,
     )
 }  # fmt: skip
