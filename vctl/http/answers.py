@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse as _JSONResponse
 
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
@@ -134,7 +135,9 @@ def install(app: FastAPI) -> None:
         )
 
 
-def answer(request: Request, error: VctlError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def answer(
+    request: HTTPConnection, error: VctlError, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """An error as a response."""
     body = json.loads(encode(body_for(request.url.path, error)))
     return JSONResponse(body, error.http_status, dict(headers or {}))

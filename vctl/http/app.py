@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
-from vctl.http import answers, live, management, metrics
+from vctl.http import answers, live, management, metrics, ray_jobs, ray_packages
 from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
@@ -41,6 +41,8 @@ def create_app(server: Server) -> FastAPI:
     answers.install(app)
     app.include_router(management.router)
     app.include_router(live.router)
+    app.include_router(ray_jobs.router)
+    app.include_router(ray_packages.router)
     for module in DECLARED:
         app.include_router(router_of(module))
     _add_open_routes(app)
@@ -56,9 +58,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = threads
     with server.store() as store:
         server.changes.start(store.watched())
+    sweeping = asyncio.create_task(ray_packages.sweep_now_and_then(server))
     try:
         yield
     finally:
+        sweeping.cancel()
         server.changes.stop()
 
 

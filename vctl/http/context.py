@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fastapi import Request
+from starlette.requests import HTTPConnection
 
 from vctl.config import Config
 from vctl.core.caller import Caller
+from vctl.operations.declare import Here
 from vctl.ops.background import Background
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.store import Store
@@ -113,7 +114,7 @@ class Server:
         return {**self.background.settings(), **given}
 
 
-def server_of(request: Request) -> Server:
+def server_of(request: HTTPConnection) -> Server:
     """The server that a request came to."""
     server = request.app.state.server
     assert isinstance(server, Server)
@@ -121,8 +122,16 @@ def server_of(request: Request) -> Server:
 
 
 @contextmanager
-def state(request: Request) -> Iterator[Store]:
+def state(request: HTTPConnection) -> Iterator[Store]:
     """The state, for one request."""
     with server_of(request).store() as store:
         store.caller = Caller.of(request.headers, *CALLER_HEADERS)
         yield store
+
+
+@contextmanager
+def here(request: HTTPConnection) -> Iterator[Here]:
+    """What verbs are carried out on, for one request."""
+    server = server_of(request)
+    with state(request) as store:
+        yield Here(store, server.config, server.surroundings)

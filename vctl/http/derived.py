@@ -21,8 +21,8 @@ from pydantic import (
 
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
-from vctl.http.context import server_of, state
-from vctl.operations.declare import NOT_GIVEN, Here, Operation, Param, Written
+from vctl.http.context import here
+from vctl.operations.declare import NOT_GIVEN, Operation, Param, Written
 from vctl.spec import documents as forms
 from vctl.spec import reports
 
@@ -68,10 +68,8 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         body = given.pop("body", None)
         if body is not None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
-        server = server_of(request)
-        with state(request) as store:
-            here = Here(store, server.config, server.surroundings)
-            found = operation.at(here, **_by_name(operation, given))
+        with here(request) as carried_out_on:
+            found = operation.at(carried_out_on, **_by_name(operation, given))
         return JSONResponse(operation.document(found))
 
     parameters = [_parameter("request", Request)]

@@ -21,6 +21,8 @@ LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
 """What anybody may read: it says nothing of jobs, logs or events."""
+UPLOADS = "/api/packages/"
+"""Bodies that are no JSON and may be large: who takes them counts."""
 
 
 def is_loopback(host: str) -> bool:
@@ -44,7 +46,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
+            try:
+                self._check(scope)
+            except VctlError as error:
+                await _refuse(scope, send, error)
+            else:
+                await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -60,6 +67,9 @@ class Guard:
 
         try:
             self._check(scope)
+            if scope["path"].startswith(UPLOADS):
+                await self.app(scope, receive, timed)
+                return
             body = await _body(scope, receive)
         except VctlError as error:
             await _refuse(scope, timed, error)
@@ -74,7 +84,7 @@ class Guard:
             raise TooLarge("the path is too long", fix=f"at most {LONGEST_PATH} characters")
         if self.server.loopback:
             _check_host(headers.get("host", ""), headers.get("origin"))
-        if self.server.token is not None and not _is_open(scope["method"], scope["path"]):
+        if self.server.token is not None and not _is_open(scope.get("method", "GET"), scope["path"]):
             _check_token(headers.get("authorization", ""), self.server.token)
 
 
@@ -87,7 +97,7 @@ def _as_json(scope: Scope) -> Scope:
 
 
 def _is_json(scope: Scope) -> bool:
-    return bool((scope["path"] + "/").startswith((MANAGEMENT + "/", "/api/v1/")))
+    return bool((scope["path"] + "/").startswith((MANAGEMENT + "/", "/api/v1/", "/api/jobs/")))
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -199,5 +209,8 @@ async def _refuse(scope: Scope, send: Send, error: VctlError) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.http_status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="vctl"'))
-    await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    if scope.get("method") == "HEAD":
+        body = b""
+    answer = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    await send({"type": f"{answer}.start", "status": error.http_status, "headers": headers})
+    await send({"type": f"{answer}.body", "body": body})

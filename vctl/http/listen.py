@@ -8,8 +8,9 @@ import signal
 import socket
 import stat
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from vctl.errors import BadSpec, Conflict, NotPermitted, VctlError
 
@@ -63,7 +64,7 @@ def serve(
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)
     settings = uvicorn.Config(
-        create_app(server), http=limited(), ws="none", backlog=ACCEPTED, log_level="warning", access_log=False,
+        create_app(server), http=limited(), ws=_websockets(), backlog=ACCEPTED, log_level="warning", access_log=False,
         server_header=False, timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
     )  # fmt: skip
     ending = Ending(settings, server.changes)
@@ -81,6 +82,11 @@ def serve(
         if uds is not None:
             Path(uds).unlink(missing_ok=True)
     return 0
+
+
+def _websockets() -> Literal["wsproto", "none"]:
+    """How to speak websocket, which only Ray's clients ask for."""
+    return "none" if find_spec("wsproto") is None else "wsproto"
 
 
 def read_token(config: Config, token_file: str | None) -> str:

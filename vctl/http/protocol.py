@@ -16,11 +16,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from vctl.errors import BadSpec, Unreachable, VctlError
 from vctl.http.answers import encode
 from vctl.http.context import Changes
+from vctl.http.guard import UPLOADS
 
 HEADERS_S = 10.0
 """How long the line and the headers of a request may take, from the first byte or from the connection on."""
 BODY_S = 60.0
 """How long its body may take."""
+UPLOAD_S = 900.0
+"""The same for a package, which may be large."""
 
 
 class Protocol(H11Protocol):
@@ -30,6 +33,7 @@ class Protocol(H11Protocol):
     """Connections at a time."""
     _phase: object = None
     _timer: asyncio.TimerHandle | None = None
+    _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Somebody connects."""
@@ -49,6 +53,11 @@ class Protocol(H11Protocol):
         super().on_response_complete()
         self._watch()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is a websocket from now on, and no time of ours."""
+        self._upgraded = True
+        super().handle_websocket_upgrade(event)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         if self._timer is not None:
@@ -58,12 +67,12 @@ class Protocol(H11Protocol):
     def _watch(self) -> None:
         """Time what is awaited: a head, a body, or nothing. A part of it that arrives does not extend the time."""
         phase: tuple[str, float] | None = None
-        if not self.transport.is_closing():
+        if not self.transport.is_closing() and not self._upgraded:
             before: object = self.cycle
             if self.conn.their_state is h11.IDLE and (before is None or self.conn.trailing_data[0]):
                 phase = ("head", HEADERS_S)
             elif self.conn.their_state is h11.SEND_BODY:
-                phase = ("body", BODY_S)
+                phase = ("body", UPLOAD_S if self.scope["path"].startswith(UPLOADS) else BODY_S)
         if phase == self._phase:
             return
         self._phase = phase

@@ -73,11 +73,17 @@ async def log_of(
     server: Server, kind: Kind, name: str, *, follow: bool, offset: int, tail: int | None
 ) -> StreamingResponse:
     """The output of a job or a task."""
+    if follow:
+        return binary(await followed(server, kind, name, offset))
+    _, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
+    return binary(logs.read_log(path, offset=offset, tail=tail))
+
+
+async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> AsyncIterator[bytes]:
+    """The output of a job or a task until that is over. Raises NotFound before the first part."""
     form, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
-    if not follow:
-        return binary(logs.read_log(path, offset=offset, tail=tail))
     ref = _ref(form)
-    return binary(_follow(server, path, offset, lambda store: kind.is_over(kind.look(store, ref))))
+    return _follow(server, path, offset, lambda store: kind.is_over(kind.look(store, ref)))
 
 
 async def _follow(

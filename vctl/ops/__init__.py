@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         nodes,
         objects,
         overview,
+        packages,
         replay,
         rights,
         scope,

@@ -91,6 +91,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         options["relay"] = ["label", ""]
     elif request.attach is not None:
         options["relay"] = list(request.attach)
+    if request.ray:
+        options["ray"] = dict(request.ray)
     launch = Launch(
         _shown(request.argv), rows.dumps(list(request.argv)), rows.dumps(_environment(request, around)),
         stored_path(request.cwd or _directory()), rows.dumps(options),
@@ -301,5 +303,6 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
+        ray=options.get("ray", {}),
         **retries,
     )

@@ -41,7 +41,8 @@ class JobRequest:
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
     gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or
     ``all``. ``label`` puts the rank before each line of output. ``attach`` is ``stdin`` or ``terminal``, and the
-    socket of whoever hands that on.
+    socket of whoever hands that on. ``ray`` is the ``runtime_env`` of a job that came by Ray's job API, as it was
+    given, and the directory ``files`` with what was unpacked for it.
     """
 
     argv: tuple[str, ...]
@@ -70,6 +71,7 @@ class JobRequest:
     job_scope: str = "own"
     label: bool = False
     attach: tuple[str, str] | None = None
+    ray: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)

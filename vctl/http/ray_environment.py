@@ -1,0 +1,68 @@
+"""The ``runtime_env`` of a job that comes by Ray's job API: what is done, and what is refused with a way around."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vctl.errors import BadSpec
+from vctl.ops.packages import PROTOCOL
+
+PACKAGE = f"{PROTOCOL}://"
+UNDERSTOOD = ("env_vars", "working_dir", "py_modules", "excludes", "config")
+"""Of a runtime_env. ``excludes`` has done its work at the client; ``config`` is about setting up what is refused."""
+INSTEAD = {
+    **dict.fromkeys(
+        ("pip", "uv", "conda"),
+        "install the packages into an environment of the machine, and name its python in the entrypoint",
+    ),
+    **dict.fromkeys(("container", "image_uri"), "start the container in the entrypoint, such as `podman run IMAGE …`"),
+    "py_executable": "name that python in the entrypoint",
+    "java_jars": "put the jars into working_dir, and name them in env_vars.CLASSPATH",
+    "worker_process_setup_hook": "pass it to ray.init in the entrypoint",
+}  # fmt: skip
+
+
+def read(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None, list[str]]:
+    """Variables, directory or archive, archives of modules; refuses what would not be done."""
+    for field, value in given.items():
+        if field not in UNDERSTOOD and value not in (None, {}, [], ""):
+            raise BadSpec(
+                f"runtime_env.{field}: not supported here",
+                fix=INSTEAD.get(field, f"leave it out; supported are {', '.join(UNDERSTOOD[:3])}"),
+            )
+    env = given.get("env_vars") or {}
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise BadSpec("runtime_env.env_vars: not a map of strings to strings", fix='write {"NAME": "value"}')
+    modules = given.get("py_modules") or []
+    if not isinstance(modules, list):
+        raise BadSpec("runtime_env.py_modules: not a list", fix="write a list of directories")
+    working_dir = given.get("working_dir") or None
+    if working_dir is not None and not (isinstance(working_dir, str) and working_dir.startswith("/")):
+        working_dir = _package(working_dir, "working_dir")
+    return env, working_dir, [_package(uri, f"py_modules[{number}]") for number, uri in enumerate(modules)]
+
+
+def _package(uri: object, field: str) -> str:
+    if isinstance(uri, str) and uri.startswith(PACKAGE):
+        name = uri.removeprefix(PACKAGE)
+        if name.endswith((".whl", ".jar")):
+            raise BadSpec(
+                f"runtime_env.{field}: {name} would have to be installed, which is not done here",
+                fix="name the directory of the module, or install it into an environment of the machine",
+            )
+        return name
+    raise BadSpec(
+        f"runtime_env.{field}: {str(uri)[:200]} is not fetched from here",
+        fix="name a local directory: Ray's client uploads it",
+    )
+
+
+def expanded(value: str, around: Mapping[str, str]) -> str:
+    """``${NAME}`` and ``$NAME`` in a variable, as Ray reads them: the first is empty where there is none."""
+
+    def known(found: re.Match[str]) -> str:
+        return around.get(found[1] or found[2], "" if found[1] else found[0])
+
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", known, value)

@@ -1,0 +1,384 @@
+"""Ray's job API, as Ray's own command and ``JobSubmissionClient`` speak it: its forms around the verbs of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import secrets
+import shlex
+import string
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, aclosing
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, WebSocket
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+
+from vctl import ops
+from vctl.core import jobs as jb
+from vctl.errors import BadSpec, Conflict, NotFound, VctlError
+from vctl.http import streams
+from vctl.http.answers import JSONResponse, answer
+from vctl.http.context import here, server_of
+from vctl.http.derived import KernelText
+from vctl.http.documents import ERRORS, Document, good
+from vctl.http.ray_environment import expanded, read
+from vctl.operations import jobs
+from vctl.operations.declare import Here
+from vctl.spec.documents import JobForm
+from vctl.store import jobs as table
+
+SHELL = ("/bin/sh", "-c")
+"""An entrypoint of Ray is a line for a shell."""
+LETTERS = string.ascii_letters + string.digits
+LAST_LINES, LAST_CHARACTERS = 10, 20_000
+"""How much of the output the message of a failed job repeats."""
+
+router = APIRouter(prefix="/api/jobs", tags=["ray"], responses=ERRORS)
+
+Number = StrictInt | StrictFloat
+JobId = Annotated[str, Path(alias="job", description="Submission id.")]
+
+
+class Submission(BaseModel):
+    """What a client of Ray sends to submit a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    entrypoint: Annotated[KernelText, Field(description="Command line for a shell.")]
+    submission_id: Annotated[StrictStr | None, Field(description="Id to give to the job.")] = None
+    job_id: Annotated[StrictStr | None, Field(description="Former name of submission_id.")] = None
+    runtime_env: dict[str, Any] | None = None
+    metadata: Annotated[
+        dict[str, StrictStr] | None,
+        Field(description="`virtual_cluster` holds a cluster spec as JSON, `virtual_cluster_id` the target."),
+    ] = None
+    entrypoint_num_cpus: Number | None = None
+    entrypoint_num_gpus: Number | None = None
+    entrypoint_memory: StrictInt | None = None
+    entrypoint_resources: dict[str, Number] | None = None
+    entrypoint_label_selector: dict[str, StrictStr] | None = None
+
+
+class Submitted(Document):
+    """The id of a new job, under both names."""
+
+    job_id: str
+    submission_id: str
+
+
+class Details(Document):
+    """A job as Ray describes it."""
+
+    type: str
+    submission_id: str
+    status: str
+    entrypoint: str
+    message: str | None
+    start_time: int
+    end_time: int | None
+    metadata: dict[str, str]
+    runtime_env: dict[str, Any]
+    driver_exit_code: int | None
+
+
+# ---- submit ----
+
+
+@router.post("/", responses=good(Submitted), response_model=None)
+def submit(request: Request, body: Submission) -> JSONResponse:
+    """Queue a job, durably."""
+    submission_id = (
+        body.submission_id
+        or body.job_id
+        or f"raysubmit_{''.join(secrets.choice(LETTERS) for _ in range(16))}"
+    )
+    if not body.entrypoint.strip():
+        raise BadSpec(
+            "entrypoint: there is no command to run", fix="write it after --, such as -- python train.py"
+        )
+    with here(request) as on, ExitStack() as files:
+        _submit(on, body, submission_id, files)
+    return JSONResponse({"job_id": submission_id, "submission_id": submission_id})
+
+
+def _submit(on: Here, body: Submission, submission_id: str, files: ExitStack) -> None:
+    metadata = body.metadata or {}
+    given = body.runtime_env or {}
+    env, working_dir, modules = read(given)
+    around = on.surroundings(None)
+    request, _ = jobs.request(
+        on,
+        (*SHELL, body.entrypoint),
+        cluster=metadata.get("virtual_cluster_id"),
+        name=metadata.get("job_name", ""),
+        submission_id=submission_id,
+        metadata=metadata,
+        cwd=working_dir if working_dir is not None and working_dir.startswith("/") else None,
+        **_resources(body, metadata),
+    )
+    ray: dict[str, object] = {"runtime_env": given}
+    python_path: list[str] = []
+    archive = None if working_dir is None or request.cwd is not None else working_dir
+    if archive is not None or modules:
+        unpacked = files.enter_context(ops.packages.unpacked(on.store.home, submission_id, archive, modules))
+        ray["files"] = str(unpacked.root)
+        python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
+        if unpacked.working_dir is not None:
+            request = replace(request, cwd=str(unpacked.working_dir))
+    variables = {"PYTHONUNBUFFERED": "1", **{name: expanded(value, around) for name, value in env.items()}}
+    if python_path:
+        variables["PYTHONPATH"] = ":".join(filter(None, (*python_path, variables.get("PYTHONPATH"))))
+    try:
+        ops.submitting.submit(on.store, replace(request, env=variables, ray=ray), environment=around)
+    except Conflict as error:
+        if "submission_id" not in error.details:
+            raise
+        raise Conflict(
+            f"Job with submission_id {submission_id} already exists. Please use a different submission_id.",
+            fix="leave it out to get a new one",
+            details=error.details,
+        ) from None
+
+
+def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What the job reserves: the spec in its metadata, and what its entrypoint takes."""
+    spec = None
+    if "virtual_cluster" in metadata:
+        try:
+            spec = json.loads(metadata["virtual_cluster"])
+        except (ValueError, RecursionError) as error:
+            raise BadSpec(
+                f"metadata.virtual_cluster: not JSON: {error}", fix="write a cluster spec as JSON"
+            ) from None
+        if not isinstance(spec, dict):
+            raise BadSpec("metadata.virtual_cluster: not a cluster spec", fix="write an object, such as {}")
+    entry = {
+        "CPU": body.entrypoint_num_cpus,
+        "GPU": body.entrypoint_num_gpus,
+        "memory": body.entrypoint_memory,
+        **(body.entrypoint_resources or {}),
+    }
+    if not body.entrypoint_label_selector:
+        return {
+            "virtual_cluster": spec,
+            "entrypoint_num_cpus": body.entrypoint_num_cpus,
+            "entrypoint_num_gpus": body.entrypoint_num_gpus,
+            "entrypoint_memory": body.entrypoint_memory,
+            "entrypoint_resources": body.entrypoint_resources,
+        }
+    if spec is not None:
+        raise BadSpec(
+            "entrypoint_label_selector: cannot be combined with metadata.virtual_cluster",
+            fix="put label_selector into a node of the spec",
+        )
+    amounts = {name: amount for name, amount in entry.items() if amount} or {"CPU": 1}
+    node = {"resources": amounts, "label_selector": body.entrypoint_label_selector}
+    return {"virtual_cluster": {"fixed_size_nodes": [{"nodes": [node]}]}}
+
+
+# ---- look ----
+
+
+@router.get("/", responses=good(list[Details]), response_model=None)
+def list_jobs(request: Request) -> JSONResponse:
+    """All jobs, newest first; an array is one entry."""
+    with here(request) as on:
+        forms, _ = jobs.list_jobs.at(on, members=False)
+        envs = table.runtime_envs(on.store)
+    return JSONResponse([_details(form, envs.get(form["job_id"])) for form in forms])
+
+
+@router.get("/{job}", responses=good(Details), response_model=None)
+def get_job(request: Request, job: JobId) -> JSONResponse:
+    """One job."""
+    with here(request) as on:
+        form = _get(on, job)
+        env = table.runtime_envs(on.store, form["job_id"]).get(form["job_id"])
+        details = _details(form, env)
+        if form["state_reason"] == jb.NON_ZERO_EXIT and (tail := _tail(on, job)):
+            details["message"] += f", last available logs (truncated to {LAST_CHARACTERS:,} chars):\n{tail}"
+    return JSONResponse(details)
+
+
+def _get(on: Here, job: str) -> JobForm:
+    """A job by its whole id, as Ray's clients name it: no prefix of one, and no ``last``."""
+    try:
+        form = jobs.get_job.at(on, job)
+    except (NotFound, BadSpec):
+        form = None
+    if form is None or form["submission_id"] != job:
+        raise NotFound(f"Job {job} does not exist", fix="see `ray job list`", details={"job": job})
+    return form
+
+
+def _details(form: JobForm, runtime_env: str | None) -> dict[str, Any]:
+    status, started, ended = form["status"], form["started_at"], form["ended_at"]
+    entrypoint = form["entrypoint"]
+    if runtime_env is not None:
+        entrypoint = shlex.split(entrypoint)[-1]
+    return {
+        "type": "SUBMISSION",
+        "job_id": None,
+        "submission_id": form["submission_id"],
+        "driver_info": None,
+        "status": status,
+        "entrypoint": entrypoint,
+        "message": _message(form),
+        "error_type": _error_type(form),
+        "start_time": _milliseconds(started or form["submitted_at"]),
+        "end_time": None if ended is None else _milliseconds(ended),
+        "metadata": form["metadata"],
+        "runtime_env": {} if runtime_env is None else json.loads(runtime_env),
+        "driver_agent_http_address": None,
+        "driver_node_id": form["node_ids"][0] if started and form["node_ids"] else None,
+        "driver_exit_code": None if status == jb.STOPPED else form["exit_code"],
+    }
+
+
+def _message(form: JobForm) -> str:
+    """Ray's sentences where they say all; else the reason and what there is to it."""
+    status, reason = form["status"], form["state_reason"]
+    if reason == jb.NON_ZERO_EXIT:
+        return f"Job entrypoint command failed with exit code {form['exit_code']}"
+    if reason is not None:
+        return f"{reason}: {form['message']}" if form["message"] else reason
+    return "Job finished successfully." if status == jb.SUCCEEDED else "Job is currently running."
+
+
+def _error_type(form: JobForm) -> str | None:
+    if form["status"] != jb.FAILED:
+        return None
+    known = {
+        jb.NON_ZERO_EXIT: "JOB_ENTRYPOINT_COMMAND_ERROR",
+        jb.LAUNCH_FAILED: "JOB_ENTRYPOINT_COMMAND_START_ERROR",
+    }
+    return known.get(form["state_reason"] or "", form["state_reason"])
+
+
+def _milliseconds(moment: str) -> int:
+    return (ops.forms.moment(moment) or 0) // 1_000_000
+
+
+def _tail(on: Here, job: str) -> str:
+    path = ops.jobs.log_path(on.store, job)
+    return b"".join(ops.logs.read_log(path, tail=LAST_LINES)).decode(errors="replace")[-LAST_CHARACTERS:]
+
+
+# ---- output ----
+
+
+@router.get(
+    "/{job}/logs", responses={200: {"content": {"application/json": {}}, "description": "`{logs}`"}},
+    response_class=StreamingResponse, response_model=None,
+)  # fmt: skip
+def logs(request: Request, job: JobId) -> StreamingResponse:
+    """The output of a job, stdout and stderr in order."""
+    with here(request) as on:
+        _get(on, job)
+        path = ops.jobs.log_path(on.store, job)
+    return StreamingResponse(_as_document(ops.logs.read_log(path)), media_type="application/json")
+
+
+def _as_document(blocks: Iterator[bytes]) -> Iterator[str]:
+    """``{"logs": TEXT}`` in parts: a log may be larger than what anybody wants to hold."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    yield '{"logs":"'
+    for block in blocks:
+        yield json.dumps(decoder.decode(block))[1:-1]
+    yield json.dumps(decoder.decode(b"", final=True))[1:-1] + '"}'
+
+
+@router.get("/{job}/logs/tail", responses=good(Document), response_model=None)
+def tail_without_websocket(job: JobId) -> JSONResponse:
+    """The output of a job as it grows, over a websocket, in messages of text."""
+    raise BadSpec(
+        f"the output of {job} is followed over a websocket",
+        fix="ask for one; if you did, the server needs a package: pip install 'vctl[server]'",
+    )
+
+
+@router.websocket("/{job}/logs/tail")
+async def tail(websocket: WebSocket, job: str) -> None:
+    """The output of a job as it grows, until the job is over or nobody listens."""
+    server = server_of(websocket)
+
+    def check() -> None:
+        with here(websocket) as on:
+            _get(on, job)
+
+    try:
+        await asyncio.to_thread(check)
+        blocks = await streams.followed(server, streams.JOBS, job)
+    except VctlError as error:
+        await websocket.send_denial_response(answer(websocket, error))
+        return
+    await websocket.accept()
+    sending = asyncio.create_task(_send(websocket, blocks))
+    leaving = asyncio.create_task(_left(websocket))
+    try:
+        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not leaving.done():
+            await websocket.close(1001 if server.changes.ended else 1000)
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
+
+
+async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async with aclosing(blocks):  # type: ignore[type-var]  # a generator
+        async for block in blocks:
+            if text := decoder.decode(block):
+                await websocket.send_text(text)
+    if text := decoder.decode(b"", final=True):
+        await websocket.send_text(text)
+
+
+async def _left(websocket: WebSocket) -> None:
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+# ---- end ----
+
+
+class Stopped(Document):
+    """Whether there was something to stop."""
+
+    stopped: bool
+
+
+class Deleted(Document):
+    """The job is forgotten."""
+
+    deleted: bool
+
+
+@router.post("/{job}/stop", responses=good(Stopped), response_model=None)
+def stop(request: Request, job: JobId) -> JSONResponse:
+    """Request the end of a job: `stopped` is false if it was over."""
+    with here(request) as on:
+        form = _get(on, job)
+        if form["status"] in jb.FINAL:
+            return JSONResponse({"stopped": False})
+        jobs.stop.at(on, job)
+    return JSONResponse({"stopped": True})
+
+
+@router.delete("/{job}", responses=good(Deleted), response_model=None)
+def delete(request: Request, job: JobId) -> JSONResponse:
+    """Delete a finished job and its log."""
+    with here(request) as on:
+        form = _get(on, job)
+        if form["status"] not in jb.FINAL:
+            raise Conflict(
+                f"Attempted to delete job '{job}', but it is in a non-terminal state {form['status']}.",
+                fix="stop it first",
+            )
+        jobs.delete_one.at(on, job)
+    return JSONResponse({"deleted": True})

@@ -1,0 +1,66 @@
+"""Ray's job API: the archives that its clients upload before a submit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import ClientDisconnect
+
+from vctl import ops
+from vctl.errors import BadSpec, NotFound, VctlError
+from vctl.http.answers import TooLarge
+from vctl.http.context import Server, server_of
+from vctl.http.documents import ERRORS
+from vctl.http.guard import UPLOADS
+from vctl.ops.packages import MOST_BYTES, PROTOCOL
+
+SWEEP_S = 600.0
+
+router = APIRouter(prefix=UPLOADS.rstrip("/"), tags=["ray"], responses=ERRORS)
+
+Protocol = Annotated[str, Path(description=f"`{PROTOCOL}`: the store of this server.")]
+Package = Annotated[str, Path(description="Name of the archive, with its ending.")]
+
+
+@router.head("/{protocol}/{package}", response_class=Response)
+@router.get("/{protocol}/{package}", response_class=Response)
+def exists(request: Request, protocol: Protocol, package: Package) -> Response:
+    """Whether a package was uploaded: 200 or 404, without a body."""
+    _check_protocol(protocol)
+    if not ops.packages.exists(server_of(request).home, package):
+        raise NotFound(f"Package {protocol}://{package} does not exist", fix="upload it with PUT")
+    return Response()
+
+
+@router.put("/{protocol}/{package}", response_class=Response)
+async def upload(request: Request, protocol: Protocol, package: Package) -> Response:
+    """Upload a package: an archive (.zip, .tar.gz, .tgz, .tar.xz) for the working directory or a Python module."""
+    _check_protocol(protocol)
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MOST_BYTES:
+        raise TooLarge("the package is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
+    try:
+        with ops.packages.upload(server_of(request).home, package) as coming:
+            async for block in request.stream():
+                await asyncio.to_thread(coming.write, block)
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it
+    return Response()
+
+
+async def sweep_now_and_then(server: Server) -> None:
+    """Remove what no job needs any more, for as long as the server runs."""
+    while True:
+        try:
+            await server.read(ops.packages.sweep)
+        except (OSError, VctlError) as error:
+            sys.stderr.write(f"vctl serve: files of former jobs stay: {error}\n")
+        await asyncio.sleep(SWEEP_S)
+
+
+def _check_protocol(protocol: str) -> None:
+    if protocol != PROTOCOL:
+        raise BadSpec(f"packages of {protocol[:50]!r} are not stored here", fix=f"upload it as {PROTOCOL}")

@@ -1,0 +1,243 @@
+"""Archives that clients upload for jobs (a working directory, Python modules): stored, unpacked for a job, removed.
+
+An archive is kept while somebody asks for it; what was unpacked for a job is kept for a day after the end of that job.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from vctl.errors import BadSpec, NotFound
+from vctl.store import jobs as table
+from vctl.store.store import Store
+
+PROTOCOL = "gcs"
+"""As Ray's clients call the store of the server that they submit to."""
+MOST_BYTES = 512 << 20
+MOST_UNPACKED, MOST_FILES = 4 << 30, 200_000
+KEEP_S = 24 * 3600.0
+YOUNG_S = 3600.0
+"""A submit that still unpacks is younger than this."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}\.(?:zip|tar\.gz|tgz|tar\.xz)\Z")
+_BLOCK = 1 << 20
+_DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError, NotImplementedError,
+    ValueError,
+)  # fmt: skip
+"""What the readers of archives raise about one that is damaged, encrypted or compressed in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """What was unpacked for one job."""
+
+    root: Path
+    working_dir: Path | None
+    modules: tuple[Path, ...]
+
+
+def stored(home: Path, name: str) -> Path:
+    """Where an archive is or would be. Raises BadSpec for a name that is none."""
+    if not _NAME.match(name):
+        raise BadSpec(
+            f"{name[:200]!r} is not the name of a package",
+            fix="send an archive: .zip, .tar.gz, .tgz or .tar.xz",
+        )
+    return home / "packages" / name
+
+
+def exists(home: Path, name: str) -> bool:
+    """Whether an archive is there; who asks is about to use it, so it stays."""
+    try:
+        os.utime(stored(home, name))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Upload:
+    """An archive on its way in."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size = 0
+
+    def write(self, block: bytes) -> None:
+        """The next bytes."""
+        self._size += len(block)
+        if self._size > MOST_BYTES:
+            raise BadSpec(
+                f"the package is larger than {MOST_BYTES >> 20} MiB",
+                fix="leave large files out (.gitignore, .rayignore, or excludes), and read them from where they are",
+            )
+        self._file.write(block)
+
+
+@contextmanager
+def upload(home: Path, name: str) -> Iterator[Upload]:
+    """Store an archive; it appears whole, when the block ends without an error."""
+    place = stored(home, name)
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    coming = place.with_name(f".{name}.{secrets.token_hex(4)}")
+    fd = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield Upload(file)
+            file.flush()
+            os.fsync(file.fileno())
+        coming.rename(place)
+    finally:
+        coming.unlink(missing_ok=True)
+
+
+@contextmanager
+def unpacked(home: Path, job: str, working_dir: str | None, modules: Sequence[str]) -> Iterator[JobFiles]:
+    """Unpack archives for a job into a directory of its own, which is removed if the block ends with an error."""
+    root = home / "job-files" / f"{job}.{secrets.token_hex(4)}"
+    _make(root)
+    try:
+        budget = _Budget()
+        yield JobFiles(
+            root,
+            None if working_dir is None else _unpack(home, working_dir, root / "working_dir", budget),
+            tuple(
+                _unpack(home, name, root / f"py_modules_{number}", budget)
+                for number, name in enumerate(modules)
+            ),
+        )
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
+def sweep(store: Store) -> None:
+    """Remove archives that nobody asked for in a day, and the files of jobs that ended a day ago or are forgotten."""
+    now = time.time()
+    for place in _older(store.home / "packages", now - KEEP_S):
+        place.unlink(missing_ok=True)
+    if old := _older(store.home / "job-files", now - YOUNG_S):
+        in_use = table.files_in_use(store, store.clock() - int(KEEP_S * 1e9))
+        for place in old:
+            if str(place) not in in_use:
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _older(folder: Path, limit: float) -> list[Path]:
+    found = []
+    with suppress(FileNotFoundError):
+        for place in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if place.lstat().st_mtime < limit:
+                    found.append(place)
+    return found
+
+
+# ---- unpacking ----
+
+
+class _Entry(NamedTuple):
+    name: str
+    mode: int
+    source: IO[bytes] | None
+    """None: a directory."""
+
+
+class _Budget:
+    """How much may still be unpacked for one job."""
+
+    def __init__(self) -> None:
+        self.size, self.files = MOST_UNPACKED, MOST_FILES
+
+    def take(self, size: int = 0, files: int = 0) -> None:
+        self.size -= size
+        self.files -= files
+        if self.size < 0 or self.files < 0:
+            raise BadSpec(
+                f"unpacked, the packages of the job are larger than {MOST_UNPACKED >> 30} GiB or {MOST_FILES:,} files",
+                fix="leave large files out, and read them from where they are",
+            )
+
+
+def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
+    place = stored(home, name)
+    if not exists(home, name):
+        raise NotFound(
+            f"Package {PROTOCOL}://{name} does not exist", fix=f"upload it to /api/packages/{PROTOCOL}/{name}"
+        )
+    into.mkdir(mode=0o700)
+    try:
+        for entry in _zipped(place) if name.endswith(".zip") else _tarred(place):
+            _write(entry, into, budget)
+    except _DAMAGED as error:
+        raise BadSpec(f"package {name} cannot be unpacked: {error}", fix="make and upload it again") from None
+    return into
+
+
+def _zipped(place: Path) -> Iterator[_Entry]:
+    with zipfile.ZipFile(place) as archive:
+        for info in archive.infolist():
+            mode = info.external_attr >> 16
+            kind = stat.S_IFMT(mode) or (stat.S_IFDIR if info.is_dir() else stat.S_IFREG)
+            if kind == stat.S_IFDIR:
+                yield _Entry(info.filename, mode, None)
+                continue
+            if kind != stat.S_IFREG:
+                raise ValueError(f"{info.filename!r} is neither a file nor a directory")
+            with archive.open(info) as source:
+                yield _Entry(info.filename, mode, source)
+
+
+def _tarred(place: Path) -> Iterator[_Entry]:
+    with tarfile.open(place) as archive:
+        for member in archive:
+            if not (member.isreg() or member.isdir()):
+                raise ValueError(f"{member.name!r} is neither a file nor a directory")
+            yield _Entry(member.name, member.mode, archive.extractfile(member))
+
+
+def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
+    """One entry, below ``into`` and nowhere else: there is no link in it, as none is ever made."""
+    path = PurePosixPath(entry.name)
+    if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
+        raise ValueError(f"{entry.name!r} points outside of it")
+    budget.take(files=1)
+    place = into / path
+    try:
+        if entry.source is None:
+            _make(place)
+            return
+        _make(place.parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(place, flags, 0o700 if entry.mode & stat.S_IXUSR else 0o600)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise ValueError(f"it has {entry.name!r} twice") from None
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+            raise
+        raise ValueError(f"{entry.name[:100]!r} is not a name of a file here") from None
+    with os.fdopen(fd, "wb") as file:
+        while block := entry.source.read(_BLOCK):
+            budget.take(len(block))
+            file.write(block)
+
+
+def _make(place: Path) -> None:
+    """A directory, and those above it, for nobody else."""
+    if not place.is_dir():
+        _make(place.parent)
+        place.mkdir(mode=0o700)
