@@ -181,7 +181,7 @@ class _Ahead:
             if self.claims.hide(capacity, vnode_id, since_ns, until_ns).amounts:
                 capacities[vnode_id] = capacity
         index = self.ledger.index_with(self.level, capacities)
-        if not self.count.is_met(self.count.within(index.classes.values())):
+        if not self.count.is_met(self.count.inside(index)):
             return None
         found = place_on(
             candidates_with(self.ledger, index, capacities), self.job.spec, self.job.entry, budget=BUDGET
@@ -205,7 +205,7 @@ class _Tally:
 
     def __init__(self, ahead: _Ahead) -> None:
         self.ahead = ahead
-        self.totals = ahead.count.within(ahead.index.classes.values())
+        self.totals = ahead.count.inside(ahead.index)
         self.free: dict[str, dict[str, int]] = {}
         self.fits: dict[str, list[int]] = {}
 

@@ -113,7 +113,7 @@ class Usage:
                 sub_queue.user
                 for shape in queue.shapes.values()
                 for sub_queue in shape.sub_queues.values()
-                if any(job_id not in started for _, job_id in sub_queue.order)
+                if sub_queue.order[0][1] not in started or any(n not in started for _, n in sub_queue.order)
             }
             self.waiting |= {(queue.parent_id, "", user) for user in left}
             if left:

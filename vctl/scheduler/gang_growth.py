@@ -92,7 +92,7 @@ def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBou
     """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
     if ledger.clusters[cluster_id].spec.flexible:
         return shortage(ledger, cluster_id, spec, lending=True) is not None
-    return not count.is_met(count.within(ledger.index(cluster_id).classes.values()))
+    return not count.is_met(count.inside(ledger.index(cluster_id)))
 
 
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
@@ -101,7 +101,7 @@ def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amou
     if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
         return False
     index = ledger.index(ledger.clusters[cluster_id].parent_id or "")
-    return not index.crowded and count.is_met(count.within(index.classes.values()))
+    return not index.crowded and count.is_met(count.inside(index))
 
 
 def one_piece(request: Amounts, selector: Selector = ()) -> ClusterSpec:

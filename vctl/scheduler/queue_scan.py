@@ -316,7 +316,7 @@ class QueueScan:
 
     def _has_capacity(self, shape: SchedulingClass) -> bool:
         index = self.ledger.index(self.queue.parent_id)
-        return shape.count.is_met(shape.count.within(index.classes.values()))
+        return shape.count.is_met(shape.count.inside(index))
 
     def _place(self, job: PendingJob) -> Placed | Unplaced:
         places = self.queue.shapes[job.shape].places

@@ -217,7 +217,7 @@ class View:
     def has_capacity(self, count: UpperBound) -> bool:
         """Whether a gang may fit: False is certain."""
         index = self.ledger.index(self.parent_id)
-        totals = count.within(index.classes.values())
+        totals = count.inside(index)
         for free, seen, many in self._hidden(index):
             pairs = zip(totals, count.of(free), count.of(seen), strict=True)
             totals = [total - many * (bare - left) for total, bare, left in pairs]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts, within
-from vctl.core.slots import SlotClass
+from vctl.core.slots import SlotClass, SlotIndex
 
 PLAIN = frozenset({CPU, MEMORY, OBJECT_STORE_MEMORY})
 """Resources without numbered instances, whatever the configuration says."""
@@ -35,6 +35,7 @@ class UpperBound:
         for kind, count in zip(self.kinds, self.wanted, strict=True):
             for name, amount in kind:
                 self.total[name] = self.total.get(name, 0) + count * amount
+        self._known: tuple[int, list[int]] | None = None
         one_thing = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if one_thing else None
         self._is_plain = (
@@ -64,6 +65,12 @@ class UpperBound:
             for i, fit in enumerate(self.of(group.capacity.free)):
                 totals[i] += fit * len(group.ids)
         return totals
+
+    def inside(self, index: SlotIndex) -> list[int]:
+        """The same for all of an index: counted once as long as nothing in it changes."""
+        if self._known is None or self._known[0] != index.stamp:
+            self._known = (index.stamp, self.within(index.classes.values()))
+        return self._known[1]
 
     def is_met(self, totals: list[int]) -> bool:
         """Whether as many pieces fit as the gang has."""
