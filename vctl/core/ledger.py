@@ -224,8 +224,7 @@ class Ledger:
         self.members[vnode.cluster_id][vnode.vnode_id] = None
         self.children[vnode.vnode_id] = {}
         self.children[vnode.parent_id][vnode.vnode_id] = None
-        if vnode.cluster_id in self._indexes:
-            self._refile(vnode.vnode_id)
+        self._refile(vnode.vnode_id)
         self._note_growth(vnode.vnode_id)
         self._note_membership(vnode)
         if not for_start:
