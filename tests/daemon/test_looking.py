@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.daemon.conftest import Life
 from tests.specification import spec
-from vctl.daemon.looking import PAUSES_S, Pace
+from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
 from vctl.ops import jobs
 from vctl.spec.options import parse_array
 
@@ -68,3 +68,20 @@ def test_all_jobs_of_a_short_array_end(life: Life) -> None:
     life.until(lambda: not jobs.list_jobs(life.store, limit=1)[1])
     found, _ = jobs.list_jobs(life.store, all=True)
     assert [job["status"] for job in found] == ["SUCCEEDED"] * 40
+
+
+def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
+    """They are not launched: what their processes took counts, and so deep may the next ones be assigned ahead."""
+    pace = paced(0.09)
+    assert pace.depth == 1
+    for number in range(40):
+        pace.over(f"f{number}", 0.004)
+    assert pace.depth == MOST_AHEAD
+    for number in range(40):
+        pace.over(f"l{number}", 2.0)
+    assert pace.depth == 0
+
+
+def test_ends_gather_while_no_slot_waits() -> None:
+    assert paced(0.002).changes(News("a", "b"), ahead=1) == {"a", "b"}
+    assert paced(5.0).changes(News("a", "b"), ahead=1) == {"a"}

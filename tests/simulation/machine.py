@@ -10,9 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+from vctl.store.ahead import withdraw
 
 ANSWER_S = 2.0
 """After that time a client asks again for what nobody has taken."""
@@ -31,6 +34,7 @@ class Timeline(Protocol):
     elapsed_s: float
     latency: float
     """How slow this machine is: 1 for a fast one."""
+    home: Path
 
     def after(self, seconds: float, what: str, do: Callable[[], object]) -> None: ...
     def now(self) -> int: ...
@@ -82,6 +86,8 @@ class Supervisor:
     client: Client | None
     alive: bool = True
     run: str | None = None
+    next: list[tuple[LaunchRequest, str]] = field(default_factory=list)
+    """Requests of runs that follow another one, with that."""
 
 
 class Machine:
@@ -206,7 +212,23 @@ class Machine:
         self.stops.pop(run_id, None)
         supervisor.run = None
         self.tell(supervisor, run_id, ENDED)
-        if supervisor.client is None:
+        if supervisor.next:
+            self.soon(f"follow {run_id}", lambda: self._follow(supervisor, "" if entry.stopped else run_id))
+        elif supervisor.client is None:
+            self.leave(supervisor)
+
+    def _follow(self, supervisor: Supervisor, last: str) -> None:
+        """A supervisor goes on with the run that follows the last one, if its offer stands, and declines others."""
+        while supervisor.alive and supervisor.next and supervisor.run is None:
+            request, follows = supervisor.next.pop(0)
+            run_id, client = request.run_id, supervisor.client
+            if follows == last and withdraw(self.timeline.home, run_id):
+                self.take(supervisor, request)
+                return
+            if client is not None:
+                number = supervisor.file.number
+                self.soon(f"declined {run_id}", partial(client.declined, number, run_id))
+        if supervisor.client is None and supervisor.run is None:
             self.leave(supervisor)
 
     def leave(self, supervisor: Supervisor) -> None:
@@ -290,6 +312,8 @@ class Seat:
     since: float = 0.0
     tries: int = 0
     due: float | None = None
+    ahead: list[str] = field(default_factory=list)
+    """Runs that follow."""
 
 
 class Client:
@@ -308,6 +332,7 @@ class Client:
         self.refused: set[str] = set()
         self.forgotten: set[str] = set()
         self.stopping: dict[str, float] = {}
+        self.refused_ahead: set[str] = set()
 
     # ---- what the scheduler calls ----
 
@@ -327,6 +352,7 @@ class Client:
         return machine.numbers
 
     def launch(self, request: LaunchRequest) -> None:
+        self.refused_ahead.discard(request.run_id)
         self.timeline.boundary(self, f"launch {request.run_id}")
         file = self.machine.files.get(request.supervisor)
         if file is None or file.boot != self.machine.boot:
@@ -342,15 +368,31 @@ class Client:
         self.timeline.boundary(self, f"launched {request.run_id}")
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
-        """No supervisor of this machine takes a run ahead."""
         self.timeline.boundary(self, f"launch {request.run_id} after {follows}")
-        return False
+        seat = self.seats.get(request.supervisor)
+        if seat is None or not seat.run or seat.supervisor is None or not seat.supervisor.alive:
+            return False
+        seat.ahead.append(request.run_id)
+        seat.supervisor.next.append((request, follows))
+        return True
 
     def was_declined(self, run_id: str) -> bool:
-        return False
+        return run_id in self.refused_ahead and self.observe(run_id).state is RunState.NEVER_STARTED
 
     def let_next_go(self, run_id: str) -> None:
-        return
+        self.refused_ahead.discard(run_id)
+
+    def declined(self, number: int, run_id: str) -> None:
+        """A supervisor has said that it does not take a run ahead, or it is gone."""
+        if not self.open:
+            return
+        self.refused_ahead.add(run_id)
+        if (seat := self.seats.get(number)) is not None:
+            if run_id in seat.ahead:
+                seat.ahead.remove(run_id)
+            elif seat.run == run_id and seat.request is None:
+                seat.run = seat.ahead.pop(0) if seat.ahead else ""
+        self._news(run_id)
 
     def _give(self, number: int, seat: Seat) -> None:
         request, supervisor = seat.request, seat.supervisor
@@ -504,8 +546,9 @@ class Client:
         if run_id == seat.run:
             seat.request, seat.due = None, None
             if stage == ENDED:
-                seat.run = ""
-                self.idle.append(supervisor.file.number)
+                seat.run = seat.ahead.pop(0) if seat.ahead else ""
+                if not seat.run:
+                    self.idle.append(supervisor.file.number)
         self._news(run_id)
 
     def gone(self, number: int, supervisor: Supervisor | None) -> None:
@@ -514,6 +557,8 @@ class Client:
         if not self.open or seat is None or seat.supervisor is not supervisor:
             return
         seat.supervisor = None
+        for run_id in list(seat.ahead):
+            self.declined(number, run_id)
         if not seat.run:
             self._leave(number)
             return

@@ -16,7 +16,7 @@ from typing import Any
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.machine import Client, Machine, Violation
 from tests.users import PROVIDER, Users
-from tests.world import Killed, World, loaded, picture_of, unlike
+from tests.world import Killed, ShortRuns, World, loaded, picture_of, unlike
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
@@ -120,6 +120,8 @@ class Simulation(World):
             if action.__name__ not in ("exit_process", "end_task", "lose_process", "restart", "crash", "wait")
         ]
         self.users.actions += [(8, self.users.submit), (1, self.users.join)]
+        self.follows = swarm.random() < 0.5
+        """Whether runs count as short, so that others are assigned to follow them."""
 
     # ---- time ----
 
@@ -244,6 +246,8 @@ class Simulation(World):
         scheduler.watch = Watch()  # type: ignore[assignment]
         scheduler.objects.measuring = Measuring()  # type: ignore[assignment]
         scheduler.uptime_ns = self.uptime
+        if self.follows:
+            scheduler.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
         self.scheduler = scheduler
         scheduler.start()
         return scheduler

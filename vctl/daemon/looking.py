@@ -45,6 +45,13 @@ def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
     return seen.state
 
 
+def took_s(end: ProcessOver) -> float | None:
+    """How long the process of a run took, where that is known."""
+    if end.exit is None or end.process is None:
+        return None
+    return max(0, end.exit.ended_at - end.process.started_at) / 1e9
+
+
 def process_of(start: StartRecord) -> Process:
     """How to find a process again that was seen to start."""
     return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
@@ -73,10 +80,11 @@ class Pace:
         """A run begins now."""
         self._launched[run_id] = time.monotonic()
 
-    def over(self, run_id: str) -> None:
-        """A run has ended."""
+    def over(self, run_id: str, took_s: float | None = None) -> None:
+        """A run has ended; one that followed another was not launched, and its process took so long."""
         if (began := self._launched.pop(run_id, None)) is not None:
             took_s = time.monotonic() - began
+        if took_s is not None:
             self._typical_s = min(self._typical_s, took_s + SHORT_S)
             self._typical_s += (took_s - self._typical_s) / 8
 
@@ -85,11 +93,12 @@ class Pace:
         """How many runs may be assigned ahead to follow one: none where runs are not short."""
         return min(MOST_AHEAD, int(AHEAD_S / self._typical_s)) if self._typical_s > 0 else MOST_AHEAD
 
-    def changes(self, runtime: Runtime) -> set[str]:
-        """The runs that have changed, with those that follow at once."""
+    def changes(self, runtime: Runtime, ahead: int = 0) -> set[str]:
+        """The runs that have changed, with those that follow at once. While runs are assigned ahead no slot waits."""
         news = runtime.changes()
-        if news and self._typical_s <= SHORT_S and self._others_are_due(news):
-            time.sleep(min(max(self._typical_s / 8, PAUSES_S[0]), PAUSES_S[1]))
+        if news and self._typical_s <= SHORT_S and (ahead or self._others_are_due(news)):
+            pause_s = self._typical_s if ahead else self._typical_s / 8
+            time.sleep(min(max(pause_s, PAUSES_S[0]), PAUSES_S[1]))
             news |= runtime.changes()
         return news
 

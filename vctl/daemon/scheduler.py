@@ -18,7 +18,7 @@ from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.lease_expiry import LeaseExpiry, LeaseTerms
 from vctl.daemon.lease_revocation import LeaseRevocation
-from vctl.daemon.looking import STARTS_S, Pace, Starts, look, uptime_ns
+from vctl.daemon.looking import STARTS_S, Pace, Starts, look, took_s, uptime_ns
 from vctl.daemon.maintenance import Maintenance
 from vctl.daemon.objects import Objects
 from vctl.daemon.provider import Provider
@@ -194,7 +194,7 @@ class Scheduler:
         state = self.state
         assert state is not None
         looks, news = state.looks, bool(self.watch.read()) and not self.store.wrote_last()
-        names = self.pace.changes(self.runtime) | self.objects.measuring.ready()
+        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self.objects.measuring.ready()
         self.carrier.retry(state)
         self._observe(state, names)
         if time.monotonic() - self._last_sweep > SAFETY_S:
@@ -215,7 +215,7 @@ class Scheduler:
         self._more = self._settled != self._mark(state) and self._round(state)
         self._settled = None
         while self._more and time.monotonic() < until:
-            self._observe(state, self.pace.changes(self.runtime))
+            self._observe(state, self.pace.changes(self.runtime, len(state.ahead.runs)))
             self._more = self._round(state)
         self.lease_revocation.turn(state, self._stop_run, self._tell)
         self._carry_out(state)
@@ -286,7 +286,7 @@ class Scheduler:
             self.next_runs.assign(state, commit.supply_of(self.store, state))
         self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
         for end in ended:
-            self._let_go(state, end.run)
+            self._let_go(state, end.run, took_s(end))
         self._carry_out(state)
         self.next_runs.send(state, self.runtime)
 
@@ -316,10 +316,10 @@ class Scheduler:
     def _now(self) -> Now:
         return Now(self.store.clock(), self.uptime_ns())
 
-    def _let_go(self, state: FollowedState, run: Run) -> None:
+    def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None = None) -> None:
         """A process is over."""
         self.carrier.done.pop(run.run_id, None)
-        self.pace.over(run.run_id)
+        self.pace.over(run.run_id, lasted_s)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
