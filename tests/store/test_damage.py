@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from vctl.errors import VctlError, known
 from vctl.operations import clusters, jobs, nodes, upkeep, views
 from vctl.operations.declare import Here, Operation
 from vctl.ops.prove import prove
-from vctl.store import database
+from vctl.store import copies, database
 from vctl.store.store import Store
 
 pytestmark = spec("12.odd-rows", "12.doctor", "17.durable")
@@ -220,6 +221,27 @@ def look(home: Path, number: int) -> None:
 
 def test_wrong_bytes_in_the_tables_are_said_as_what_they_are(written: Written, tmp_path: Path) -> None:
     wrong_bytes(written, tmp_path / "state", 12)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [(b"id INTEGER", b"id INT\xffGER"), (b"source TEXT", b"s\xffurce TEXT"), (b"PRIMARY", b"PRIMA\xffY")],
+)
+def test_a_wrong_byte_in_the_definition_of_a_table_is_said(
+    written: Written, tmp_path: Path, right: bytes, wrong: bytes
+) -> None:
+    """Also where it is no text: the check of the definitions reads them as bytes."""
+    with written.with_wal(written.wal) as store:
+        store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = (store.home / "cluster.db").read_bytes()
+    at = data.index(b"CREATE TABLE set_aside")
+    place = data.index(right, at)
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    (home / "cluster.db").write_bytes(data[:place] + wrong + data[place + len(right) :])
+    with closing(sqlite3.connect(home / "cluster.db")) as db:
+        assert copies.odd_table(db) == "set_aside"
+    look(home, 0)
 
 
 @pytest.mark.slow

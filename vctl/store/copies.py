@@ -97,15 +97,23 @@ def odd_table(db: sqlite3.Connection) -> str | None:
 
 
 def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
-    found = db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
-    return sorted((str(kind), str(name)) for kind, name in found if name not in _OWN)
+    columns = "CAST(type AS BLOB), CAST(name AS BLOB)"
+    sql = f"SELECT {columns} FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    found = [(kind.decode(errors="replace"), name.decode(errors="replace")) for kind, name in db.execute(sql)]
+    return sorted((kind, name) for kind, name in found if name not in _OWN)
 
 
-def _columns(db: sqlite3.Connection, table: str) -> list[tuple[str, int]]:
-    """Names, and whether they are ordinary ones; generated columns and virtual tables are code."""
+def _columns(db: sqlite3.Connection, table: str) -> list[tuple[bytes, bytes, int, int]]:
+    """Name, type, place in the key, and whether it is an ordinary one; generated columns and virtual tables are code.
+
+    As bytes: in a damaged file they need not be text.
+    """
     sql = "SELECT coalesce(max(sql LIKE 'CREATE VIRTUAL%'), 0) FROM sqlite_master WHERE name = ?"
     virtual = db.execute(sql, (table,)).fetchone()[0]
-    return [(row[1], row[6] + 10 * virtual) for row in db.execute(f"PRAGMA table_xinfo({table})")]
+    columns = "SELECT CAST(name AS BLOB), CAST(type AS BLOB), pk, hidden FROM pragma_table_xinfo(?)"
+    return [
+        (name, kind, pk, hidden + 10 * virtual) for name, kind, pk, hidden in db.execute(columns, (table,))
+    ]
 
 
 def replace_with(home: Path, source: Path, version: int) -> Path | None:
@@ -154,7 +162,7 @@ def _take_rows(copy: sqlite3.Connection, source: Path, version: int) -> None:
     copy.execute("BEGIN")
     for kind, name in _objects(copy):
         if kind == "table" and name not in _COUNTED:
-            columns = ", ".join(column for column, _ in _columns(copy, name))
+            columns = ", ".join(column.decode() for column, *_ in _columns(copy, name))
             copy.execute(f"DELETE FROM main.{name}")
             copy.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name}")
     copy.execute("DELETE FROM main.sqlite_sequence")
