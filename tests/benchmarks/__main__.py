@@ -63,7 +63,7 @@ def main() -> int:
             print(f"\n{reports[name].text()}\n", flush=True)
     machine = {
         "cpus": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
         "python": platform.python_version(),
     }
     if options.page:
