@@ -122,11 +122,19 @@ def limited() -> type[Protocol]:
     return type("Limited", (Protocol,), {"most": most})
 
 
+class _FilesOut:
+    """When it was said last that files ran out: asyncio reports that for each connection that waits."""
+
+    said_at = float("-inf")
+
+
 def complain_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What goes wrong outside of any request; that files run out is said in a line, and asyncio tries again."""
+    """What goes wrong outside of any request; that files run out is said once a second, and asyncio tries again."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        sys.stderr.write("vctl serve: no more open files; new connections wait\n")
+        if loop.time() - _FilesOut.said_at >= 1.0:
+            _FilesOut.said_at = loop.time()
+            sys.stderr.write("vctl serve: no more open files; new connections wait\n")
     else:
         loop.default_exception_handler(context)
 
