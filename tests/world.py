@@ -355,7 +355,7 @@ class World:
         """What a scheduler that starts now, without any verdict of the past, would start: nothing was overlooked.
 
         Left out are starts for which a cluster would grow, as what growth finds depends on its order, and all of it
-        where reservations of the past keep room.
+        where reservations of the past keep resources.
         """
         assert self.scheduler is not None
         old = self.scheduler.state
@@ -570,13 +570,13 @@ def unlike(left: Mapping[object, object], right: Mapping[object, object]) -> lis
 def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
     """All that a ledger says, comparable; a resource of which there is nothing is as one never heard of."""
     found: dict[tuple[str, str], object] = {
-        ("room", vnode_id): (
-            {name: amount for name, amount in room.free.items() if amount},
-            {n: {i: s for i, s in shares.items() if s} for n, shares in room.instances.items() if any(shares.values())},
-            room.cores,
-            room.gone,
+        ("capacity", vnode_id): (
+            {name: amount for name, amount in capacity.free.items() if amount},
+            {n: {i: s for i, s in shares.items() if s} for n, shares in capacity.instances.items() if any(shares.values())},
+            capacity.cores,
+            capacity.gone,
         )
-        for vnode_id, room in ledger.capacities.items()
+        for vnode_id, capacity in ledger.capacities.items()
     }  # fmt: skip
     tables: Mapping[str, Mapping[str, object]] = {
         "node": ledger.nodes,
