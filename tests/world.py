@@ -571,12 +571,12 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
     """All that a ledger says, comparable; a resource of which there is nothing is as one never heard of."""
     found: dict[tuple[str, str], object] = {
         ("capacity", vnode_id): (
-            {name: amount for name, amount in capacity.free.items() if amount},
-            {n: {i: s for i, s in shares.items() if s} for n, shares in capacity.instances.items() if any(shares.values())},
-            capacity.cores,
-            capacity.gone,
+            {name: amount for name, amount in left.free.items() if amount},
+            {n: {i: s for i, s in shares.items() if s} for n, shares in left.instances.items() if any(shares.values())},
+            left.cores,
+            left.gone,
         )
-        for vnode_id, capacity in ledger.capacities.items()
+        for vnode_id, left in ledger.capacities.items()
     }  # fmt: skip
     tables: Mapping[str, Mapping[str, object]] = {
         "node": ledger.nodes,
