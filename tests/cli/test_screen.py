@@ -70,6 +70,28 @@ def test_a_table_aligns_and_keeps_its_columns_whatever_is_in_them() -> None:
     ]  # fmt: skip
 
 
+def test_the_blanks_of_a_cell_have_no_colour_and_the_heading_is_one_stroke() -> None:
+    columns = [
+        Column("A", lambda item: Cell(item["a"], "strong red")),
+        Column("B", lambda item: Cell(item["b"], "green"), right=True),
+        Column("C", lambda item: Bar(1, 2)),
+    ]
+    rows = [{"a": "x", "b": "1"}, {"a": "long", "b": ""}, {"a": "-", "b": "10"}]
+    bar = "\x1b[32m━━━━━━\x1b[0m\x1b[2m╺\x1b[0m\x1b[2m━━━━━\x1b[0m"
+    assert table(Screen(colour=True), columns, *rows) == [
+        "\x1b[1mA      B  C\x1b[0m",
+        f"\x1b[1;31mx\x1b[0m      \x1b[32m1\x1b[0m  {bar}",
+        f"\x1b[1;31mlong\x1b[0m      {bar}",
+        f"\x1b[2m-\x1b[0m     \x1b[32m10\x1b[0m  {bar}",
+    ]
+
+
+def test_lines_of_a_long_table_do_not_go_through_the_console_of_rich() -> None:
+    screen = Screen(colour=True, width=80)
+    assert len(list(screen.table(COLUMNS, [{"a": "x", "b": 1, "c": "y" * 90}] * 1000))) == 1001
+    assert "console" not in vars(screen)
+
+
 def test_wide_letters_count_twice() -> None:
     lines = table(Screen(), COLUMNS[:2], {"a": "日本", "b": 1}, {"a": "abcd", "b": 2})
     assert lines == ["A     B", "日本  1", "abcd  2"]

@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
+from rich.color import ColorSystem
 from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -148,43 +150,42 @@ class Screen:
         widths = self._widths(columns, grid)
         if dropped := len(columns) - len(widths):  # a terminal of a few columns
             columns = columns[:-dropped]
-        table = Table(
-            box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=self.header,
-            header_style=self._style("bold"),
-        )  # fmt: skip
-        for column, width in zip(columns, widths, strict=True):
-            table.add_column(
-                Text(self._cut(column.heading, width, middle=False)), width=width, no_wrap=True,
-                justify="right" if column.right else "left",
-            )  # fmt: skip
-        for row in grid:
-            table.add_row(
-                *(
-                    self._fitted(column, cell, width)
-                    for column, cell, width in zip(columns, row, widths, strict=False)
-                )
+        gap = " " * GAP
+        if self.header:
+            cells = (
+                _filled(self._cut(column.heading, width, middle=False), width, right=column.right)
+                for column, width in zip(columns, widths, strict=True)
             )
-        return self.draw(table)
+            yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
+        for row in grid:
+            yield Drawn(gap.join(map(self._fitted, columns, row, widths)).rstrip())
 
     def _shown(self, column: Column, item: Any) -> Cell | Bar:
         cell = column.cell(item)
-        if isinstance(cell, Cell):
-            cell = Cell(visible(cell.text if column.raw else named(cell.text)), cell.colour)
-        return cell
-
-    def _fitted(self, column: Column, cell: Cell | Bar, width: int) -> RenderableType:
         if isinstance(cell, Bar):
-            return self.bar(cell.used, cell.total) if cell.total else ""
-        # a span, not a style of the whole cell: the blanks behind it stay plain
-        text = self._cut(cell.text, width, middle=column.middle)
-        return Text().append(text, self._style("dim" if cell.text == "-" else cell.colour))
+            return cell
+        text = visible(cell.text if column.raw else named(cell.text))
+        return cell if text == cell.text else Cell(text, cell.colour)
+
+    def _fitted(self, column: Column, cell: Cell | Bar, width: int) -> str:
+        """A cell, as wide as its column."""
+        if isinstance(cell, Cell):
+            text = self._cut(cell.text, width, middle=column.middle)
+            drawn = self._painted(text, "dim" if cell.text == "-" else cell.colour)
+            return _filled(text, width, right=column.right, drawn=drawn)
+        if not cell.total:
+            return " " * width
+        options = self.console.options.update(width=width)
+        parts = list(self.console.render(self.bar(cell.used, cell.total), options))
+        drawn = "".join(self._painted(part.text, part.style or "") for part in parts)
+        return _filled("".join(part.text for part in parts), width, drawn=drawn)
 
     def _widths(self, columns: Sequence[Column], grid: Sequence[Sequence[Cell | Bar]]) -> list[int]:
         """How wide each column is: as its content, then narrower in the order of the ranks until the table fits."""
-        widths = [cell_len(column.heading) for column in columns]
+        widths = [_cells(column.heading) for column in columns]
         for row in grid:
             for index, cell in enumerate(row):
-                size = BAR if isinstance(cell, Bar) else cell_len(cell.text)
+                size = BAR if isinstance(cell, Bar) else _cells(cell.text)
                 widths[index] = max(widths[index], size)
         if self.width is None:
             return widths
@@ -240,15 +241,32 @@ class Screen:
     def _style(self, colour: str) -> str:
         return {"strong red": "bold red"}.get(colour, colour) if self.colour else ""
 
+    def _painted(self, text: str, style: str | Style) -> str:
+        """The text between the escapes of a style."""
+        style = Style.parse(self._style(style)) if isinstance(style, str) else style
+        return style.render(text, color_system=ColorSystem.STANDARD if self.colour else None)
+
     def _cut(self, text: str, width: int, *, middle: bool) -> str:
         """The text, or what fits of it with a mark that there is more."""
-        if cell_len(text) <= width:
+        if _cells(text) <= width:
             return text
         if width < 2:
             return self.mark
         right = (width - 1) // 2 if middle else 0
         left = set_cell_size(text, width - 1 - right)
         return left + self.mark + (set_cell_size(text[::-1], right)[::-1] if right else "")
+
+
+def _cells(text: str) -> int:
+    """How many columns of the terminal a text takes that is ``visible``."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _filled(text: str, width: int, *, right: bool = False, drawn: str | None = None) -> str:
+    """What is drawn of a text, with blanks up to the width of its column."""
+    blanks = " " * (width - _cells(text))
+    drawn = text if drawn is None else drawn
+    return blanks + drawn if right else drawn + blanks
 
 
 def _narrow(widths: list[int], floors: Sequence[int], able: Sequence[int], capacity: int) -> None:
