@@ -70,6 +70,7 @@ class Processes:
         self.runs: dict[str, Seen] = {}
         self.starts: dict[str, int] = {}
         self.numbers = 0
+        self.news: set[str] = set()
         self.told_to_stop: set[str] = set()
         self.home: Path | None = None
         self.next: dict[str, list[str]] = {}
@@ -126,7 +127,8 @@ class Processes:
         return -1
 
     def changes(self) -> set[str]:
-        return set()
+        news, self.news = self.news, set()
+        return news
 
     def assign(self) -> int:
         self.numbers += 1

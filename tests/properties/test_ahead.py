@@ -18,6 +18,7 @@ from vctl.ops import job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
+from vctl.runtime.protocol import RunState
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.spec.task_request import TaskRequest
@@ -47,8 +48,8 @@ class Flow:
 
     def step(self, number: int) -> None:
         action = self.dice.choices(
-            [self.ends, self.change, self.task, self.other, self.lose, self.crash, self.wait],
-            [60, 10, 4, 2, 3, 6, 3],
+            [self.ends, self.news, self.change, self.task, self.other, self.lose, self.crash, self.wait],
+            [40, 20, 10, 4, 2, 3, 6, 3],
         )[0]
         try:
             action(number)
@@ -63,6 +64,14 @@ class Flow:
         for _ in range(self.dice.choice([1, 1, 2, 3, 6])):
             if running := self.world.processes.running():
                 self.world.processes.end(self.dice.choice(running), self.dice.choice([0, 0, 0, 1]))
+
+    def news(self, number: int) -> None:
+        """The scheduler hears of some of those that are over, in any order: of a run before the one it follows."""
+        self.ends(number)
+        if (scheduler := self.world.scheduler) is not None:
+            over = [one for one, seen in self.world.processes.runs.items() if seen.state is RunState.EXITED]
+            self.world.processes.news = set(self.dice.sample(over, self.dice.randint(0, len(over))))
+            scheduler.turn()
 
     def change(self, _: int) -> None:
         member = f"a_{self.dice.randint(1, 40)}"

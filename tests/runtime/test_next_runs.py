@@ -10,6 +10,7 @@ import pytest
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
+from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 from vctl.store import ahead
@@ -114,6 +115,60 @@ def test_a_supervisor_that_is_killed_takes_no_offer_with_it(ground, first):
     ground.ended("second")
     assert ran(ground) == ["second"]
     assert ground.runtime.clear_lost("first") == ()
+
+
+def test_a_number_is_free_when_all_it_declined_was_taken_back(ground, first):
+    assert ahead.withdraw(ground.home, "second")
+    go(ground)
+    for run_id in ("second", "third"):
+        declined(ground, run_id)
+    for run_id in ("second", "third"):
+        assert ground.number("first") != ground.runtime.assign()
+        ground.runtime.let_next_go(run_id)
+    assert ground.number("first") == ground.runtime.assign()
+
+
+def test_a_number_that_is_to_launch_what_it_declined_gets_no_other_run(ground, first):
+    """Its requests are sent again to the process after a killed one: there is space for those of one run."""
+    assert ahead.withdraw(ground.home, "second")
+    go(ground)
+    for run_id in ("second", "third"):
+        declined(ground, run_id)
+    ground.runtime.let_next_go("third")
+    for run_id in ("second", "other"):
+        ground.python(run_id, SAY)
+    for run_id in ("second", "other"):
+        ground.ended(run_id)
+    assert ground.number("other") != ground.number("second")
+    assert sorted(ran(ground)) == ["other", "second"]
+
+
+@pytest.mark.parametrize("fate", [signal.SIGCONT, signal.SIGKILL])
+def test_what_was_declined_is_launched_behind_what_follows_it(ground, fate):
+    """Its number has another request, which is declined next: neither is lost, also when the process is killed."""
+    ground.python("first", WAIT, str(ground.home / "go"))
+    supervisor = ground.running("first").supervisor
+    assert follow(ground, "second", "first")
+    assert ahead.withdraw(ground.home, "second")
+    go(ground)
+    eventually(lambda: b"E first" in ground.record("first").read_bytes(), "the end of the first")
+    eventually(lambda: processes.process(supervisor).state == "S", "its supervisor to decline the second")
+    os.kill(supervisor, signal.SIGSTOP)
+    assert follow(ground, "third", "second")
+    declined(ground, "second")
+    assert not ground.runtime.was_declined("third")
+    ground.python("second", SAY)
+    os.kill(supervisor, fate)
+    declined(ground, "third")
+
+    def is_over():
+        ground.runtime.changes()
+        if ground.runtime.was_declined("second"):  # its request was lost with the process
+            ground.python("second", SAY)
+        return ground.runtime.observe("second").state is RunState.EXITED
+
+    eventually(is_over, "the second to end")
+    assert ran(ground) == ["second"]
 
 
 def test_they_follow_each_other_without_a_scheduler(ground, first):

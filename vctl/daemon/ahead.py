@@ -62,7 +62,7 @@ class NextRuns:
         """Send the requests of those that were assigned, after the commit."""
         unsent, self._unsent = self._unsent, []
         if failed := [run_id for run_id in unsent if not self._send(state, runtime, run_id)]:
-            self._take_back(state, failed)
+            self._take_back(state, failed, for_certain=True)  # nobody has their requests
 
     def _send(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
         one = state.ahead.runs.get(run_id)

@@ -89,6 +89,8 @@ class Scheduler:
         self.carrier = Carrier(store, self.trouble, self.pace, log_max_bytes=log_max_bytes)
         self.next_runs = NextRuns(store, self.carrier, self.pace)
         self.uptime_ns = uptime_ns
+        self._early: set[str] = set()
+        """Runs that are over and follow others of which that is not known yet: they are looked at again."""
         self._last_sweep = 0.0
         self._more = False
         """Whether the last round left something to the next one."""
@@ -253,7 +255,8 @@ class Scheduler:
 
     def _observe(self, state: FollowedState, run_ids: set[str], *, relaunch: bool = False) -> None:
         ended: list[ProcessOver] = []
-        for run_id in sorted(run_ids):
+        early, self._early = self._early, set()
+        for run_id in sorted(run_ids | early):
             ahead = state.ahead.runs.get(run_id)
             run = state.runs.get(run_id) if ahead is None else ahead.run
             again = self.runtime.was_declined(run_id) and self.next_runs.declined(state, self.runtime, run_id)
@@ -286,7 +289,10 @@ class Scheduler:
             self.next_runs.assign(state, commit.supply_of(self.store, state))
         self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
         for end in ended:
-            self._let_go(state, end.run, took_s(end))
+            if end.run.run_id in state.ahead.runs:
+                self._early.add(end.run.run_id)
+            else:
+                self._let_go(state, end.run, took_s(end))
         self._carry_out(state)
         self.next_runs.send(state, self.runtime)
 

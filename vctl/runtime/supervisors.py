@@ -41,7 +41,7 @@ class Seat:
     """One number: its file, the process that has it now as far as we have a line to it, and its run."""
 
     __slots__ = (
-        "ahead", "answer_s", "due", "file", "line", "outbox", "pid", "request", "rest", "resumed", "run", "runs",
+        "answer_s", "due", "file", "line", "outbox", "pid", "queue", "request", "rest", "resumed", "run", "runs",
         "since", "tries", "waits",
     )  # fmt: skip
 
@@ -53,7 +53,9 @@ class Seat:
         self.pid = 0
         self.run = ""  # given to it and not known to be over
         self.request = b""  # until it is known to be taken
-        self.ahead: deque[tuple[str, bytes]] = deque()  # runs that follow it, with their requests
+        self.queue: deque[tuple[str, bytes]] = (
+            deque()
+        )  # runs that its process gets after that, with their requests
         self.since = 0.0
         self.resumed = False  # since it was given its request: somebody may have suspended it
         self.waits = False  # until its line takes more
@@ -108,7 +110,13 @@ class Supervisors:
             self.watch(seat.file)
         if run_id in seat.file.runs or (seat.run == run_id and seat.request):
             return True
-        if any(run_id == one for one, _ in seat.ahead):
+        if any(run_id == one for one, _ in seat.queue):
+            return True
+        if seat.run and seat.run != run_id:
+            # One that was to follow this run, which was declined: soon that is declined, too.
+            seat.queue.append((run_id, request))
+            if seat.line is not None:
+                self._send(seat, request)
             return True
         seat.run, seat.request, seat.since, seat.due = run_id, request, time.monotonic(), None
         seat.answer_s, seat.tries = ANSWER_S, 0
@@ -116,7 +124,8 @@ class Supervisors:
         if seat.line is None:
             self._fork(seat)
         else:
-            self._send(seat)
+            seat.resumed = False
+            self._send(seat, request)
         return True
 
     def _refuse(self, run_id: str) -> bool:
@@ -129,11 +138,10 @@ class Supervisors:
         seat = self.seats.get(number)
         if seat is None or seat.line is None or not seat.run or seat.outbox:
             return False
-        if seat.runs + len(seat.ahead) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
+        if seat.runs + len(seat.queue) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
             return False
-        seat.ahead.append((run_id, request))
-        seat.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
-        self._flush(seat)
+        seat.queue.append((run_id, request))
+        self._send(seat, request)
         return True
 
     def _seat(self, file: RecordFile) -> Seat:
@@ -154,11 +162,12 @@ class Supervisors:
         seat.tries += 1
         self.by_fd[ours.fileno()] = seat
         self.poll.register(ours, select.EPOLLIN)
-        self._send(seat)
-
-    def _send(self, seat: Seat) -> None:
-        seat.outbox += len(seat.request).to_bytes(PREFIX_BYTES, "little") + seat.request
         seat.resumed = False
+        self._send(seat, seat.request, *(request for _, request in seat.queue))
+
+    def _send(self, seat: Seat, *requests: bytes) -> None:
+        for request in requests:
+            seat.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
         self._flush(seat)
 
     def _flush(self, seat: Seat) -> None:
@@ -233,8 +242,8 @@ class Supervisors:
                     return
                 seat.runs += 1
             seat.run = ""
-            if seat.ahead:
-                seat.run, seat.request = seat.ahead.popleft()
+            if seat.queue:
+                seat.run, seat.request = seat.queue.popleft()
                 seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
                 self.untaken[seat.file.number] = seat
             elif declined:
@@ -243,8 +252,8 @@ class Supervisors:
                 self.free(seat)
 
     def free(self, seat: Seat) -> None:
-        """A number has no run."""
-        if seat.run or seat in self.idle:
+        """A number has no run, and none that was declined waits to be launched by it or to be taken back."""
+        if seat.run or seat.file.declined or seat in self.idle:
             return
         if seat.runs < MOST_RUNS and seat.line is not None:
             self.idle.append(seat)
@@ -257,10 +266,10 @@ class Supervisors:
             self.leave(seat)
             return
         seat.file.read()
-        for run_id, _ in seat.ahead:  # nobody has their requests any more
+        for run_id, _ in seat.queue:  # nobody has their requests any more
             seat.file.declined.add(run_id)
             self.news.add(run_id)
-        seat.ahead.clear()
+        seat.queue.clear()
         self.news.add(seat.run)
         self.watch(seat.file)  # another process may have taken it
         self.look(seat)
