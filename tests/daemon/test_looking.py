@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.daemon.conftest import Life
 from tests.specification import spec
+from tests.world import World, amounts, hand_cranked
 from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
-from vctl.ops import jobs
+from vctl.ops import jobs, nodes
+from vctl.ops.submitting import submit
+from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
+from vctl.store.store import Store
 
-pytestmark = spec("18.budgets")
+pytestmark = spec("18.budgets", "17.durable")
 
 
 class News:
@@ -85,3 +93,21 @@ def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
 def test_ends_gather_while_no_slot_waits() -> None:
     assert paced(0.002).changes(News("a", "b"), ahead=1) == {"a", "b"}
     assert paced(5.0).changes(News("a", "b"), ahead=1) == {"a"}
+
+
+def test_a_launch_of_which_nothing_is_heard_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches are repeated until they are seen to have happened, also while the scheduler lives."""
+    Store.open(tmp_path / "state").close()
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
+        nodes.add(world.store, resources=amounts(1), node_id="n", template="t")
+        world.processes.loses_launches = 1
+        submit(
+            world.store, JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1)), environment={}
+        )
+        scheduler = world.start()
+        scheduler.turn()
+        assert world.processes.running() == []
+        world.turn()
+        assert len(world.processes.running()) == 1

@@ -48,8 +48,18 @@ class Flow:
 
     def step(self, number: int) -> None:
         action = self.dice.choices(
-            [self.ends, self.news, self.change, self.task, self.other, self.lose, self.crash, self.wait],
-            [40, 20, 10, 4, 2, 3, 6, 3],
+            [
+                self.ends,
+                self.news,
+                self.forgetful,
+                self.change,
+                self.task,
+                self.other,
+                self.lose,
+                self.crash,
+                self.wait,
+            ],
+            [40, 18, 2, 10, 4, 2, 3, 6, 3],
         )[0]
         try:
             action(number)
@@ -72,6 +82,11 @@ class Flow:
             over = [one for one, seen in self.world.processes.runs.items() if seen.state is RunState.EXITED]
             self.world.processes.news = set(self.dice.sample(over, self.dice.randint(0, len(over))))
             scheduler.turn()
+
+    def forgetful(self, number: int) -> None:
+        """A request to launch gets lost: the next look at all processes finds that."""
+        self.world.processes.loses_launches = 1
+        self.ends(number)
 
     def change(self, _: int) -> None:
         member = f"a_{self.dice.randint(1, 40)}"

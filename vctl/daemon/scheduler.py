@@ -157,7 +157,7 @@ class Scheduler:
         self.next_runs.begin(self.state)
         # first, so that it is known why they ended
         self.maintenance.end_lost_work(self.state, self._stop_run)
-        self._sweep(self.state, relaunch=True)
+        self._sweep(self.state, first=True)
 
     # ---- one turn ----
 
@@ -331,13 +331,13 @@ class Scheduler:
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
 
-    def _sweep(self, state: FollowedState, *, relaunch: bool = False) -> None:
-        """Look at every process: after a start, a lost wake-up, and now and then."""
+    def _sweep(self, state: FollowedState, *, first: bool = False) -> None:
+        """Look at every process, after a start, a lost wake-up, and now and then; who has not started is launched."""
         self._last_sweep = time.monotonic()
-        self._observe(state, {*state.runs, *state.ahead.runs}, relaunch=relaunch)
+        self._observe(state, {*state.runs, *state.ahead.runs}, relaunch=True)
         self.objects.tidy()
         self.store.check_term()  # what a newer scheduler has started is not known here
-        if relaunch:
+        if first:
             self.remains.end_unknown(self.runtime, state)
         ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
         self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()} | ahead)
