@@ -109,7 +109,7 @@ def ended_when(name: str, nth: int = 1, sig: int = signal.SIGKILL) -> Callable[[
     def passed(found: str) -> None:
         nonlocal left
         left -= found == name
-        if left == 0:
+        if left == 0 and found == name:
             kill(own(), sig)
 
     return passed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,20 +201,19 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
-            _refuse_while_used(store, form)
+            gone += _refuse_while_used(store, form)
             if "array" in form:
                 gone += arrays.delete(store, form["submission_id"])
             else:
                 store.emit(JobForgotten(form["job_id"], form["submission_id"]))
                 gone.append(form["submission_id"])
         arrays.forget_empty(store)
-    for name in gone:
-        logs.forget_log(store.home, name)
+    _forget_logs(store, gone)
     return deleted
 
 
-def _refuse_while_used(store: Store, form: JobForm) -> None:
-    """A detached task may outlive its job: its process and what it holds must not be forgotten with that."""
+def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
+    """The tasks of a job. A detached one may outlive it: its process and what it holds must not be forgotten then."""
     array = arrays.named(store, form["submission_id"]) if "array" in form else None
     reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
     left = tasks.unfinished_among(store, *reach)
@@ -223,6 +223,7 @@ def _refuse_while_used(store: Store, form: JobForm) -> None:
             fix=f"vctl task cancel {left['task_id']}, or wait for it, then delete the job",
             details={"task_id": left["task_id"]},
         )
+    return tasks.ids_among(store, [reach])
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned:
@@ -239,15 +240,17 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     events = 0
     if not dry_run:
         _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
-        with store.transaction():
-            arrays.forget_empty(store)
         unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
         lowest, highest = feed.reach_before(store, min(before, unread))
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
-    for path in files if not dry_run else ():
-        trees.remove(path)
+    left = _logs_left(store, before)
+    if not dry_run:
+        for path in files:
+            trees.remove(path)
+        _in_slices(len(left), lambda first, end: _forget_logs(store, left[first:end]))
+    files += [logs.log_of(store.home, name) for name in left]
     return {
         "jobs": [submission_id for _, submission_id in old],
         "events": events,
@@ -257,10 +260,32 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
 
 
 def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
+    spans = spans_of(job_id for job_id, _ in old)
     with store.transaction():
-        store.emit(JobsPruned(spans_of(job_id for job_id, _ in old)))
-    for _, submission_id in old:
-        logs.forget_log(store.home, submission_id)
+        names = [name for _, name in old] + tasks.ids_among(store, spans)
+        store.emit(JobsPruned(spans))
+        arrays.forget_empty(store)
+    _forget_logs(store, names)
+
+
+def _forget_logs(store: Store, names: Iterable[str]) -> None:
+    """Remove the logs of forgotten jobs and tasks. A new job may have such a name by now: it keeps its log."""
+    with store.transaction():
+        for name in names:
+            if not has_log(store, name):
+                logs.forget_log(store.home, name)
+
+
+def has_log(store: Store, name: str) -> bool:
+    """Whether there is a job or a task of this name."""
+    return table.number_of(store, name) is not None or tasks.get(store, name) is not None
+
+
+def _logs_left(store: Store, before: int) -> list[str]:
+    """Names of logs that belong to nobody and were last written before a moment: a crash came before their removal."""
+    found = ((path.stem, path.lstat()) for path in (store.home / "logs").glob("*.log"))
+    old = (name for name, info in found if stat.S_ISREG(info.st_mode) and info.st_mtime_ns < before)
+    return sorted(name for name in old if not has_log(store, name))
 
 
 def _in_slices(count: int, do: Callable[[int, int], None]) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 LOG_BLOCK = 1 << 16
@@ -98,10 +99,11 @@ def _beginning(fd: int) -> int:
 
 
 def forget_log(home: Path, name: str) -> None:
-    """Remove a log, and what an earlier version rotated out of it."""
-    log = log_of(home, name)
-    log.unlink(missing_ok=True)
-    log.with_name(f"{log.name}.1").unlink(missing_ok=True)
+    """Remove a log, and what an earlier version rotated out of it. The caller holds the lock of writers."""
+    path = log_path(os.fspath(home), name)
+    for one in (path, f"{path}.1"):
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            os.unlink(one)
 
 
 def write_out(data: bytes) -> None:

@@ -11,7 +11,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.engine.changes import Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, jobs, nodes, rights
+from vctl.ops import arrays, dependencies, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
@@ -100,7 +100,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
     with store.transaction():
-        if table.number_of(store, submission_id) is not None or arrays.known(store, submission_id):
+        if jobs.has_log(store, submission_id) or arrays.known(store, submission_id):
             raise Conflict(
                 f"job {submission_id} exists already",
                 fix="choose another --submission-id, or leave it out",
@@ -117,6 +117,14 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         )  # fmt: skip
+        if request.submission_id:  # it may come again: nothing is appended to what a job of this name left
+            names = (
+                (f"{submission_id}_{index}" for index in request.array.indices)
+                if request.array
+                else [submission_id]
+            )
+            for name in names:
+                logs.forget_log(store.home, name)
         if request.array is None:
             store.emit(JobSubmitted(job, details, after, launch))
         else:

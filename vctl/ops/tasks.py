@@ -65,7 +65,10 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             )
         inside = around.get("VCTL_SUBMISSION_ID") == job["submission_id"]
         number = table.next_number(store)
+        while jobs.number_of(store, f"task-{number}") is not None:
+            number += 1
         task_id = f"task-{number}"
+        logs.forget_log(store.home, task_id)  # numbers come again after a restore
         owner_id = (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
         task = Task(
             task_id, number, job_id, _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None), owner_id,

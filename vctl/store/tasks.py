@@ -84,6 +84,14 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
     return found
 
 
+def ids_among(store: Store, spans: Iterable[tuple[int, int]]) -> list[str]:
+    """The ids of all tasks of some jobs."""
+    found = []
+    for span in spans:
+        found += store.rows("SELECT task_id FROM tasks WHERE job_id BETWEEN ? AND ?", *span)
+    return [row[0] for row in found]
+
+
 def unfinished_among(store: Store, first_job_id: int, last_job_id: int) -> Row | None:
     """The first task of a span of jobs that is not over: ``task_id`` and the job's ``submission_id``."""
     return store.row(
