@@ -425,7 +425,9 @@ class Simulation(World):
         row = self.store.row(
             "SELECT r.state, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
             " r.attempt <= 1 + coalesce(json_extract(j.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
-            " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?",
+            " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?1"
+            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(j.rules, '$.max_retries'), 0)"
+            " + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) WHERE run_id = ?1",
             run_id,
         )
         if row is None:
