@@ -1,0 +1,496 @@
+"""A simulated kernel below the real ``LocalRuntime``: processes, locks of files, and a launcher that forks.
+
+Lines are real sockets, record files, offers and stop requests real files; the runtime with its supervisors' numbers is
+the real one, and so is what a supervisor writes, says and answers. Its steps are events of their own: anything can be
+killed or suspended between any two of them.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import random
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+
+from vctl.runtime import (
+    findings,
+    lines,
+    local,
+    processes,
+    records,
+    supervisor,
+    supervisors,
+)
+from vctl.store import ahead
+
+FIRST_PID = 2_000_000
+LOCK_PAUSES = 200
+LINE, CHILD = "line", "child"
+"""What a supervisor waits for."""
+
+
+class Violation(AssertionError):
+    """The code under test broke a rule."""
+
+
+class Timeline(Protocol):
+    """What a kernel needs of a simulation."""
+
+    dice: random.Random
+    elapsed_s: float
+    latency: float
+    """How slow this machine is: 1 for a fast one."""
+    home: Path
+
+    def after(self, seconds: float, what: str, do: Callable[[], object]) -> None: ...
+    def now(self) -> int: ...
+    def sleep(self, seconds: float) -> None: ...
+    def wake(self) -> None: ...
+    def runtime(self) -> local.LocalRuntime | None: ...
+    def disk_is_full(self) -> bool: ...
+    def taken(self, run_id: str) -> None: ...
+    def left(self, run_id: str) -> None: ...
+
+
+class Process:
+    """A process as ``/proc`` shows it."""
+
+    def __init__(self, kernel: Kernel, parent: int, run_id: str = "") -> None:
+        self.kernel, self.parent, self.run_id = kernel, parent, run_id
+        kernel.pids += 1
+        self.pid = self.group = self.session = kernel.pids
+        self.started = int(kernel.timeline.elapsed_s * 100)
+        self.state = "S"
+        self.alive = True
+        kernel.table[self.pid] = self
+
+    def signal(self, signo: int) -> None:
+        """What the kernel does with a signal."""
+        if signo == signal.SIGKILL:
+            self.die(128 + signo, signo)
+        elif signo == signal.SIGSTOP:
+            self.state = "T"
+        elif signo == signal.SIGCONT and self.state == "T":
+            self.state = "S"
+            self.resumed()
+        elif signo not in (0, signal.SIGCONT):
+            self.handle(signo)
+
+    def resumed(self) -> None: ...
+    def handle(self, signo: int) -> None: ...
+
+    def die(self, code: int, signo: int) -> None:
+        self.alive = False
+        del self.kernel.table[self.pid]
+
+
+class Main(Process):
+    """The main process of a run; a stubborn one ignores every signal but SIGKILL."""
+
+    def __init__(self, kernel: Kernel, above: Supervisor, run_id: str) -> None:
+        super().__init__(kernel, above.pid, run_id)
+        self.above = above
+        self.stubborn = kernel.dice.random() < 0.1
+        self.code = self.signo = 0
+
+    def handle(self, signo: int) -> None:
+        if not self.stubborn:
+            self.kernel.soon(f"obey {self.run_id}", lambda: self.end(128 + signo, signo), 0.2)
+
+    def end(self, code: int, signo: int = 0) -> None:
+        """It exits, unless it is gone already."""
+        if self.alive:
+            if code == 0:
+                self.kernel.timeline.left(self.run_id)
+            self.die(code, signo)
+
+    def die(self, code: int, signo: int) -> None:
+        super().die(code, signo)
+        self.code, self.signo = code, signo
+        self.above.woken(CHILD)
+
+
+class Supervision(supervisor.Supervision):
+    """The real one, over a simulated process."""
+
+    process: Main | None = None
+
+    def below(self) -> list[int]:
+        return [self.process.pid] if self.process is not None and self.process.alive else []
+
+
+class Supervisor(Process):
+    """A process that follows ``vctl/runtime/supervisor.py``, step by step."""
+
+    def __init__(self, kernel: Kernel, number: int, line: int) -> None:
+        super().__init__(kernel, 1)
+        self.number, self.line = number, line
+        self.own: supervisor.Supervisor | None = None
+        self.run = ""
+        self.waits = ""
+        self.due = False
+        self.stop_is_asked = False
+        self.steps = self.live()
+        self.step()
+
+    # ---- how it is moved ----
+
+    def step(self) -> None:
+        """One step on, unless it is suspended."""
+        if not self.alive:
+            return
+        if self.state == "T":
+            self.due = True
+            return
+        found = next(self.steps, None)
+        if not self.alive:
+            return
+        if found is None:
+            self.die(0, 0)
+        elif isinstance(found, str):
+            self.waits = found
+            if found == LINE:
+                self.kernel.poll.register(self.line, select.EPOLLIN)
+                self.kernel.waiting[self.line] = self
+        else:
+            self.kernel.timeline.after(found, f"supervisor {self.number % 1000}", self.step)
+
+    def woken(self, what: str) -> None:
+        """What it waits for may be there."""
+        if self.alive and self.waits == what:
+            self.waits = ""
+            self.kernel.soon(f"wakes {self.number % 1000}", self.step, 0.002)
+
+    def resumed(self) -> None:
+        if self.due:
+            self.due = False
+            self.kernel.soon(f"resumed {self.number % 1000}", self.step, 0.002)
+
+    def handle(self, signo: int) -> None:
+        if signo == supervisor.STOP_SIGNAL:
+            self.stop_is_asked = True
+            self.woken(CHILD)
+
+    def die(self, code: int, signo: int) -> None:
+        """Its lock and its line are gone with it; its process goes on."""
+        super().die(code, signo)
+        if self.kernel.waiting.pop(self.line, None) is not None:
+            self.kernel.poll.unregister(self.line)
+        os.close(self.line)
+        if self.own is not None:
+            self.own.file.close()
+        if self.kernel.locks.get(self.number) is self:
+            del self.kernel.locks[self.number]
+        if self.run:
+            self.kernel.orphaned.add(self.run)
+        for pid in self.kernel.descendants(self.pid):
+            self.kernel.table[pid].parent = 1
+
+    # ---- what it does ----
+
+    def live(self) -> Iterator[float | str]:
+        """``launcher.fork``, ``supervisor.begin`` and ``Supervisor.serve``."""
+        kernel = self.kernel
+        path = kernel.timeline.home / "records" / str(self.number)
+        for _ in range(LOCK_PAUSES):
+            if not path.exists():
+                return
+            if self.number not in kernel.locks:
+                break
+            yield 0.005
+        else:
+            return
+        kernel.locks[self.number] = self
+        home = os.fsencode(kernel.timeline.home)
+        own = self.own = supervisor.Supervisor(home, self.number, kernel.boot.encode(), self.line)
+        own.taken = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
+        last = b""
+        while True:
+            try:
+                request = own.next_request()
+            except BlockingIOError:
+                yield LINE
+                continue
+            if not request:
+                return
+            run = Supervision(own, marshal.loads(request))
+            yield self.pause()
+            if run.follows:
+                if run.follows != last or not own.accept(run.name):
+                    own.decline(run.name)
+                    yield self.pause()
+                    continue
+                yield self.pause()
+            yield from self.while_full()
+            if not own.take_now(run.name):
+                continue
+            self.run = os.fsdecode(run.name)
+            kernel.timeline.taken(self.run)
+            yield self.pause()
+            yield from self.carry_out(own, run)
+            yield self.pause()
+            own.say()
+            last, self.run = b"" if run.stopped else run.name, ""
+            if kernel.dice.random() < 0.1:  # something is left below it
+                return
+
+    def carry_out(self, own: supervisor.Supervisor, run: Supervision) -> Iterator[float | str]:
+        """``Supervision.carry_out`` up to the record of the end, which is not said yet."""
+        kernel, name = self.kernel, self.run
+        run.heed_stop()
+        code, signo = 128 + signal.SIGTERM, int(signal.SIGTERM)
+        if not run.stopped:
+            main = run.process = kernel.spawn(self, name)
+            run.main = main.pid
+            yield self.pause()
+            yield from self.while_full()
+            own.write(
+                lines.STARTED, run.name, b"%d %d %d" % (main.pid, main.started, kernel.timeline.now())
+            )
+            yield supervisor._SHORT_S
+            if main.alive:
+                own.say()
+            while main.alive:
+                if self.stop_is_asked:
+                    self.stop_is_asked = False
+                    run.heed_stop()
+                    if run.deadline is not None:
+                        left_s = max(0.0, run.deadline - kernel.timeline.elapsed_s)
+                        kernel.timeline.after(left_s, f"kill {name}", lambda: self.kill(main))
+                yield CHILD
+            code, signo = main.code, main.signo
+            yield self.pause()
+        yield from self.while_full()
+        rest = b"%d %d 0 %d %d 0 0 0 " % (code, signo, run.stopped, kernel.timeline.now())
+        own.write(lines.ENDED, run.name, rest)
+        if not run.stopped:
+            kernel.truth[name] = code
+
+    def kill(self, main: Main) -> None:
+        if self.alive and main.alive:
+            main.die(137, signal.SIGKILL)
+
+    def pause(self) -> float:
+        return self.kernel.pause_s(0.01)
+
+    def while_full(self) -> Iterator[float]:
+        while self.kernel.timeline.disk_is_full():
+            yield supervisor._RETRY_S
+
+
+class Launcher:
+    """A fork server of one scheduler."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.dead = False
+        self.sent: dict[int, int] = {}
+        kernel.launchers.append(self)
+
+    def is_dead(self) -> bool:
+        return self.dead
+
+    def fork(self, number: int, line: socket.socket) -> bool:
+        if self.dead:
+            return False
+        fd = os.dup(line.fileno())
+        os.set_blocking(fd, False)
+        self.sent[fd] = number
+        self.kernel.soon(f"fork {number % 1000}", lambda: self._fork(fd))
+        return True
+
+    def _fork(self, fd: int) -> None:
+        if (number := self.sent.pop(fd, None)) is not None:
+            Supervisor(self.kernel, number, fd)
+
+    def abandon(self) -> None:
+        """It is killed: nobody gets the lines that it has not read."""
+        self.dead = True
+        for fd in self.sent:
+            os.close(fd)
+        self.sent.clear()
+
+    def close(self) -> None:
+        """What was sent it still reads."""
+        self.dead = True
+
+
+class Kernel:
+    """Everything that goes on outside of schedulers and commands; it outlives schedulers."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.boots = 1
+        self.pids = FIRST_PID
+        self.table: dict[int, Process] = {}
+        self.locks: dict[int, Supervisor] = {}
+        """Number of a record file -> who has it locked."""
+        self.launchers: list[Launcher] = []
+        self.processes: dict[str, Main] = {}
+        self.starts: dict[str, int] = {}
+        self.truth: dict[str, int] = {}
+        """Run -> the exit code that its record gives."""
+        self.orphaned: set[str] = set()
+        """Runs whose supervisor was killed before it had said all of them."""
+        self.poll = select.epoll()
+        self.waiting: dict[int, Supervisor] = {}
+
+    @property
+    def boot(self) -> str:
+        return f"boot-{self.boots}"
+
+    @property
+    def dice(self) -> random.Random:
+        return self.timeline.dice
+
+    def pause_s(self, most_s: float) -> float:
+        """Mostly next to none, now and then long."""
+        late = self.dice.random()
+        return self.timeline.latency * most_s * (late if late < 0.95 else late * 40)
+
+    def soon(self, what: str, do: Callable[[], object], most_s: float = 0.02) -> None:
+        self.timeline.after(self.pause_s(most_s), what, do)
+
+    def pump(self) -> None:
+        """Wake whoever has something to read; after each event."""
+        for fd, _ in self.poll.poll(0) if self.waiting else ():
+            self.poll.unregister(fd)
+            self.waiting.pop(fd).woken(LINE)
+        runtime = self.timeline.runtime()
+        if runtime is not None and runtime._findings.poll.poll(0):
+            self.timeline.wake()
+
+    def spawn(self, above: Supervisor, run_id: str) -> Main:
+        self.starts[run_id] = self.starts.get(run_id, 0) + 1
+        if self.starts[run_id] > 1:
+            raise Violation(f"{run_id} was started {self.starts[run_id]} times")
+        main = self.processes[run_id] = Main(self, above, run_id)
+        lasts = self.dice.choice(self.lasts_s)
+        code = self.dice.choice([0, 0, 0, 0, 1, 3])
+        self.timeline.after(lasts, f"end {run_id}", lambda: main.end(code))
+        return main
+
+    lasts_s = [0.001, 0.1, 1.0, 3.0, 8.0, 20.0, 60.0]
+
+    def running(self) -> list[str]:
+        return sorted(run_id for run_id, main in self.processes.items() if main.alive)
+
+    def supervisors(self) -> list[Supervisor]:
+        return [one for one in self.table.values() if isinstance(one, Supervisor)]
+
+    # ---- what goes wrong ----
+
+    def kill_launcher(self) -> None:
+        for launcher in self.launchers:
+            launcher.abandon()
+        self.launchers.clear()
+
+    def kill_supervisor(self, one: Supervisor) -> None:
+        one.signal(signal.SIGKILL)
+
+    def power_cut(self) -> None:
+        """No process is left, and what the disk had not of the record files is gone."""
+        self.kill_launcher()
+        for one in list(self.table.values()):
+            if one.alive:
+                one.die(137, 9)
+        for path in sorted((self.timeline.home / "records").iterdir()):
+            if self.dice.random() < 0.3:
+                text = path.read_bytes()
+                os.truncate(path, self.dice.randint(0, len(text)))
+                kept = {line.split(b" ")[1] for line in path.read_bytes().split(b"\n")[:-1] if line[:1] == b"E"}
+                for line in text.split(b"\n"):
+                    if line[:1] == b"E" and line.split(b" ")[1] not in kept:
+                        self.truth.pop(os.fsdecode(line.split(b" ")[1]), None)
+        self.boots += 1
+
+    def close(self) -> None:
+        for one in list(self.table.values()):
+            if one.alive:
+                one.die(0, 0)
+        self.kill_launcher()
+        self.poll.close()
+
+    # ---- what the runtime asks the kernel ----
+
+    def process(self, pid: int) -> Process | None:
+        return self.table.get(pid)
+
+    def start_time(self, pid: int) -> int | None:
+        found = self.table.get(pid)
+        return None if found is None else found.started
+
+    def send(self, pid: int, signo: int) -> None:
+        if (found := self.table.get(abs(pid))) is not None:
+            found.signal(signo)
+
+    def kill(self, pid: int, signo: int) -> None:
+        if pid not in self.table:
+            raise ProcessLookupError
+        self.table[pid].signal(signo)
+
+    def send_signal(self, pid: int, started: int, signo: int) -> bool:
+        found = self.table.get(pid)
+        if found is None or found.started != started:
+            return False
+        found.signal(signo)
+        return True
+
+    def descendants(self, root: int, spare: object = None) -> list[int]:
+        return [one.pid for one in self.table.values() if one.parent == root]
+
+    def kill_all(self, look: Callable[[], list[int]]) -> None:
+        for pid in look():
+            self.send(pid, signal.SIGKILL)
+
+    def marked(self, mark: bytes, *more: bytes) -> dict[bytes, list[Process]]:
+        found: dict[bytes, list[Process]] = {}
+        for one in self.table.values():
+            if one.run_id:
+                found.setdefault(os.fsencode(one.run_id), []).append(one)
+        return found
+
+    def has_open(self, pid: int, path: str) -> bool:
+        found = self.table.get(pid)
+        return isinstance(found, Supervisor) and found.own is not None and path.endswith(f"/{found.number}")
+
+    def holder(self, file: records.RecordFile) -> int | None:
+        holder = self.locks.get(file.number)
+        return None if holder is None or not os.path.exists(file.path) else holder.pid
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Have the runtime ask this kernel, and its clock."""
+        for name in (
+            "process", "start_time", "send", "send_signal", "descendants", "kill_all", "marked", "has_open",
+        ):  # fmt: skip
+            patch.setattr(processes, name, getattr(self, name))
+        patch.setattr(processes, "boot_id", lambda: self.boot)
+        patch.setattr(processes, "all_processes", lambda: list(self.table.values()))
+        patch.setattr(
+            processes, "alive",
+            lambda pid, started, boot: self.start_time(pid) == started and boot == self.boot,
+        )  # fmt: skip
+        patch.setattr(os, "kill", self.kill)
+        patch.setattr(records.RecordFile, "holder", self.holder_of)
+        patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
+        patch.setattr(ahead, "_boot", lambda: self.boot.encode())
+        clock: Any = SimpleNamespace(
+            monotonic=lambda: self.timeline.elapsed_s,
+            monotonic_ns=lambda: int(self.timeline.elapsed_s * 1e9),
+            time_ns=self.timeline.now,
+            sleep=self.timeline.sleep,
+        )
+        for module in (supervisors, findings, local, records, supervisor):
+            patch.setattr(module, "time", clock)
+
+    @property
+    def holder_of(self) -> Callable[[records.RecordFile], int | None]:
+        return lambda file: self.holder(file)
