@@ -252,9 +252,7 @@ class Supervisor(Process):
             run.main = main.pid
             yield self.pause()
             yield from self.while_full()
-            own.write(
-                lines.STARTED, run.name, b"%d %d %d" % (main.pid, main.started, kernel.timeline.now())
-            )
+            own.write(lines.STARTED, run.name, b"%d %d %d" % (main.pid, main.started, kernel.timeline.now()))
             yield supervisor._SHORT_S
             if main.alive:
                 own.say()
@@ -406,7 +404,9 @@ class Kernel:
             if self.dice.random() < 0.3:
                 text = path.read_bytes()
                 os.truncate(path, self.dice.randint(0, len(text)))
-                kept = {line.split(b" ")[1] for line in path.read_bytes().split(b"\n")[:-1] if line[:1] == b"E"}
+                kept = {
+                    line.split(b" ")[1] for line in path.read_bytes().split(b"\n")[:-1] if line[:1] == b"E"
+                }
                 for line in text.split(b"\n"):
                     if line[:1] == b"E" and line.split(b" ")[1] not in kept:
                         self.truth.pop(os.fsdecode(line.split(b" ")[1]), None)
@@ -479,9 +479,9 @@ class Kernel:
             lambda pid, started, boot: self.start_time(pid) == started and boot == self.boot,
         )  # fmt: skip
         patch.setattr(os, "kill", self.kill)
-        patch.setattr(records.RecordFile, "holder", self.holder_of)
+        patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
         patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
-        patch.setattr(ahead, "_boot", lambda: self.boot.encode())
+        patch.setattr(ahead, "_boot", lambda: self.boot.encode())  # noqa: PLW0108 - of the day
         clock: Any = SimpleNamespace(
             monotonic=lambda: self.timeline.elapsed_s,
             monotonic_ns=lambda: int(self.timeline.elapsed_s * 1e9),
@@ -490,7 +490,3 @@ class Kernel:
         )
         for module in (supervisors, findings, local, records, supervisor):
             patch.setattr(module, "time", clock)
-
-    @property
-    def holder_of(self) -> Callable[[records.RecordFile], int | None]:
-        return lambda file: self.holder(file)

@@ -62,14 +62,18 @@ class Seats:
         "command", "refused command", "other change", "failed commit", "displaced", "stop", "no follower",
     )  # fmt: skip
 
-    def __init__(self, home: Path, seed: int, *, jobs: int = 60, without: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, home: Path, seed: int, *, jobs: int = 60, without: frozenset[str] = frozenset()
+    ) -> None:
         self.home = home
         self.dice = random.Random(f"{seed} seats")
         swarm = random.Random(f"{seed} swarm")
         self.latency = swarm.choice([0.1, 1, 1, 5])
         self.slots = swarm.choice([1, 2, 4])
         self.jobs = jobs
-        self.faults = {name: swarm.choice([0.05, 0.3, 1.0, 5.0]) for name in self.FAULTS if swarm.random() < 0.4}
+        self.faults = {
+            name: swarm.choice([0.05, 0.3, 1.0, 5.0]) for name in self.FAULTS if swarm.random() < 0.4
+        }
         self.faults = {name: gap for name, gap in self.faults.items() if name not in without}
         self.elapsed_s = 1000.0
         self.heap: list[tuple[float, int, str, Callable[[], object]]] = []
@@ -80,6 +84,8 @@ class Seats:
         self.kernel.lasts_s = swarm.choice([[0.001], [0.001, 0.1], [0.001, 0.1, 1.0, 3.0]])
         self.model: Model | None = None
         self.turns = 0
+        self.displaced: set[str] = set()
+        """Runs without a place, which may have started all the same."""
         self.turn_at = float("inf")
         self.calm = self.in_turn = False
 
@@ -116,7 +122,7 @@ class Seats:
                 raise Violation(f"{run_id} is started by {number}, not {row.number}")
 
     def is_displaced(self, run_id: str) -> bool:
-        return self.model is not None and run_id in self.model.displaced
+        return run_id in self.displaced
 
     def kernel_number(self, run_id: str) -> int:
         return next(one.number for one in self.kernel.supervisors() if one.run == run_id)
@@ -178,7 +184,9 @@ class Seats:
             self.event()
         model = self.model
         assert model is not None
-        busy = [one for one in model.runtime._supervisors.seats.values() if one.run or one.request or one.ahead]
+        busy = [
+            one for one in model.runtime._supervisors.seats.values() if one.run or one.request or one.queue
+        ]
         if busy or model.runtime._supervisors.untaken:
             raise Violation(f"numbers are still given to {[one.run for one in busy]}")
         if self.kernel.running():
@@ -216,7 +224,7 @@ class Seats:
             case "command" | "refused command":
                 self._command(rolls_back=name == "refused command")
             case "other change" if self.model is not None:
-                self.model.take_back(list(self.tables.ahead))
+                self.model.other_change()
             case "stop" if self.model is not None and self.tables.runs:
                 run_id = self.dice.choice(sorted(self.tables.runs))
                 self.model.runtime.stop(run_id, grace_s=self.dice.choice([0.0, 1.0]))
@@ -247,6 +255,7 @@ class Model:
         self.done: set[str] = set()
         self.unsent: list[str] = []
         self.displaced: set[str] = set()
+        self.early: set[str] = set()
         self.over: list[str] = []
         self.last_sweep = float("-inf")
         self.loaded = False
@@ -324,13 +333,19 @@ class Model:
         waits = [row.at_s + LATE_S - self.world.elapsed_s for row in self.tables.ahead.values()]
         return max(0.0, min([SAFETY_S, self.runtime.due_s(), *waits]))
 
+    def other_change(self) -> None:
+        """Anything but an end or a start takes all back that has not started."""
+        try:
+            self.take_back(list(self.tables.ahead))
+        except Reload:
+            self.loaded = False
+
     def take_back(self, run_ids: list[str], *, for_certain: bool = False) -> None:
         """``NextRuns._take_back``."""
         with self.transaction():
             for run_id in run_ids:
-                if ahead.withdraw(self.world.home, run_id) and run_id in self.tables.ahead:
-                    self.world.drop(run_id)
-                elif for_certain and run_id in self.tables.ahead:
+                has_not_started = ahead.withdraw(self.world.home, run_id) or for_certain
+                if has_not_started and run_id in self.tables.ahead:
                     self.world.drop(run_id)
 
     def declined(self, run_id: str) -> bool:
@@ -346,7 +361,8 @@ class Model:
     def observe(self, names: set[str], *, relaunch: bool = False) -> None:
         """``Scheduler._observe``."""
         ended: list[tuple[int, str]] = []
-        for run_id in sorted(names):
+        early, self.early = self.early, set()
+        for run_id in sorted(names | early):
             self.boundary()
             row = self.tables.runs.get(run_id) or self.tables.ahead.get(run_id)
             again = self.runtime.was_declined(run_id) and self.declined(run_id)
@@ -365,7 +381,9 @@ class Model:
                     ended.append((0, run_id))
             elif seen.state is RunState.RUNNING:
                 row.started = True
-            elif seen.state is RunState.NEVER_STARTED and (again or (relaunch and run_id in self.tables.runs)):
+            elif seen.state is RunState.NEVER_STARTED and (
+                again or (relaunch and run_id in self.tables.runs)
+            ):
                 self.done.discard(run_id)
         if ended:
             self.follow_up(sorted(ended))
@@ -385,6 +403,7 @@ class Model:
                     self._promote(run_id)
             self.start()
             self._assign_ahead()
+        self.early |= {run_id for _, run_id in ended if run_id in self.tables.ahead}
         for run_id in gone:
             self.done.discard(run_id)
             self.over.append(run_id)
@@ -400,6 +419,7 @@ class Model:
             for row in chain:
                 if not ahead.withdraw(self.world.home, row.run_id):
                     self.displaced.add(row.run_id)
+                    self.world.displaced.add(row.run_id)
                 self.world.drop(row.run_id)
             return
         row = self.tables.ahead.pop(chain[0].run_id)
@@ -450,7 +470,9 @@ class Model:
         due = [row for run_id, row in self.tables.runs.items() if run_id not in self.done]
         if due and self.world.happens("suspend daemon", 0.02):
             runtime, world = self.runtime, self.world
-            world.after(self.world.dice.choice([0.01, 1.0]), "the old daemon goes on", lambda: old(runtime, due))
+            world.after(
+                self.world.dice.choice([0.01, 1.0]), "the old daemon goes on", lambda: old(runtime, due)
+            )
             world.model = None
             raise Suspended
         for row in due:
@@ -471,7 +493,7 @@ class Model:
                 else:
                     failed.append(run_id)
         if failed:
-            self.take_back(failed)
+            self.take_back(failed, for_certain=True)
 
     def sweep(self, *, relaunch: bool = False) -> None:
         """``Scheduler._sweep``."""

@@ -130,7 +130,7 @@ class Findings:
         if file is None:
             return None, None
         seat = self.supervisors.seats.get(file.number)
-        if seat is None or seat.line is None:
+        if seat is None or seat.line is None or file.heard != run_id:
             file.read()
         return file, file.runs.get(run_id)
 
@@ -139,7 +139,7 @@ class Findings:
             return Found(entry.supervisor, entry.start, entry.exit, proved=True)
         seat = self.supervisors.seats.get(file.number)
         held, last = False, file.last == run_id
-        if last and seat is not None and seat.line is not None and seat.run == run_id:
+        if last and seat is not None and seat.line is not None and file.heard == run_id:
             held = True  # else the line would have ended
         elif last and (holder := file.holder()) is not None:
             held = holder == entry.supervisor[0] or holder <= 0
@@ -191,19 +191,27 @@ class Findings:
             self.records.scan()
             for file in self.records.files.values():
                 for run_id in [one for one, entry in file.runs.items() if entry.exit is not None]:
-                    del file.runs[run_id]
+                    file.forget(run_id)
         self.settle({})
 
     def settle(self, live: Mapping[str, int | None]) -> None:
         """Remove what is kept for no live run: files that nobody writes, requests that nobody reads."""
         with self.lock:
-            numbers = {number for number in live.values() if number is not None}
-            self.supervisors.settle(numbers)
+            runs_of: dict[int, set[str]] = {}
+            for run_id, assigned in live.items():
+                if assigned is not None:
+                    runs_of.setdefault(assigned, set()).add(run_id)
             for number, file in list(self.records.files.items()):
+                seat = self.supervisors.seats.get(number)
+                given = set() if seat is None else {seat.run, *(one for one, _ in seat.queue)}
+                file.awaited = runs_of.get(number, set()) - given - file.runs.keys()
                 for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
-                    del file.runs[run_id]
-                    self.of.pop(run_id, None)
-                if number in numbers or number in self.supervisors.seats or file.runs:
+                    if run_id not in given:  # else its process has not said that it is over
+                        file.forget(run_id)
+                        self.of.pop(run_id, None)
+            self.supervisors.settle(runs_of.keys())
+            for number, file in list(self.records.files.items()):
+                if number in runs_of or number in self.supervisors.seats or file.runs:
                     continue
                 if file.holder() is None:
                     self._unwatch(file)

@@ -312,10 +312,10 @@ class LocalRuntime:
             if self._stopping.pop(run_id, None) is not None:
                 self._records.drop_stop(run_id)
             if file is not None:
-                file.runs.pop(run_id, None)
+                file.forget(run_id)
                 seat = self._supervisors.seats.get(file.number)
                 if seat is not None and seat.run == run_id:
-                    self._supervisors.leave(seat)
+                    self._supervisors.is_over(seat)
 
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether the tables know them or not."""

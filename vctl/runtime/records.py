@@ -50,6 +50,9 @@ class RecordFile:
         self.runs: dict[str, Entry] = {}
         self.last = ""  # the run that was taken last
         self.declined: set[str] = set()  # runs that were assigned ahead and not taken
+        self.awaited: set[str] = set()  # runs of this number whose request is with nobody that we hear
+        self.heard = ""  # the run of which the line of today said last that it was taken
+        self.over: set[str] = set()  # forgotten runs of which the line may still tell
         self.problem = ""  # what was found that is no line
         self.boot = ""  # within which it was made; empty: it is gone, or not as it was made
         self._offset, self._rest = 0, b""
@@ -77,14 +80,25 @@ class RecordFile:
         """Take in lines; the runs they tell of, and what is left of the last one."""
         told: set[str] = set()
         *whole, rest = data.split(b"\n")
+        mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.heard))
+        old = not heard and any(
+            one.startswith(mark) for one in whole
+        )  # the line has told of what precedes it
         for one in whole:
-            if one and (run_id := self._take_in(one, heard=heard)) is None:
+            old = old and not one.startswith(mark)
+            if one and (run_id := self._take_in(one, heard=heard, old=old)) is None:
                 self.problem = f"{FOLDER}/{self.number} has a line that is no record"
             elif one and run_id:
                 told.add(run_id)
         return told, rest
 
-    def _take_in(self, one: bytes, *, heard: bool) -> str | None:
+    def forget(self, run_id: str) -> None:
+        """Keep nothing of a run that is over."""
+        entry = self.runs.pop(run_id, None)
+        if entry is not None and not entry.heard:
+            self.over.add(run_id)
+
+    def _take_in(self, one: bytes, *, heard: bool, old: bool) -> str | None:
         if (found := lines.parsed(one)) is None:
             return None
         kind, run, rest = found
@@ -94,7 +108,12 @@ class RecordFile:
             if heard and entry is None:
                 self.declined.add(run_id)
             return run_id
-        if entry is not None and entry.heard:
+        if heard and kind == lines.TAKEN:
+            self.heard = run_id
+        if run_id in self.over and heard and kind == lines.ENDED:
+            self.over.discard(run_id)
+            return ""
+        if entry.heard if entry is not None else old or run_id in self.over:
             return ""  # what else is in the file of it is late, or not from its supervisor
         try:
             if kind == lines.HEADER:

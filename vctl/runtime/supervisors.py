@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from vctl.runtime import processes
 from vctl.runtime.forkserver import ForkServer
@@ -106,6 +106,7 @@ class Supervisors:
             if file.boot != self.boot:
                 return self._refuse(run_id)
             seat = self._seat(file)
+        seat.file.awaited.discard(run_id)
         if run_id in seat.file.runs:
             self.watch(seat.file)
         if run_id in seat.file.runs or (seat.run == run_id and seat.request):
@@ -160,6 +161,7 @@ class Supervisors:
         seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
         seat.waits = False
         seat.tries += 1
+        seat.file.heard = ""
         self.by_fd[ours.fileno()] = seat
         self.poll.register(ours, select.EPOLLIN)
         seat.resumed = False
@@ -243,17 +245,30 @@ class Supervisors:
                 seat.runs += 1
             seat.run = ""
             if seat.queue:
-                seat.run, seat.request = seat.queue.popleft()
-                seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
-                self.untaken[seat.file.number] = seat
+                self._next(seat)
             elif declined:
                 return  # the number is that of the run, until that is launched again or taken back
             else:
                 self.free(seat)
 
+    def _next(self, seat: Seat) -> None:
+        seat.run, seat.request = seat.queue.popleft()
+        seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
+        self.untaken[seat.file.number] = seat
+
+    def is_over(self, seat: Seat) -> None:
+        """The run of a number is over, and its process has not said so."""
+        if not seat.queue:
+            self.leave(seat)
+            return
+        self._next(seat)
+        if seat.line is None:
+            seat.due = seat.since
+        self.look(seat)
+
     def free(self, seat: Seat) -> None:
-        """A number has no run, and none that was declined waits to be launched by it or to be taken back."""
-        if seat.run or seat.file.declined or seat in self.idle:
+        """A number has no run, and none waits to be launched by it or to be taken back."""
+        if seat.run or seat.file.declined or seat.file.awaited or seat in self.idle:
             return
         if seat.runs < MOST_RUNS and seat.line is not None:
             self.idle.append(seat)
@@ -326,6 +341,7 @@ class Supervisors:
         self.look(seat)
         if not seat.request:
             self.news.add(seat.run)
+            self.watch(seat.file)  # by a process of which we may hear nothing
             return
         seat.since, seat.answer_s = time.monotonic(), min(2 * seat.answer_s, _LONGEST_ANSWER_S)
         if (holder := seat.file.holder()) is None:
@@ -351,7 +367,7 @@ class Supervisors:
                     self.leave(seat)
             self.next_look, self.least_idle = now + _REST_S, len(self.idle)
 
-    def settle(self, assigned: set[int]) -> None:
+    def settle(self, assigned: Collection[int]) -> None:
         """Free the numbers that were handed out for runs that did not come about."""
         for number, seat in list(self.seats.items()):
             if not seat.run and number not in assigned and seat not in self.idle:
