@@ -53,9 +53,7 @@ class Seat:
         self.pid = 0
         self.run = ""  # given to it and not known to be over
         self.request = b""  # until it is known to be taken
-        self.queue: deque[tuple[str, bytes]] = (
-            deque()
-        )  # runs that its process gets after that, with their requests
+        self.queue: deque[tuple[str, bytes]] = deque()  # runs that its process gets after that
         self.since = 0.0
         self.resumed = False  # since it was given its request: somebody may have suspended it
         self.waits = False  # until its line takes more
