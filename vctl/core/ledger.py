@@ -62,8 +62,8 @@ class Ledger:
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._indexes: dict[str, SlotIndex] = {}
         self._begun = count()
-        self._static: dict[str, tuple[VNode, str, int]] = {}
-        """What of a virtual node's class does not change while it is the same: (the node, its template, its kind)."""
+        self._static: dict[str, tuple[VNode, Node, str, int]] = {}
+        """What of a virtual node's class does not change while both nodes are the same: its template, its kind."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
         """cluster id -> kinds of its virtual nodes by number, which is compared and hashed in place of all labels."""
 
@@ -303,8 +303,7 @@ class Ledger:
         index = self._indexes.get(cluster_id)
         if index is None:
             index = self._indexes[cluster_id] = SlotIndex(next(self._begun))
-            for vnode_id in self.members.get(cluster_id, ()):
-                self.file(index, vnode_id, self.capacities[vnode_id])
+            self.file(index, {one: self.capacities[one] for one in self.members.get(cluster_id, ())})
         return index
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
@@ -375,14 +374,14 @@ class Ledger:
         children = (self.vnodes[child] for child in self.children[vnode_id])
         return any(child.whole and self.clusters[child.cluster_id].kind == LOGICAL for child in children)
 
-    def file(self, index: SlotIndex, vnode_id: str, capacity: FreeCapacity) -> None:
-        """Put a virtual node into an index as if this were free on it."""
-        index.file({vnode_id: self._filed(vnode_id, capacity)})
+    def file(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
+        """Put virtual nodes into an index as if this were free on them."""
+        index.file({vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()})
 
     def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
         """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
         index = self.index(cluster_id).copy()
-        index.file({vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()})
+        self.file(index, capacities)
         return index
 
     def _filed(self, vnode_id: str, capacity: FreeCapacity) -> Filed | None:
@@ -391,10 +390,10 @@ class Ledger:
         node = self.nodes[vnode.node_id]
         if not node.schedulable or (not any(capacity.free.values()) and self._has_left_the_view(vnode_id)):
             return None
-        template_id = template_of(vnode, node)
         known = self._static.get(vnode_id)
-        if known is None or known[0] is not vnode or known[1] != template_id:
+        if known is None or known[0] is not vnode or known[1] is not node:
+            template_id = template_of(vnode, node)
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
             kind = (lb.common(vnode.labels), template_id)
-            known = self._static[vnode_id] = (vnode, template_id, kinds.setdefault(kind, len(kinds)))
-        return vnode_id, vnode.node_id, vnode.labels, known[2], template_id, capacity
+            known = self._static[vnode_id] = (vnode, node, template_id, kinds.setdefault(kind, len(kinds)))
+        return vnode_id, vnode.node_id, vnode.labels, known[3], known[2], capacity

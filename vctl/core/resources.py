@@ -235,8 +235,9 @@ class FreeCapacity:
 
     def is_overdrawn(self) -> bool:
         """Whether more is held than there is."""
-        shares = (share for shares in self.instances.values() for share in shares.values())
-        return bool(self.gone) or any(amount < 0 for amount in (*self.free.values(), *shares))
+        if self.gone or min(self.free.values(), default=0) < 0:
+            return True
+        return any(min(shares.values(), default=0) < 0 for shares in self.instances.values())
 
     def give_back(self, allocation: Allocation) -> None:
         """Return what ``take`` or ``take_exactly`` took."""

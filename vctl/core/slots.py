@@ -43,9 +43,9 @@ class SlotIndex:
 
     def __init__(self, stamp: int = 0) -> None:
         self.classes: dict[ClassKey, SlotClass] = {}
-        self.crowded: dict[str, set[str]] = {}
+        self.crowded: dict[str, frozenset[str]] = {}
         self.stamp = stamp
-        self._on_node: dict[str, set[str]] = {}
+        self._on_node: dict[str, frozenset[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
 
@@ -56,8 +56,7 @@ class SlotIndex:
             key: SlotClass(group.labels, group.template_id, group.capacity, group.untouched, list(group.ids))
             for key, group in self.classes.items()
         }
-        twin._on_node = {node_id: set(here) for node_id, here in self._on_node.items()}
-        twin.crowded = {node_id: twin._on_node[node_id] for node_id in self.crowded}
+        twin._on_node, twin.crowded = dict(self._on_node), dict(self.crowded)
         twin.stamp = self.stamp
         twin._key_of, twin._order = dict(self._key_of), dict(self._order)
         return twin
@@ -94,10 +93,7 @@ class SlotIndex:
         insort(group.ids, vnode_id, key=self._order.__getitem__)
         self._key_of[vnode_id] = key
         self.stamp ^= hash((vnode_id, node_id, key))
-        here = self._on_node.setdefault(node_id, set())
-        here.add(vnode_id)
-        if len(here) > 1:
-            self.crowded[node_id] = here
+        self._note_node(node_id, self._on_node.get(node_id, frozenset()) | {vnode_id})
 
     def file(self, filed: Mapping[str, Filed | None]) -> None:
         """File virtual nodes; None: it takes no work. Of many, each class is put in order once."""
@@ -137,12 +133,14 @@ class SlotIndex:
         del self._order[vnode_id]
         if not group.ids:
             del self.classes[key]
-        here = self._on_node[order[0]]
-        here.discard(vnode_id)
-        if len(here) < 2:
-            self.crowded.pop(order[0], None)
-        if not here:
-            del self._on_node[order[0]]
+        self._note_node(order[0], self._on_node[order[0]] - {vnode_id})
+
+    def _note_node(self, node_id: str, here: frozenset[str]) -> None:
+        for known, least in ((self._on_node, 1), (self.crowded, 2)):
+            if len(here) >= least:
+                known[node_id] = here
+            else:
+                known.pop(node_id, None)
 
 
 def _key(static: int, capacity: FreeCapacity) -> ClassKey:

@@ -57,16 +57,12 @@ class AvailabilityProfile:
         self.ends = [(max(at_ns, now_ns), self._jobs[n]) for at_ns, n in sorted(timed)]
         self.endless = [job for _, job in sorted(self._jobs.items()) if job.ends_at_ns is None]
         """Jobs without a limit, the oldest first."""
-        self._held: dict[int, tuple[tuple[str, Allocation], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         self._sharing: dict[str, list[RunningJob]] | None = None
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """What a job holds of the cluster: (virtual node, holding)."""
-        held = self._held.get(job.job_id)
-        if held is None:
-            held = self._held[job.job_id] = tuple(allocations_of(self.ledger, job))
-        return held
+        return self._running.held_by(self.ledger, job)
 
     def amounts_of(self, job: RunningJob) -> Amounts:
         """What a job returns at its end, all together."""

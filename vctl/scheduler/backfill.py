@@ -123,17 +123,18 @@ class _Ahead:
         """Whether there is enough also without what reservations claim."""
         count, until_ns, totals = self.count, self._until(moment), tally.totals
         for vnode_id in self.claims.on:
-            capacity = tally.free.get(vnode_id) or self.ledger.capacities[vnode_id].free
-            bare = count.of(capacity)
-            if not any(bare) or self.index.class_of(vnode_id) is None:
+            bare = tally.fits.get(vnode_id) or tally.at_first(vnode_id)
+            if bare is None or not any(bare):
                 continue
             needed = self.claims.needed(vnode_id, moment, until_ns)
             if not needed:
                 continue
-            rest = subtract(capacity, amounts_of(needed))
-            totals = [t - b + r for t, b, r in zip(totals, bare, count.of(rest), strict=True)]
-            if not count.is_met(totals):
-                return False
+            capacity = tally.free.get(vnode_id) or self.ledger.capacities[vnode_id].free
+            rest = count.of(subtract(capacity, amounts_of(needed)))
+            if rest != bare:
+                totals = [t - b + r for t, b, r in zip(totals, bare, rest, strict=True)]
+                if not count.is_met(totals):
+                    return False
         return True
 
     def _until(self, moment: int) -> int:
@@ -208,19 +209,29 @@ class _Tally:
         self.totals = ahead.count.inside(ahead.index)
         self.free: dict[str, dict[str, int]] = {}
         self.fits: dict[str, list[int]] = {}
+        self._of_class: dict[int, list[int]] = {}
+
+    def at_first(self, vnode_id: str) -> list[int] | None:
+        """How many fit before anything ends; None: its node takes no work."""
+        group = self.ahead.index.class_of(vnode_id)
+        if group is None:
+            return None
+        fits = self._of_class.get(id(group))
+        if fits is None:
+            fits = self._of_class[id(group)] = self.ahead.count.of(group.capacity.free)
+        return fits
 
     def note_end(self, job: RunningJob) -> None:
         ahead, count = self.ahead, self.ahead.count
         for vnode_id, allocation in ahead.profile.held_by(job):
-            free = self.free.get(vnode_id)
-            if free is None:
-                if ahead.index.class_of(vnode_id) is None:
-                    continue  # its node takes no work
+            free, was = self.free.get(vnode_id), self.fits.get(vnode_id)
+            if free is None or was is None:
+                if (was := self.at_first(vnode_id)) is None:
+                    continue
                 free = self.free[vnode_id] = dict(ahead.ledger.capacities[vnode_id].free)
-                self.fits[vnode_id] = count.of(free)
+                self.fits[vnode_id] = was
             for name, amount in allocation.amounts.items():
                 free[name] = free.get(name, 0) + amount
-            was, now = self.fits[vnode_id], count.of(free)
-            if now != was:
+            if (now := count.of(free)) != was:
                 self.fits[vnode_id] = now
                 self.totals = [t + b - a for t, a, b in zip(self.totals, was, now, strict=True)]

@@ -6,7 +6,7 @@ Two ways to get it: as it is now, or as it would be if every alive or draining n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 
 from vctl.core import labels as lb
@@ -43,7 +43,7 @@ class CandidateNodes:
 
     ledger: Ledger
     classes: tuple[SlotClass, ...]
-    crowded: dict[str, set[str]]
+    crowded: Mapping[str, Collection[str]]
     class_of: Callable[[str], SlotClass | None]
     capacity: Callable[[str], FreeCapacity]
     known: dict[object, object] = field(default_factory=dict, kw_only=True)
@@ -120,8 +120,7 @@ def candidates_with(
 def candidates_of(ledger: Ledger, capacities: Mapping[str, FreeCapacity]) -> CandidateNodes:
     """Some virtual nodes of a cluster, as if this were free in them."""
     index = SlotIndex()
-    for vnode_id, capacity in capacities.items():
-        ledger.file(index, vnode_id, capacity)
+    ledger.file(index, capacities)
     return _candidates(
         ledger, list(index.classes.values()), index.crowded, index.class_of, capacities.__getitem__
     )
@@ -166,7 +165,7 @@ def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
 def _candidates(
     ledger: Ledger,
     classes: list[SlotClass],
-    crowded: dict[str, set[str]],
+    crowded: Mapping[str, Collection[str]],
     class_of: Callable[[str], SlotClass | None],
     capacity: Callable[[str], FreeCapacity],
 ) -> CandidateNodes:

@@ -113,7 +113,7 @@ class _State:
             if capacity is None:
                 capacity = self.capacities[slot_id] = self.ledger.capacities[slot_id].copy()
             capacity.take_exactly(allocation) if take else capacity.give_back(allocation)
-            self.ledger.file(self.index, slot_id, capacity)
+            self.ledger.file(self.index, {slot_id: capacity})
 
 
 class _Forecast:

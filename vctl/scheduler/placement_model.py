@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
+from operator import add
 from typing import NamedTuple
 
 from vctl.core.labels import Selector
@@ -163,8 +164,10 @@ class Problem:
         sizes = [self.node_classes.size(demand.request) for demand in self.demands]
         ranked = []
         for number, line in enumerate(lines):
-            line.sort(key=lambda one: (not one[1].with_entry, -sizes[one[0]], one[0], one[1].position))
-            places = min(self.sums[demand_id] for demand_id, _ in line)
+            kinds = {demand_id for demand_id, _ in line}
+            if len(kinds) > 1:
+                line.sort(key=lambda one: (not one[1].with_entry, -sizes[one[0]], one[0], one[1].position))
+            places = min(self.sums[demand_id] for demand_id in kinds)
             hardness = {"WHOLE": 0, "STRICT_PACK": 1, "STRICT_SPREAD": 2}.get(self.phases[number].policy, 3)
             ranked.append((hardness, places, -sum(sizes[demand_id] for demand_id, _ in line), number))
         for *_, number in sorted(ranked):
@@ -174,7 +177,7 @@ class Problem:
         for i in range(len(self.items) - 1, -1, -1):
             request = self.demands[self.items[i][0]].request
             last = i + 1 == len(self.items) or self.phase_of[i + 1] != self.phase_of[i]
-            rest = request if last else tuple(a + b for a, b in zip(request, rest, strict=True))
+            rest = request if last else tuple(map(add, request, rest))
             self.rest.append(rest)
         self.rest.reverse()
 
@@ -216,12 +219,8 @@ class Problem:
         if not self._admits(slot, demand):
             return
         if demand.template:
-            yield (
-                SlotState(
-                    slot.trait, (0,) * len(self.names), tuple(map(_emptied, slot.levels)), pristine=False
-                ),
-                (),
-            )
+            levels = tuple(map(_emptied, slot.levels))
+            yield SlotState(slot.trait, (0,) * len(self.names), levels, pristine=False), ()
             return
         units = self.node_classes.traits[slot.trait].units
         asked = [r for r, amount in enumerate(demand.request) if units[r] and amount]

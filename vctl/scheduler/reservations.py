@@ -89,16 +89,22 @@ class Claims:
         At each reserved start within the span: what is claimed then less what comes free between.
         """
         claims = self.on[vnode_id]
-        if len(claims) == 1 and (claims[0][0].start_ns or 0) <= since_ns:
+        if len(claims) == 1:
             one, parts = claims[0]
-            return parts if one.lasts_at(since_ns) else {}
+            start_ns = one.start_ns or 0
+            if start_ns <= since_ns:
+                return parts if one.lasts_at(since_ns) else {}
+            if start_ns >= until_ns:
+                return {}
         moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
-        returns = self.profile.returned_on(vnode_id)
         most: dict[Part, int] = {}
         for moment in moments:
             if moment >= until_ns:
                 continue
-            back = [parts for at_ns, parts in returns if since_ns < at_ns <= moment]
+            back: list[dict[Part, int]] = []
+            if moment > since_ns:
+                returns = self.profile.returned_on(vnode_id)
+                back = [parts for at_ns, parts in returns if since_ns < at_ns <= moment]
             for part, amount in _level(claims, moment, back).items():
                 if amount > most.get(part, 0):
                     most[part] = amount
@@ -115,9 +121,10 @@ class Claims:
 
     def hide(self, capacity: FreeCapacity, vnode_id: str, since_ns: int, until_ns: int) -> Allocation:
         """Take from free capacity what is claimed of it, as far as it is free; returns what was taken."""
-        if not any(amount > 0 for amount in capacity.free.values()):
+        if max(capacity.free.values(), default=0) <= 0:
             return EMPTY
-        taken = _free_of(capacity, self.needed(vnode_id, since_ns, until_ns))
+        needed = self.needed(vnode_id, since_ns, until_ns)
+        taken = _free_of(capacity, needed) if needed else EMPTY
         if taken.amounts:
             capacity.take_exactly(taken)
         return taken
@@ -206,13 +213,15 @@ class View:
     def follow(self, vnode_ids: Iterable[str], profile: AvailabilityProfile) -> None:
         """Something was started on these."""
         self.claims.profile = profile
-        for vnode_id in vnode_ids:
+        capacities = self.ledger.capacities
+        changed = [vnode_id for vnode_id in dict.fromkeys(vnode_ids) if vnode_id in capacities]
+        for vnode_id in changed:
             if vnode_id in self.claims.on:
                 self._look(vnode_id)
-            if self._index is not None and vnode_id in self.ledger.capacities:
-                self.ledger.file(
-                    self._index, vnode_id, self.capacities.get(vnode_id) or self.ledger.capacities[vnode_id]
-                )
+        if self._index is not None:
+            self.ledger.file(
+                self._index, {one: self.capacities.get(one) or capacities[one] for one in changed}
+            )
 
     def has_capacity(self, count: UpperBound) -> bool:
         """Whether a gang may fit: False is certain."""

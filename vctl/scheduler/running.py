@@ -8,6 +8,9 @@ from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, total
 
+Held = tuple[object, tuple[tuple[str, Allocation], ...], dict[str, int]]
+"""The state in which it was looked up, what a job holds of each virtual node, and all together."""
+
 
 class Running:
     """Running jobs with the counts that limits ask for."""
@@ -26,8 +29,8 @@ class Running:
         """How often somebody began to leave, or had left."""
         self._ends: dict[tuple[str, int], int] = {}
         self._ledger: Ledger | None = None
-        self._amounts: dict[int, tuple[object, dict[str, int]]] = {}
-        """What jobs hold in that ledger, all together, and the state in which it was counted."""
+        self._held: dict[int, Held] = {}
+        """What jobs hold in that ledger."""
         for job in jobs:
             self.put(job)
 
@@ -63,7 +66,7 @@ class Running:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self._amounts.pop(job_id, None)
+        self._held.pop(job_id, None)
         del self.of_parent[job.parent_id][job_id]
         self._of_user[job.parent_id, job.user] -= 1
         levels = self._of_priority[job.parent_id]
@@ -111,16 +114,24 @@ class Running:
 
     def amounts_of(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
         """What a job holds of its parent, all together: counted again only when its cluster has changed."""
+        return self._known_of(ledger, job)[2]
+
+    def held_by(self, ledger: Ledger, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
+        """The same by virtual node of the parent."""
+        return self._known_of(ledger, job)[1]
+
+    def _known_of(self, ledger: Ledger, job: RunningJob) -> Held:
         if self._ledger is not ledger:
             self._ledger = ledger  # another one has other versions
-            self._amounts.clear()
+            self._held.clear()
         state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
-        known = self._amounts.get(job.job_id)
+        known = self._held.get(job.job_id)
         if job.cluster_id == job.parent_id or known is None or known[0] != state:
-            known = (state, total(allocation.amounts for _, allocation in allocations_of(ledger, job)))
+            held = tuple(allocations_of(ledger, job))
+            known = (state, held, total(allocation.amounts for _, allocation in held))
             if job.job_id in self.jobs:
-                self._amounts[job.job_id] = known
-        return known[1]
+                self._held[job.job_id] = known
+        return known
 
     def version(self, parent_id: str) -> int:
         """How often they have changed."""

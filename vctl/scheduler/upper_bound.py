@@ -6,6 +6,7 @@ Counts amounts alone, each kind of piece for itself: so "too few" is certain, "e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import ge
 
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts, within
@@ -55,8 +56,9 @@ class UpperBound:
         """How many pieces of each kind go into what is free."""
         if self._only is not None:
             name, amount = self._only
-            return [max(free.get(name, 0), 0) // amount]
-        return [min(max(free.get(name, 0), 0) // amount for name, amount in kind) for kind in self.kinds]
+            have = free.get(name, 0)
+            return [have // amount if have > 0 else 0]
+        return [min([max(free.get(name, 0), 0) // amount for name, amount in kind]) for kind in self.kinds]
 
     def within(self, classes: Iterable[SlotClass]) -> list[int]:
         """The same for all virtual nodes of these classes together."""
@@ -74,4 +76,4 @@ class UpperBound:
 
     def is_met(self, totals: list[int]) -> bool:
         """Whether as many pieces fit as the gang has."""
-        return all(total >= count for total, count in zip(totals, self.wanted, strict=True))
+        return all(map(ge, totals, self.wanted))
