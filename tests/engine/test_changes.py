@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +25,17 @@ from vctl.core.nodes import Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
+from vctl.daemon.following import FollowedState
+from vctl.engine import apply as applying
 from vctl.engine import changes as ch
+from vctl.engine.changes.told import Told, change
 from vctl.engine.codec import decode, encode, fits
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
+from vctl.engine.state import SchedulerState
 from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
-from vctl.store import repair
+from vctl.store import repair, write
 
 pytestmark = spec("17.durable", "12.odd-rows")
 
@@ -275,3 +281,48 @@ def test_no_rule_changes_the_tree_or_the_leases_beside_apply() -> None:
                     found.append(f"{path.name}:{node.lineno} leases")
     assert moves >= {"assign", "release", "remove_cluster", "put_node"}
     assert found == []
+
+
+@change
+class NodeRacked:
+    """A change that vctl does not have."""
+
+    node_id: str
+    rack: str
+
+    def told(self) -> Told:
+        return Told("node.racked", "node", self.node_id, None, None, {"rack": self.rack})
+
+
+def rack(state: SchedulerState, racked: NodeRacked) -> None:
+    node = state.ledger.nodes[racked.node_id]
+    state.ledger.put_node(replace(node, labels={**node.labels, "rack": racked.rack}))
+
+
+def write_racks(db: sqlite3.Connection, racked: Sequence[NodeRacked]) -> None:
+    rows = [(one.rack, one.node_id) for one in racked]
+    db.executemany("UPDATE nodes SET labels = json_set(labels, '$.rack', ?) WHERE node_id = ?", rows)
+
+
+def test_a_new_change_is_a_dataclass_a_case_in_apply_and_one_in_write(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/checklists.md: who makes it emits it; journal, public event and whoever follows come of that."""
+    new: Any = NodeRacked
+    tables: list[tuple[Any, object, object]] = [
+        (ch.CHANGES, "NodeRacked", new), (applying._APPLY, new, rack), (write._WRITERS, new, write_racks)
+    ]  # fmt: skip
+    for table, key, case in tables:
+        monkeypatch.setitem(table, key, case)
+    made = life.nodes(2, "4c")
+    life.turn()
+    with life.store.transaction():
+        for number, node_id in enumerate(made):
+            life.store.emit(new(node_id, f"r{number}"))
+    life.turn()
+    assert life.scheduler is not None and life.scheduler.state is not None
+    for state in (life.scheduler.state, FollowedState.load(life.store)):
+        assert [state.ledger.nodes[node_id].labels["rack"] for node_id in made] == ["r0", "r1"]
+    assert life.events("node.racked") == made
+    change_of = life.store.value("SELECT change FROM events WHERE kind = 'node.racked'")
+    assert decode(change_of) == new(made[0], "r0")
