@@ -8,6 +8,7 @@ from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.looking import Pace
 from vctl.daemon.objects import Unprepared
+from vctl.daemon.private_rays import PrivateRays
 from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
 from vctl.engine.changes import RunAssigned
@@ -26,6 +27,7 @@ class Carrier:
         self.store, self.trouble, self.pace = store, trouble, pace
         self.log_max_bytes = log_max_bytes
         self.commands = Commands(store)
+        self.rays = PrivateRays(store.home)
         self.done: Done = {}
         self.postponed: set[str] = set()
         """Runs that could not be launched for a reason that passes."""
@@ -34,6 +36,7 @@ class Carrier:
         """A state was loaded: of its runs nobody knows what was done but that they may have been launched."""
         self.done = {run_id: (Launch(run_id),) for run_id in state.runs}
         self.postponed.clear()
+        self.rays.begin(state)
 
     def launched(self, run_id: str) -> None:
         """A run needs no launch of its own: who carries it out has its request."""
@@ -53,6 +56,7 @@ class Carrier:
     def carry_out(self, state: FollowedState, runtime: Runtime, uptime: int) -> list[Stimulus]:
         """Do what is new; what came of it."""
         found: list[Stimulus] = []
+        self.rays.follow(state)
         for effect in effects.news(state, self.done):
             match effect:
                 case Launch(run_id) if (run := state.runs.get(run_id)) is not None:
@@ -83,6 +87,7 @@ class Carrier:
             if request is not None:
                 self.pace.launched(run.run_id)
                 runtime.launch(request)
+                self.rays.launched(state, run, request.argv)
         except Unprepared as error:
             return [ProcessOver(run, None, error.problem, error.reason)]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -14,7 +14,7 @@ from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import CPU, GPU, SCALE, Allocation
-from vctl.daemon import gangs, notices, objects
+from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
@@ -30,13 +30,14 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a job or a task is started with; ``count`` is that of its array."""
+    """What a job or a task is started with; ``count`` is that of its array, ``ray`` how much of a Ray of its own."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
     sees_all: bool = False
     count: int = 1
+    ray: str = ""
 
 
 class Commands:
@@ -67,8 +68,9 @@ class Commands:
 def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> Command:
     argv = (*relayed(options.get("relay")), *loads(row["argv"]))
     return Command(
-        argv, loads(row["env"]), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), **more
-    )
+        argv, loads(row["env"]), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
+        ray=options.get("private_ray", ""), **more,
+    )  # fmt: skip
 
 
 def request_of(
@@ -117,10 +119,11 @@ def request_of(
         own["VCTL_ARRAY_COUNT"] = str(command.count)
     if in_gang:
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
+    before = private_rays.command(store.home, ledger, run, command.ray) if command.ray else ()
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
-        argv=command.argv,
+        argv=(*before, *command.argv),
         env=job_environment(command.env, own, gpus=gpus, cpus=cpus),
         cwd=command.cwd,
         supervisor=run.supervisor or 0,

@@ -330,6 +330,7 @@ class Scheduler:
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
+        self.carrier.rays.forget(run)
 
     def _sweep(self, state: FollowedState, *, first: bool = False) -> None:
         """Look at every process, after a start, a lost wake-up, and now and then; who has not started is launched."""

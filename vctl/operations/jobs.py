@@ -182,6 +182,12 @@ def request(
     label: Annotated[
         bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
     ] = False,
+    ray: Annotated[
+        bool, Opt("--ray", help="Start a Ray cluster for the job alone, of its virtual nodes; needs vctl[ray].")
+    ] = False,
+    ray_dashboard: Annotated[
+        bool, Opt("--ray-dashboard", help="--ray with the dashboard, which ray.util.state needs.")
+    ] = False,
     max_retries: Annotated[
         int,
         Opt(
@@ -250,6 +256,7 @@ def request(
         after=tuple(options.parse_dependency(text, "after") for text in after),
         per_node=per_node,
         label=label,
+        private_ray="dashboard" if ray_dashboard else "plain" if ray else "",
         max_retries=max_retries,
         retry_on=tuple(retry_on),
         backoff_s=backoff_s,

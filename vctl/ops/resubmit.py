@@ -35,6 +35,9 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
     words += _rule_words(loads(row["rules"]))
     if row["per_node"]:
         words.append("--per-node")
+    words += {"plain": ["--ray"], "dashboard": ["--ray-dashboard"]}.get(
+        loads(launch["options"]).get("private_ray"), []
+    )
     if row["name"]:
         words += ["--name", row["name"]]
     for key, value in loads(row["metadata"]).items():

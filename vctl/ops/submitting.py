@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
+from vctl.core.resources import CPU, GPU, SCALE
 from vctl.engine.changes import Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, dependencies, jobs, logs, nodes, rights
@@ -54,6 +55,7 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     parent_id, shares_parent = _target(store, request, around)
     rights.check_target(store, parent_id)
     _check_per_node(request, parent_id, shares_parent=shares_parent)
+    _check_ray(request, parent_id, around, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
     shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
@@ -86,16 +88,9 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         rows.dumps(asked(spec, wanted.entry)),
         None if (caller := rights.calling_job(store)) is None else caller["job_id"],
     )  # fmt: skip
-    options: dict[str, object] = {"sees_all": request.entry is None and spec.has_gang}
-    if request.label:
-        options["relay"] = ["label", ""]
-    elif request.attach is not None:
-        options["relay"] = list(request.attach)
-    if request.ray:
-        options["ray"] = dict(request.ray)
     launch = Launch(
         _shown(request.argv), rows.dumps(list(request.argv)), rows.dumps(_environment(request, around)),
-        stored_path(request.cwd or _directory()), rows.dumps(options),
+        stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
     )  # fmt: skip
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
@@ -136,6 +131,22 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     return submission_id
 
 
+def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
+    """How the command is started, beside its words; only what was asked for."""
+    options: dict[str, object] = {
+        "sees_all": request.entry is None and (spec.has_gang or bool(request.private_ray))
+    }
+    if request.label:
+        options["relay"] = ["label", ""]
+    elif request.attach is not None:
+        options["relay"] = list(request.attach)
+    if request.ray:
+        options["ray"] = dict(request.ray)
+    if request.private_ray:
+        options["private_ray"] = request.private_ray
+    return options
+
+
 def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
     """Dependencies with the full ids of jobs that exist. Raises NotFound."""
     found = []
@@ -161,6 +172,39 @@ def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool)
         raise BadSpec(
             "--per-node: each member gets the whole of its virtual node, --entrypoint-* does not apply",
             fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
+        )
+
+
+def _check_ray(
+    request: JobRequest, parent_id: str, around: Mapping[str, str], *, shares_parent: bool
+) -> None:
+    if not request.private_ray:
+        return
+    from vctl.runtime import raylets
+
+    if shares_parent:
+        raise BadSpec(
+            f"--ray: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
+            fix="submit to a divisible cluster",
+        )
+    if request.entry is not None:
+        raise BadSpec(
+            "--ray: Ray gets the whole of each virtual node, --entrypoint-* does not apply",
+            fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
+        )
+    spec = request.spec or ClusterSpec()
+    for amounts in (*(node.resources for node in spec.fixed), spec.flexible_min):
+        for name in (CPU, GPU):
+            if amounts.get(name, 0) % SCALE:
+                raise BadSpec(
+                    f"--ray: a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones",
+                    fix=f"request a whole number of {name}",
+                )
+    env = _environment(request, around)
+    if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
+        raise BadSpec(
+            f"--ray: Ray is not installed where {_shown(request.argv[:1])} runs",
+            fix=f"pip install '{raylets.EXTRA}' there, or name a Python that has it",
         )
 
 
@@ -308,6 +352,7 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         grace_s=row["grace_s"],
         per_node=bool(row["per_node"]),
         label=relay is not None,
+        private_ray=options.get("private_ray", ""),
         signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),

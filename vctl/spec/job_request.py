@@ -42,7 +42,8 @@ class JobRequest:
     gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or
     ``all``. ``label`` puts the rank before each line of output. ``attach`` is ``stdin`` or ``terminal``, and the
     socket of whoever hands that on. ``ray`` is the ``runtime_env`` of a job that came by Ray's job API, as it was
-    given, and the directory ``files`` with what was unpacked for it.
+    given, and the directory ``files`` with what was unpacked for it. ``private_ray`` is ``plain`` or ``dashboard``:
+    the job gets a Ray cluster of its own.
     """
 
     argv: tuple[str, ...]
@@ -72,6 +73,7 @@ class JobRequest:
     label: bool = False
     attach: tuple[str, str] | None = None
     ray: Mapping[str, object] = field(default_factory=dict)
+    private_ray: str = ""
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
@@ -87,6 +89,12 @@ class JobRequest:
         if self.label and not self.per_node:
             raise refuse(
                 "label", "only a job with --per-node has ranks", "add --per-node, or leave --label out"
+            )
+        if self.private_ray and self.per_node:
+            raise refuse(
+                "ray",
+                "the command runs once, and Ray in every virtual node",
+                "leave out --per-node, or --ray",
             )
         if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
             raise refuse(

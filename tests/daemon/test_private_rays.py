@@ -1,0 +1,169 @@
+"""``--ray``: what the keeper of a Ray is told of its virtual cluster, and what is refused at the submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import Life
+from tests.daemon.test_gangs import gang
+from tests.daemon.test_holding import submit as queue
+from tests.specification import spec
+from vctl.core import labels as lb
+from vctl.daemon import private_rays
+from vctl.errors import BadSpec
+from vctl.ops import jobs, submitting
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest
+
+pytestmark = spec("16.ray")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("kPrimaryClusterID##a", "kPrimaryClusterID--a"),
+        ("kPrimaryClusterID##a##b/0", "kPrimaryClusterID--a--b.0"),
+        ("kPrimaryClusterID", "kPrimaryClusterID"),
+    ],
+)
+def test_an_id_as_a_label_of_ray(text: str, label: str) -> None:
+    assert private_rays.value(text) == label
+
+
+@pytest.mark.parametrize("text", ["kPrimaryClusterID##" + "x" * 45, "kPrimaryClusterID##ends-"])
+def test_an_id_that_is_no_label_of_ray_ends_in_a_hash(text: str) -> None:
+    label = private_rays.value(text)
+    assert lb.value_problem(label) is None
+    assert label.startswith(text.replace("##", "--")[:20])
+    assert label != private_rays.value(text + "y")
+
+
+def executable(path: Path) -> Path:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def here(life: Life) -> Life:
+    life.nodes(2, "t")
+    return life
+
+
+def submit(life: Life, kind: str = "plain", path: str = "", **more: Any) -> None:
+    request = JobRequest(
+        argv=more.pop("argv", ("python3", "job.py")),
+        submission_id="r",
+        private_ray=kind,
+        cwd=str(life.home),
+        **more,
+    )
+    submitting.submit(life.store, request, environment={"PATH": path or os.environ["PATH"]})
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "a part of a CPU": (
+        {"spec": parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 0.5}}]}]})},
+        "0.5 CPU",
+    ),
+    "a part of a GPU": (
+        {"spec": parse_cluster_spec({"flexible_resource_min": {"CPU": 1, "GPU": 0.5}})},
+        "0.5 GPU",
+    ),
+    "a request of the command": ({"spec": gang(1), "entry": {"CPU": 10_000}}, "--entrypoint-"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_node_of_ray_can_be_is_refused(here: Life, tmp_path: Path, what: str) -> None:
+    more, problem = REFUSED[what]
+    with pytest.raises(BadSpec, match="--ray") as error:
+        submit(here, **more)
+    assert problem in str(error.value)
+    assert error.value.fix
+    assert here.store.value("SELECT count(*) FROM jobs") == 0
+
+
+def test_per_node_and_ray_exclude_each_other() -> None:
+    with pytest.raises(BadSpec, match="ray"):
+        JobRequest(argv=("x",), private_ray="plain", per_node=True)
+
+
+def test_without_ray_the_submit_says_which_extra_to_install(
+    here: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (python := tmp_path / "bin").mkdir()
+    program = str(executable(python / "python3"))
+    with pytest.raises(BadSpec, match="Ray is not installed") as error:
+        submit(here, argv=(program,), path=str(python))
+    assert "pip install 'vctl[ray]'" in str(error.value.fix)
+    assert here.store.value("SELECT count(*) FROM jobs") == 0
+    executable(python / "ray")
+    submit(here, argv=(program,), path=str(python), spec=gang(1, 2))
+    assert json.loads(here.store.value("SELECT options FROM job_launches"))["private_ray"] == "plain"
+
+
+def test_a_job_submitted_again_has_a_ray_again(here: Life, tmp_path: Path) -> None:
+    executable(tmp_path / "ray")
+    program = str(executable(tmp_path / "python3"))
+    submit(here, "dashboard", argv=(program,), path=str(tmp_path), hold=True)
+    again = submitting.rerun(here.store, "r")["submission_id"]
+    options = here.store.rows("SELECT options FROM job_launches")
+    assert [json.loads(row["options"])["private_ray"] for row in options] == ["dashboard"] * 2
+    assert again != "r"
+
+
+def test_the_keeper_is_told_of_each_virtual_node_and_the_file_goes_with_the_job(here: Life) -> None:
+    spec_of = parse_cluster_spec(
+        {
+            "fixed_size_nodes": [
+                {"nodes": [{"resources": {"CPU": 1}, "labels": {"a": "b"}}, {"resources": {"CPU": 2}}]}
+            ]
+        }
+    )
+    queue(here, "g", "sleep", "60", entry=None, spec=spec_of)
+    here.until(lambda: here.job("g")["status"] == "RUNNING")
+    assert here.scheduler is not None
+    state = here.scheduler.state
+    assert state is not None
+    (run,) = state.runs.values()
+    words = private_rays.command(here.home, state.ledger, run, "plain")
+    path, folder = Path(words[4]), Path(words[5])
+    assert len(str(folder)) <= 40, "unix sockets lie in it: 107 bytes"
+    first, second = json.loads(path.read_text())["nodes"]
+    assert (first["resources"], second["resources"]) == ({"CPU": 1.0}, {"CPU": 2.0})
+    assert first["id"] == "kPrimaryClusterID##g/0"
+    assert first["labels"].items() >= {
+        "a": "b", "ray.io/vnode_id": "kPrimaryClusterID--g.0", "ray.io/vcluster_id": "kPrimaryClusterID--g",
+        "vctl.io/node-id": run.node_id,
+    }.items()  # fmt: skip
+    assert "ray.io/node-id" not in first["labels"], "Ray keeps it for itself"
+
+    path.write_text(json.dumps({"folder": str(folder), "nodes": []}))
+    rays = private_rays.PrivateRays(here.home)
+    rays.begin(state)  # another scheduler
+    rays.follow(state)
+    assert json.loads(path.read_text()) == {"folder": str(folder), "nodes": [first, second]}
+    folder.mkdir()
+    try:
+        rays.forget(run)
+        assert not path.exists()
+        assert not folder.exists()
+        private_rays.command(here.home, state.ledger, run, "plain")
+        folder.mkdir()
+        jobs.stop(here.store, "g")
+        here.until(lambda: here.job("g")["status"] == "STOPPED")
+        rays.begin(state)  # one that was killed before it could remove them
+        assert not path.exists()
+        assert not folder.exists()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

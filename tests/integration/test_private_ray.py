@@ -1,0 +1,333 @@
+"""``job submit --ray`` with stock Ray: each job sees its own virtual nodes, and nothing stays, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import SPREAD_2X1, Place, eventually
+from tests.specification import spec
+from vctl.runtime import processes
+
+pytestmark = [
+    spec("16.ray"),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'"),
+]
+
+RAY_S = 400.0
+"""How long a start and an end of Ray may take on a machine that is busy with something else."""
+
+LOOK = """
+import json, os, sys, time
+from pathlib import Path
+import ray
+
+ray.init(log_to_driver=False)
+here, (me, other) = Path.cwd(), sys.argv[1:3]
+(here / f"{me}.up").touch()
+while not (here / f"{other}.up").exists():
+    time.sleep(0.05)
+
+
+@ray.remote(num_cpus=1)
+class Place:
+    def node(self):
+        return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote(num_cpus=1)
+def node():
+    return ray.get_runtime_context().get_node_id()
+
+
+actors = [Place.options(name=f"place-{n}").remote() for n in range(2)]
+of_actors = ray.get([actor.node.remote() for actor in actors])
+third = Place.remote()
+waits = ray.wait([third.node.remote()], timeout=1)[0]
+for actor in (*actors, third):
+    ray.kill(actor)
+group = ray.util.placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
+assert group.wait(60)
+ray.util.remove_placement_group(group)
+seen = {
+    "cpus": ray.cluster_resources()["CPU"],
+    "labels": [node["Labels"] for node in ray.nodes()],
+    "ids": sorted(node["NodeID"] for node in ray.nodes()),
+    "actors": sorted(of_actors),
+    "tasks": sorted(set(ray.get([node.remote() for _ in range(4)]))),
+    "third waits": not waits,
+    "named": [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)],
+    "address": os.environ["RAY_ADDRESS"],
+}
+if len(sys.argv) > 3:
+    from ray.util.state import list_nodes
+    seen["state"] = sorted(one.node_id for one in list_nodes())
+(here / f"{me}.json").write_text(json.dumps(seen))
+(here / f"{me}.seen").touch()
+while not (here / f"{other}.seen").exists():
+    time.sleep(0.05)
+"""
+
+STAY = """
+import pathlib, time
+import ray
+
+ray.init(log_to_driver=False)
+
+
+@ray.remote(num_cpus=1)
+def count():
+    return 1
+
+
+assert sum(ray.get([count.remote() for _ in range(2)])) == 2
+pathlib.Path("up").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+assert sum(ray.get([count.options(scheduling_strategy="SPREAD").remote() for _ in range(8)])) == 8
+while ray.cluster_resources().get("CPU") != 2.0:
+    time.sleep(0.05)
+"""
+
+
+def left_of(place: Place) -> dict[int, list[bytes]]:
+    """Processes of jobs of a state directory."""
+    found = processes.marked(b"VCTL_JOB_ID", b"VCTL_HOME=" + os.fsencode(place.home))
+    return {one.pid: processes.command(one.pid)[:3] for many in found.values() for one in many}
+
+
+def folders(place: Place) -> set[str]:
+    """The temporary directories of Ray that the jobs of a state directory have."""
+    return {json.loads(path.read_text())["folder"] for path in (place.home / "gangs").glob("*.ray")}
+
+
+def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int]:
+    """Processes of jobs, by the end of their program, or by a word."""
+    return sorted(
+        pid
+        for pid in left_of(place)
+        if (words := processes.command(pid))
+        and (words[0].endswith(ending) if ending else any(holding in word for word in words))
+    )
+
+
+@pytest.fixture
+def boxes(place: Place) -> Place:
+    place.add_nodes(2)
+    return place
+
+
+def assert_clean(place: Place, used: set[str]) -> None:
+    """No process, no file, and all resources are whole."""
+    eventually(lambda: not left_of(place), f"the end of {left_of(place)}", RAY_S)
+    eventually(lambda: not any(map(os.path.exists, used)), f"{used} to be removed", RAY_S)
+    eventually(lambda: not list((place.home / "gangs").iterdir()), "the files of jobs to be removed", RAY_S)
+    assert set(place.free().values()) == {4.0}
+    place.assert_sound()
+
+
+def submit(place: Place, name: str, program: str, *words: str, dashboard: bool = False) -> None:
+    script = place.folder / f"{name}.py"
+    script.write_text(program)
+    kind = "--ray-dashboard" if dashboard else "--ray"
+    place.ok(
+        "job", "submit", "--no-wait", kind, "--submission-id", name, "--virtual-cluster", SPREAD_2X1,
+        "--", sys.executable, str(script), *words,
+    )  # fmt: skip
+
+
+def log(place: Place, name: str) -> str:
+    return place.fork("job", "logs", name).out
+
+
+def test_two_jobs_side_by_side_see_their_own_nodes_alone(boxes: Place) -> None:
+    boxes.daemon()
+    submit(boxes, "a", LOOK, "a", "b")
+    submit(boxes, "b", LOOK, "b", "a", "with the state", dashboard=True)
+    eventually(lambda: len(folders(boxes)) == 2, "both to be launched", RAY_S)
+    used = folders(boxes)
+    for name in ("a", "b"):
+        job = boxes.reach(name, "SUCCEEDED", "FAILED", within_s=RAY_S)
+        assert job["status"] == "SUCCEEDED", log(boxes, name)
+    seen: dict[str, Any] = {name: json.loads((boxes.folder / f"{name}.json").read_text()) for name in "ab"}
+    for name, one in seen.items():
+        assert one["cpus"] == 2.0
+        assert {label["ray.io/vcluster_id"] for label in one["labels"]} == {f"kPrimaryClusterID--{name}"}
+        assert sorted(label["ray.io/vnode_id"] for label in one["labels"]) == [
+            f"kPrimaryClusterID--{name}.0",
+            f"kPrimaryClusterID--{name}.1",
+        ]
+        assert len({label["vctl.io/node-id"] for label in one["labels"]}) == 2
+        assert one["actors"] == one["ids"]
+        assert set(one["tasks"]) <= set(one["ids"])
+        assert one["third waits"]
+        assert all(other["name"].startswith("place-") for other in one["named"])
+    assert seen["b"]["state"] == seen["b"]["ids"]
+    assert not set(seen["a"]["ids"]) & set(seen["b"]["ids"])
+    assert seen["a"]["address"] != seen["b"]["address"]
+    assert log(boxes, "a").count("--ray-dashboard adds it") == 1
+    assert "Ray dashboard: http://127.0.0.1:" in log(boxes, "b")
+    assert_clean(boxes, used)
+
+
+def supervisor(place: Place) -> list[int]:
+    return [place.supervisor_of("stay")]
+
+
+def keeper(place: Place) -> list[int]:
+    found = pids(place, holding=b"/private_ray.py")
+    assert len(found) == 1  # the main process is the command by now
+    return found
+
+
+def driver(place: Place) -> list[int]:
+    return [place.running_process("stay")]
+
+
+def launcher(place: Place) -> list[int]:
+    below = processes.descendants(place.heartbeat()["pid"])
+    found = [pid for pid in below if processes.name(pid) == b"vctl-launcher"]
+    assert found
+    return found
+
+
+def head(place: Place) -> list[int]:
+    found = pids(place, ending=b"/gcs_server")
+    assert len(found) == 1
+    return found
+
+
+def raylet_of(rank: int) -> Callable[[Place], list[int]]:
+    def find(place: Place) -> list[int]:
+        found = [
+            pid
+            for pid in pids(place, ending=b"/raylet")
+            if any(
+                word.endswith(f"/{rank}".encode())
+                for word in processes.command(pid)
+                if b"--node-name=" in word
+            )
+        ]
+        assert len(found) == 1
+        return found
+
+    return find
+
+
+GOES_ON, ENDS = "SUCCEEDED", "FAILED"
+KILLS: dict[str, tuple[Callable[[Place], list[int]], str, set[int | None]]] = {
+    "launcher": (launcher, GOES_ON, {0}),
+    "keeper": (keeper, GOES_ON, {0}),
+    "raylet": (raylet_of(1), GOES_ON, {0}),
+    "raylet of the head": (raylet_of(0), ENDS, {137}),
+    "head": (head, ENDS, {137}),
+    "driver": (driver, ENDS, {137}),
+    "supervisor": (supervisor, ENDS, {None}),
+}
+
+
+@pytest.mark.parametrize("what", KILLS)
+def test_what_is_killed_leaves_nothing(boxes: Place, what: str) -> None:
+    find, status, codes = KILLS[what]
+    boxes.daemon()
+    submit(boxes, "stay", STAY)
+    up = boxes.folder / "up"
+    eventually(lambda: up.exists() or boxes.job("stay")["status"] == "FAILED", "the job to be up", RAY_S)
+    assert up.exists(), log(boxes, "stay")
+    used = folders(boxes)
+    assert len(used) == 1
+    before = set(pids(boxes, ending=b"/raylet"))
+    for pid in find(boxes):
+        os.kill(pid, signal.SIGKILL)
+    if what == "raylet":
+        eventually(
+            lambda: len(set(pids(boxes, ending=b"/raylet")) - before) == 1, "another raylet to start", RAY_S
+        )
+    (boxes.folder / "go").touch()
+    job = boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)
+    assert job["status"] == status, log(boxes, "stay")
+    assert job["exit_code"] in codes
+    assert_clean(boxes, used)
+
+
+def test_a_daemon_that_is_killed_finds_the_job_again(boxes: Place) -> None:
+    """Also when the job ends, and its keeper is killed, while nobody schedules."""
+    daemon = boxes.daemon()
+    submit(boxes, "stay", STAY)
+    submit(boxes, "gone", STAY)
+    eventually((boxes.folder / "up").exists, "a job to be up", RAY_S)
+    eventually(lambda: len(pids(boxes, ending=b"/raylet")) == 4, "both to be up", RAY_S)
+    used = folders(boxes)
+    assert len(used) == 2
+    boxes.kill(daemon)
+    os.kill(boxes.running_process("gone"), signal.SIGKILL)
+    (boxes.folder / "go").touch()
+    time.sleep(1)
+    boxes.daemon()
+    assert boxes.reach("gone", "FAILED", within_s=RAY_S)["exit_code"] == 137
+    assert boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(
+        boxes, "stay"
+    )
+    assert_clean(boxes, used)
+
+
+def test_a_stop_ends_all_of_it(boxes: Place) -> None:
+    boxes.daemon()
+    submit(boxes, "stay", STAY)
+    eventually((boxes.folder / "up").exists, "the job to be up", RAY_S)
+    used = folders(boxes)
+    boxes.ok("job", "stop", "stay")
+    job = boxes.reach("stay", "STOPPED", within_s=RAY_S)
+    assert job["exit_code"] == 143
+    assert_clean(boxes, used)
+
+
+GROW = """
+import subprocess, sys, time
+import ray
+
+ray.init(log_to_driver=False)
+
+
+def reach(cpus):
+    while ray.cluster_resources().get("CPU") != cpus:
+        time.sleep(0.05)
+
+
+reach(1.0)
+task = [sys.executable, "-m", "vctl", "task", "run", "--no-wait", "--num-cpus", "2", "--", "sleep", "10"]
+subprocess.run(task, check=True)
+reach(3.0)
+alive = [node for node in ray.nodes() if node["Alive"]]
+assert sorted(node["Resources"]["CPU"] for node in alive) == [1.0, 2.0]
+assert len({node["Labels"]["ray.io/vnode_id"] for node in alive}) == 1
+
+
+@ray.remote(num_cpus=2)
+def two():
+    return 2
+
+
+assert ray.get(two.remote()) == 2
+reach(1.0)
+"""
+
+
+def test_raylets_come_and_go_with_what_the_virtual_cluster_has(boxes: Place) -> None:
+    boxes.daemon(VCTL_LEASE_IDLE_TIMEOUT="1")
+    (boxes.folder / "grow.py").write_text(GROW)
+    boxes.ok("job", "submit", "--no-wait", "--ray", "--submission-id", "g", "--", sys.executable, "grow.py")
+    eventually(lambda: folders(boxes), "the job to be launched", RAY_S)
+    used = folders(boxes)
+    assert boxes.reach("g", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(boxes, "g")
+    assert_clean(boxes, used)

@@ -1,0 +1,90 @@
+"""What Ray's command is told of a virtual node, which part of one lacks a raylet, and where that command is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.specification import spec
+from vctl.runtime import raylets
+
+pytestmark = spec("16.ray")
+
+
+def node(gpus: tuple[str, ...] = (), **resources: float) -> dict[str, Any]:
+    return {
+        "id": "c##j/0",
+        "resources": resources,
+        "gpus": list(gpus),
+        "cores": None,
+        "labels": {"a": "b", "e": ""},
+    }
+
+
+def told(one: dict[str, Any]) -> dict[str, str]:
+    return dict(word.removeprefix("--").split("=", 1) for word in raylets.arguments(one, "n") if "=" in word)
+
+
+def test_a_raylet_has_what_its_virtual_node_has_and_no_more() -> None:
+    words = told(node(("2", "3"), CPU=4.0, GPU=2.0, memory=8.0 * 2**30, FPGA=1.0, disk=0.0))
+    assert (words["num-cpus"], words["num-gpus"], words["memory"]) == ("4", "2", str(8 * 2**30))
+    assert json.loads(words["resources"]) == {"FPGA": 1.0}
+    assert words["labels"] == "a=b,e="
+    assert words["node-name"] == "n"
+    bare = told(node())
+    assert (bare["num-cpus"], bare["num-gpus"], bare["memory"]) == ("0", "0", "0"), (
+        "never those of the machine"
+    )
+
+
+def test_no_port_is_fixed() -> None:
+    assert {word for name, word in told(node()).items() if name.endswith("port")} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "has"),
+    [({}, 256 << 20), ({"object_store_memory": 1e9}, 10**9), ({"object_store_memory": 1.0}, 75 << 20)],
+)
+def test_the_object_store_is_small_unless_it_was_asked_for(asked: dict[str, float], has: int) -> None:
+    assert told(node(**asked))["object-store-memory"] == str(has)
+
+
+def test_what_a_virtual_node_gains_is_a_part_of_its_own() -> None:
+    first = node(("0",), CPU=1.0, GPU=1.0)
+    grown = node(("0", "2"), CPU=3.5, GPU=2.0, FPGA=0.5)
+    part = raylets.missing(grown, [first])
+    assert part is not None
+    assert part["resources"] == {"CPU": 2, "GPU": 1, "FPGA": 0.5}
+    assert part["gpus"] == ["2"]
+    assert raylets.missing(grown, [first, part]) is None
+    assert raylets.missing(first, [first]) is None
+    assert raylets.missing(first, []) == first, "a raylet that ended"
+    assert raylets.exceeds(first, [first, part])
+    assert not raylets.exceeds(grown, [first, part])
+
+
+def executable(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_ray_is_that_of_the_program_then_that_of_the_path(tmp_path: Path) -> None:
+    python, beside = executable(tmp_path / "venv" / "python"), executable(tmp_path / "venv" / "ray")
+    other, plain = executable(tmp_path / "bin" / "ray"), executable(tmp_path / "plain" / "python")
+    path = os.pathsep.join((str(tmp_path / "plain"), str(tmp_path / "bin")))
+    assert raylets.program([python], path) == beside
+    assert raylets.program(["venv/python"], path, str(tmp_path)) == beside
+    assert raylets.program(["python"], path) == raylets.program([plain], path) == other
+    assert raylets.program(["python"], f"{tmp_path / 'venv'}{os.pathsep}{path}") == beside
+
+
+def test_a_held_port_is_given_to_nobody_else() -> None:
+    held, port = raylets.held_port()
+    with held:
+        assert port not in {raylets.free_port() for _ in range(200)}

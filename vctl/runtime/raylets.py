@@ -1,0 +1,94 @@
+"""What Ray's command is told of virtual nodes, and where that command is. Stand-alone, like processes.py."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+EXTRA = "vctl[ray]"
+OBJECT_STORE_BYTES = 256 << 20
+"""Of a virtual node that has no object_store_memory."""
+LEAST_OBJECT_STORE_BYTES = 75 << 20
+_STANDARD = ("CPU", "GPU", "memory", "object_store_memory")
+SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    # the node of a raylet that was killed is dead for the head after 5 s, that of a slow one after a minute
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "10000",
+    "RAY_health_check_failure_threshold": "5",
+}
+_ANY_PORT = (
+    "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
+    "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
+    "--max-worker-port=0",
+)  # fmt: skip
+
+
+def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None = None) -> str | None:
+    """Ray's command: beside the program of the job, else in its PATH, else beside this Python."""
+    found = shutil.which(os.path.join(cwd or "", command[0]) if "/" in command[0] else command[0], path=path)
+    beside = None if found is None else shutil.which(os.path.join(os.path.dirname(found), "ray"))
+    return beside or shutil.which("ray", path=path) or shutil.which(os.path.dirname(sys.executable) + "/ray")
+
+
+def arguments(node: "dict[str, Any]", name: str) -> list[str]:
+    """What ``ray start`` is told of a virtual node, or of a part of one."""
+    amounts = node["resources"]
+    store = amounts.get("object_store_memory", OBJECT_STORE_BYTES)
+    others = {key: amount for key, amount in amounts.items() if key not in _STANDARD and amount}
+    return [
+        f"--num-cpus={int(amounts.get('CPU', 0))}",
+        f"--num-gpus={int(amounts.get('GPU', 0))}",
+        f"--memory={int(amounts.get('memory', 0))}",
+        f"--object-store-memory={max(int(store), LEAST_OBJECT_STORE_BYTES)}",
+        f"--resources={json.dumps(others)}",
+        "--labels=" + ",".join(f"{key}={value}" for key, value in node["labels"].items()),
+        f"--node-name={name}",
+        *_ANY_PORT,
+        "--disable-usage-stats",
+    ]
+
+
+def missing(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> "dict[str, Any] | None":
+    """The part of a virtual node that no raylet has yet; None when there is none. CPUs and GPUs are whole."""
+    taken = {gpu for part in parts for gpu in part["gpus"]}
+    rest = {}
+    for key, amount in node["resources"].items():
+        left = amount - sum(part["resources"].get(key, 0) for part in parts)
+        left = int(left) if key in _STANDARD else left
+        if left > 0:
+            rest[key] = left
+    if not rest and parts:
+        return None
+    return {**node, "resources": rest, "gpus": [gpu for gpu in node["gpus"] if gpu not in taken]}
+
+
+def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
+    """Whether raylets have more than their virtual node."""
+    keys = {key for part in parts for key in part["resources"]}
+    return any(
+        sum(part["resources"].get(key, 0) for part in parts) > node["resources"].get(key, 0) for key in keys
+    )
+
+
+def held_port() -> tuple[socket.socket, int]:
+    """A port that nobody else is given while the socket is open; Ray's client server shares it (SO_REUSEPORT)."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("", 0))
+    return held, held.getsockname()[1]
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
