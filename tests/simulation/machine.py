@@ -104,6 +104,7 @@ class Machine:
         self.truth: dict[str, int] = {}
         """run -> the exit code that its record gives."""
         self.launcher = 1
+        self.lasts_s = [0.001, 0.1, 1.0, 3.0, 8.0, 20.0, 60.0]
         self.numbers = 0
         self.pids = 1000
 
@@ -173,7 +174,7 @@ class Machine:
         self.pids += 1
         process = self.processes[run_id] = Process(run_id, self.pids, stubborn=self.dice.random() < 0.1)
         self.soon(f"S {run_id}", lambda: self._write_start(supervisor, process))
-        lasts = self.dice.choice([0.001, 0.1, 1.0, 3.0, 8.0, 20.0, 60.0])
+        lasts = self.dice.choice(self.lasts_s)
         code = self.dice.choice([0, 0, 0, 0, 1, 3])
         self.timeline.after(lasts, f"end {run_id}", lambda: self.end(run_id, code))
 

@@ -16,7 +16,7 @@ from typing import Any
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.machine import Client, Machine, Violation
 from tests.users import PROVIDER, Users
-from tests.world import Killed, ShortRuns, World, loaded, picture_of, unlike
+from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
@@ -25,11 +25,13 @@ from vctl.engine.codec import decode
 from vctl.engine.stimuli import Left
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
-from vctl.ops import job_edits
+from vctl.ops import job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array
 from vctl.store import clusters
 from vctl.store.store import Fenced, Store
 
@@ -40,6 +42,7 @@ FAULTS = (
 )  # fmt: skip
 """What can go wrong; each seed draws which of them and how often."""
 MOST_EVENTS = 400_000
+MOST_MEMBERS = 40
 IDLE_TURNS = 20
 """After so many turns in which nothing changed, the state is compared with the tables all the same."""
 
@@ -122,6 +125,21 @@ class Simulation(World):
         self.users.actions += [(8, self.users.submit), (1, self.users.join)]
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
+        if swarm.random() < 0.25:  # they do only where arrays wait and little else happens
+            self.follows = True
+            self.processes.lasts_s = [0.001, 0.01, 0.1, 0.1, 1.0]
+            few = (
+                self.users.hold,
+                self.users.release,
+                self.users.stop_job,
+                self.users.drain,
+                self.users.undrain,
+            )
+            self.users.actions = [
+                (8, self.submit_many),
+                (1, self.users.join),
+                *((1, action) for action in few),
+            ]
 
     # ---- time ----
 
@@ -327,6 +345,18 @@ class Simulation(World):
             actor.dead = True
             _close(store)
 
+    def submit_many(self) -> None:
+        """An array whose members can follow each other."""
+        if (
+            self.users.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')")
+            < MOST_MEMBERS
+        ):
+            name, array = f"m{self.users.number():03}", parse_array("1-20")
+            request = JobRequest(
+                argv=("x",), submission_id=name, cwd="/", entry=amounts(0.5), array=array, grace_s=0
+            )
+            submitting.submit(self.users.store, request, environment={})
+
     # ---- what goes wrong ----
 
     def plan_faults(self) -> None:
@@ -430,6 +460,8 @@ class Simulation(World):
             " + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) WHERE run_id = ?1",
             run_id,
         )
+        if row is None and self.store.row("SELECT 1 FROM runs_ahead WHERE run_id = ?", run_id):
+            return
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables")
         if row["state"] == "ENDED":

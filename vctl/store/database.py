@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vctl.errors import Conflict, NotPermitted, Unreachable, VctlError, disk_trouble
+from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store.schema import MIGRATIONS, VERSION
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
         return Unreachable(
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
         )
-    if (known := disk_trouble(error)) is not None:
-        return known
+    if (found := known(error)) is not None and not isinstance(found, Damaged):
+        return found
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
 
 
