@@ -22,6 +22,7 @@ TWICE = (
     "test_arrange",
     "test_cluster_files",
     "test_errors",
+    "test_hostile_text",
     "test_output",
     "test_scope",
     "test_state",

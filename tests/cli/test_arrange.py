@@ -79,5 +79,9 @@ def test_what_is_not_there_is_refused(jobs: Cli, options: str, says: str) -> Non
     assert says in ran.err
 
 
-def test_an_empty_list_has_no_wrong_field(nodes: Cli) -> None:
-    assert nodes("task list --sort whatever --columns some,thing").code == 0
+def test_an_empty_list_has_the_fields_of_a_full_one(nodes: Cli) -> None:
+    for kind, field in (("task list", "task_id"), ("ps", "array"), ("lease list", "since"), ("demand", "by")):
+        assert nodes(f"{kind} --sort {field} --columns {field}").code == 0
+        for option in ("--sort", "--columns"):
+            ran = nodes(f"{kind} {option} whatever")
+            assert (ran.code, f"{option}: unknown field 'whatever'" in ran.err) == (2, True)

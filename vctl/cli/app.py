@@ -14,7 +14,7 @@ from vctl.cli import catalog, declare
 from vctl.cli.call import Call
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
-from vctl.core.text import visible
+from vctl.core.text import harmless, visible
 from vctl.errors import BadSpec, VctlError, known
 from vctl.operations.declare import Param
 
@@ -198,7 +198,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
         import json
 
         text = json.dumps(error.document(), indent=2, ensure_ascii=False, default=str)
-        sys.stdout.write(cli.output.harmless(text) + "\n")
+        sys.stdout.write(harmless(text) + "\n")
         sys.stdout.flush()
         return error.exit_code
     sys.stderr.write(f"Error: {visible(error.problem)}\n")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from vctl import spec
 from vctl.cli import words
 from vctl.cli.output import Answer, Data
 from vctl.cli.table import Column
@@ -22,8 +23,9 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
     """
     rows = list(answer.rows)
     total = len(rows) + answer.more
+    known = _fields(answer)
     if sort is not None:
-        order = _sorted(rows, sort)
+        order = _sorted(rows, sort, known)
         rows = [rows[i] for i in order][:limit]
         answer.names = [answer.names[i] for i in order][:limit]
         answer.more = total - len(rows)
@@ -31,7 +33,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
         answer.data["items"] = rows
     answer.rows = rows
     if columns is not None:
-        names = [_known(name.strip(), rows, "--columns") for name in columns.split(",")]
+        names = [_known(name.strip(), known, "--columns") for name in columns.split(",")]
         answer.rows = [{name: row.get(name) for name in names} for row in rows]
         shown = [field(name) for name in names]
         answer.draw = lambda screen: screen.table(shown, rows)
@@ -39,12 +41,12 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
         answer.draw = answer.redraw(rows)
 
 
-def _sorted(rows: Sequence[Data], sort: str) -> list[int]:
+def _sorted(rows: Sequence[Data], sort: str, known: Sequence[str]) -> list[int]:
     """Numbers of the rows in order; equals stay as they were, and what has no value comes last either way."""
     name, _, direction = sort.partition(":")
     if direction not in ("", "asc", DESCENDING):
         raise BadSpec(f"--sort: unknown direction {direction!r}", fix=f"write {name} or {name}:{DESCENDING}")
-    _known(name, rows, "--sort")
+    _known(name, known, "--sort")
     having = [i for i, row in enumerate(rows) if row.get(name) is not None]
     missing = [i for i, row in enumerate(rows) if row.get(name) is None]
     having.sort(key=lambda i: _key(rows[i][name]), reverse=direction == DESCENDING)
@@ -57,8 +59,17 @@ def _key(value: Any) -> tuple[int, Any]:
     return (1, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
 
 
-def _known(name: str, rows: Sequence[Data], option: str) -> str:
-    names = list(dict.fromkeys(field for row in rows for field in row))
+def _fields(answer: Answer) -> list[str]:
+    """The fields that the objects of a list have; of an empty one those that its kind is documented to have."""
+    if answer.rows or not isinstance(answer.data, dict):
+        return list(dict.fromkeys(field for row in answer.rows for field in row))
+    forms, kind = spec.documents, str(answer.data.get("kind"))
+    fuller = {"ClusterList": forms.ListedCluster, "JobList": forms.ArrayForm}
+    form = fuller.get(kind) or getattr(forms, kind.replace("List", "Form"), None)
+    return list(getattr(form, "__annotations__", ()))
+
+
+def _known(name: str, names: Sequence[str], option: str) -> str:
     if not names or name in names:
         return name
     near = get_close_matches(name, names, 1)

@@ -14,6 +14,7 @@ from vctl import operations
 from vctl.cli import catalog
 from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
+from vctl.core.text import visible
 from vctl.operations.declare import Param
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ VERSION = ("--version", "Print the version.")
 def offer(words: Sequence[str]) -> int:
     """Print what may stand in place of the last word."""
     try:
-        lines = [f"{word}\t{about}" if about else word for word, about in candidates(words or [""])]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        found = [(visible(word), visible(about)) for word, about in candidates(words or [""])]
+        sys.stdout.write("".join(f"{word}\t{about}\n" if about else f"{word}\n" for word, about in found))
         sys.stdout.flush()
     except Exception:
         # a shell has nowhere to show a problem: it would spoil the line that is being typed

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import cli
 from vctl.cli.table import Cell, Column
+from vctl.core.text import harmless, visible
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -148,13 +149,6 @@ def _json(value: Any, stream: TextIO, *, indented: bool = False) -> str:
     return harmless(text)
 
 
-def harmless(text: str) -> str:
-    """JSON with everything that a terminal would act on or hide as an escape: it stands for the same value."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(c if c == "\n" or c.isprintable() else _escaped(c) for c in text)
-
-
 Encode = Callable[[Any], str]
 
 
@@ -187,19 +181,9 @@ def _indented(value: Any, encoder: Callable[[str], Encode], known: dict[str, Enc
     return "{" + inside + comma.join(pieces) + pad + "}"
 
 
-def _escaped(char: str) -> str:
-    import json
-
-    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
-
-
 def _one_line(name: object, stream: TextIO) -> str:
     """A name or field as it is, but on a terminal shown as text."""
-    if not stream.isatty():
-        return str(name)
-    from vctl.core.text import visible
-
-    return visible(str(name))
+    return visible(str(name)) if stream.isatty() else str(name)
 
 
 def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:

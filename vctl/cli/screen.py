@@ -153,7 +153,7 @@ class Screen:
         gap = " " * GAP
         if self.header:
             cells = (
-                _filled(self._cut(column.heading, width, middle=False), width, right=column.right)
+                _filled(self._cut(visible(column.heading), width, middle=False), width, right=column.right)
                 for column, width in zip(columns, widths, strict=True)
             )
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
@@ -182,7 +182,7 @@ class Screen:
 
     def _widths(self, columns: Sequence[Column], grid: Sequence[Sequence[Cell | Bar]]) -> list[int]:
         """How wide each column is: as its content, then narrower in the order of the ranks until the table fits."""
-        widths = [_cells(column.heading) for column in columns]
+        widths = [_cells(visible(column.heading)) for column in columns]
         for row in grid:
             for index, cell in enumerate(row):
                 size = BAR if isinstance(cell, Bar) else _cells(cell.text)

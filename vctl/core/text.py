@@ -15,6 +15,19 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def harmless(json: str) -> str:
+    """JSON with everything that a terminal would act on or hide as an escape: it stands for the same value."""
+    if json.isprintable() or json.replace("\n", "").isprintable():
+        return json
+    return "".join(char if char == "\n" or char.isprintable() else _units(char) for char in json)
+
+
+def _units(char: str) -> str:
+    """A character as JSON escapes it: one unit of UTF-16, or two."""
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that is not UTF-8

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from vctl.core.text import visible
 from vctl.errors import disk_trouble
 from vctl.ops.forms import timestamp
 from vctl.runtime.protocol import RuntimeUnavailable
@@ -46,5 +47,5 @@ class Trouble:
 def say(message: str) -> None:
     """One line of the daemon's log, on stderr."""
     with contextlib.suppress(OSError):  # a full disk
-        sys.stderr.write(f"{timestamp(time.time_ns())} {message}\n")
+        sys.stderr.write(f"{timestamp(time.time_ns())} {visible(message)}\n")
         sys.stderr.flush()

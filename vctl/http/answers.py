@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse as _JSONResponse
 
+from vctl.core.text import harmless
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 
 MANAGEMENT = "/virtual_clusters"
@@ -26,12 +27,13 @@ _ALWAYS: dict[str, tuple[str, Any]] = {
 
 
 class JSONResponse(_JSONResponse):
-    """JSON in UTF-8 whatever is in it: what was stored and is no text is shown escaped."""
+    """JSON in UTF-8 whatever is in it: what is no text, or does something to a terminal, is shown escaped."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8", "vctl.escaped")
+        body = text.encode("utf-8", "vctl.escaped")
+        return body if text.isprintable() else harmless(body.decode()).encode()
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -98,7 +100,7 @@ def body_for(path: str, error: VctlError) -> dict[str, Any]:
 
 def encode(body: Mapping[str, Any]) -> bytes:
     """A body as JSON that any reader takes: whatever is not text becomes its text."""
-    return json.dumps(body, default=str, allow_nan=False).encode()
+    return harmless(json.dumps(body, default=str, allow_nan=False)).encode()
 
 
 def install(app: FastAPI) -> None:

@@ -16,6 +16,7 @@ from fastapi.responses import StreamingResponse
 from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.text import harmless
 from vctl.errors import NotFound, Unreachable
 from vctl.http.context import Server, within
 from vctl.ops import forms, jobs, logs, scope, tasks
@@ -161,7 +162,7 @@ async def _events(
         for row in found:
             if job is None or row["job_id"] == job:
                 quiet_since = time.monotonic()
-                yield f"id: {row['seq']}\nevent: {row['kind']}\ndata: {json.dumps(forms.event(row))}\n\n"
+                yield f"id: {row['seq']}\nevent: {row['kind']}\ndata: {harmless(json.dumps(forms.event(row)))}\n\n"
         if len(found) < BATCH:
             await within(ticket, SAFETY_S)
         if time.monotonic() - quiet_since > HEARTBEAT_S:

@@ -9,6 +9,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import COLOR, HOME, NO_HEADER, OUTPUT
 from vctl.cli.declare import command
 from vctl.cli.output import API_VERSION, Answer
+from vctl.core.text import visible
 from vctl.errors import BadSpec
 from vctl.operations.declare import Opt
 
@@ -167,7 +168,7 @@ def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
         return None
 
     def told(name: str, done: int, count: int) -> None:
-        sys.stderr.write(f"\r\x1b[K{name}: {done} of {count} jobs")
+        sys.stderr.write(f"\r\x1b[K{visible(name)}: {done} of {count} jobs")
         if done + 250 > count:
             sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
