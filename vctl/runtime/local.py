@@ -121,6 +121,8 @@ class LocalRuntime:
             if file is not None:
                 file.declined.discard(run_id)
                 if (seat := self._supervisors.seats.get(file.number)) is not None:
+                    if seat.run != run_id:
+                        self._supervisors.drop(seat, run_id)
                     self._supervisors.free(seat)
 
     def adopt(self, run_id: str) -> bool:
@@ -314,8 +316,8 @@ class LocalRuntime:
             if file is not None:
                 file.forget(run_id)
                 seat = self._supervisors.seats.get(file.number)
-                if seat is not None and seat.run == run_id:
-                    self._supervisors.is_over(seat)
+                if seat is not None:
+                    self._supervisors.drop(seat, run_id)
 
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether the tables know them or not."""

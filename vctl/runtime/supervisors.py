@@ -28,10 +28,7 @@ RESUME_S = 0.05
 ANSWER_S = 2.0
 """Who has not taken a request by then is suspended, or as good as dead."""
 _LONGEST_ANSWER_S = 60.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = (
-    0.02,
-    30.0,
-)  # between processes of one number that end without taking a request
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 30.0  # between processes of a number that take no request
 _REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
 _CHUNK_BYTES = 1 << 16
@@ -254,15 +251,17 @@ class Supervisors:
         seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
         self.untaken[seat.file.number] = seat
 
-    def is_over(self, seat: Seat) -> None:
-        """The run of a number is over, and its process has not said so."""
-        if not seat.queue:
+    def drop(self, seat: Seat, run_id: str) -> None:
+        """A run of a number is over or declined, and its process may not say so."""
+        if seat.run != run_id:
+            seat.queue = deque(one for one in seat.queue if one[0] != run_id)
+        elif not seat.queue:
             self.leave(seat)
-            return
-        self._next(seat)
-        if seat.line is None:
-            seat.due = seat.since
-        self.look(seat)
+        else:
+            self._next(seat)
+            if seat.line is None:
+                seat.due = seat.since
+            self.look(seat)
 
     def free(self, seat: Seat) -> None:
         """A number has no run, and none waits to be launched by it or to be taken back."""
