@@ -252,6 +252,13 @@ def test_the_name_on_the_screen_is_an_id(jobs: Cli) -> None:
     assert jobs("job status first -o json").json["cluster_id"] == "kPrimaryClusterID##first"
 
 
+def test_the_queue_of_a_cluster_is_said_in_words(nodes: Cli) -> None:
+    assert nodes("vc update primary --queue-order fair --ageing 90").code == 0
+    (line,) = (line for line in nodes("vc get primary").out.splitlines() if line.startswith("queue "))
+    assert "order fair, discipline best-effort, weight 1, ageing 1m30s" in line
+    assert not set('{}"') & set(line)
+
+
 def test_text_of_others_does_nothing_to_a_terminal(nodes: Cli) -> None:
     evil = "a\x1b[2Jb\x9bc\u202ed\u200be"
     assert nodes(*SUBMIT, "x", "--", "echo", evil).code == 0

@@ -86,6 +86,7 @@ FILES = {
     "Latin-1": ("a.json", b'"\xe9"', "not UTF-8"),
     "binary": ("a.yaml", b"\x80\x81", "not UTF-8"),
     "too large": ("a.json", b" " * (source.MAX_BYTES + 1), "larger than"),
+    "too much YAML": ("a.yaml", b"- a\n" * (source.MAX_YAML // 4 + 1), "characters of YAML"),
     "bad YAML": ("a.yaml", b"a: [1,\nb: 2", "not YAML"),
     "YAML with a tab": ("a.yaml", b"a:\n\t- b", "line 2"),
     "two YAML documents": ("a.yaml", b"a: 1\n---\nb: 2", "not YAML"),

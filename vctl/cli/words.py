@@ -96,6 +96,9 @@ def value(name: str, given: Any) -> str:
             return amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())
         if not given:
             return "-"
+        if name == "queue":
+            settings = {key: value(key, one) for key, one in given.items() if one is not None}
+            return ", ".join(f"{key.removesuffix('_s')} {words}" for key, words in settings.items())
         import json
 
         return json.dumps(given, ensure_ascii=False)

@@ -18,6 +18,8 @@ from vctl.spec.fields import refuse, show
 from vctl.spec.text import check_document
 
 MAX_BYTES = 16 * 2**20
+MAX_YAML = 2**20
+"""Characters: YAML takes fifty times as long to read as JSON."""
 MAX_DEPTH = 100
 YAML = (".yaml", ".yml")
 MAX_ITEMS = 1_000_000
@@ -149,6 +151,12 @@ def _json_fix(text: str, inline: bool) -> str:
 
 
 def _load_yaml(text: str, path: str) -> object:
+    if len(text) > MAX_YAML:
+        raise refuse(
+            path,
+            f"{len(text)} characters of YAML, at most {MAX_YAML} are read",
+            "write it as JSON, or split it",
+        )
     try:
         import yaml
     except ImportError:
