@@ -177,7 +177,7 @@ def test_a_scheduler_that_was_replaced_ends_nothing_that_it_does_not_know(life: 
     life.run("j")
     assert old.state is not None
     with pytest.raises(Fenced):
-        old._sweep(old.state, relaunch=True)
+        old._sweep(old.state, first=True)
     old.close(orderly=False)
     old.store.close()
     life.turn()
