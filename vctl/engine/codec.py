@@ -152,15 +152,35 @@ def fits(value: Any, kind: Any) -> bool:
     return _checker(kind)(value)
 
 
+def _by_type(kind: Any) -> bool:
+    """Whether the type of a value alone decides."""
+    if get_origin(kind) in (Union, UnionType):
+        return all(map(_by_type, get_args(kind)))
+    return kind in (str, int, bool, bytes, type(None))
+
+
 @cache
 def _checker(kind: Any) -> Callable[[Any], bool]:
     origin, parts = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        inside = [(one.name, _checker(hints[one.name])) for one in fields(kind)]
-        return lambda value: (
-            isinstance(value, kind) and all(check(getattr(value, name)) for name, check in inside)
-        )
+        inside = [(one.name, hints[one.name]) for one in fields(kind)]
+        simple = [name for name, hint in inside if _by_type(hint)]
+        others = [(name, _checker(hint)) for name, hint in inside if not _by_type(hint)]
+        checks = [_checker(hints[name]) for name in simple]
+        good: set[tuple[type, ...]] = set()
+
+        def check_all(value: Any) -> bool:
+            if not isinstance(value, kind):
+                return False
+            values = [getattr(value, name) for name in simple]
+            if (types := tuple(map(type, values))) not in good:
+                if not all(check(one) for check, one in zip(checks, values, strict=True)):
+                    return False
+                good.add(types)
+            return all(check(getattr(value, name)) for name, check in others)
+
+        return check_all
     each = [_checker(part) for part in parts if part is not Ellipsis]
     if origin in (Union, UnionType):
         return lambda value: any(check(value) for check in each)
