@@ -148,7 +148,11 @@ class Machine:
 
     def take(self, supervisor: Supervisor, request: LaunchRequest) -> None:
         run_id, file = request.run_id, supervisor.file
-        if not supervisor.alive or run_id in file.entries:
+        if not supervisor.alive:
+            return
+        if run_id in file.entries:
+            if supervisor.client is None and supervisor.run is None:
+                self.leave(supervisor)
             return
         if self.timeline.disk_is_full():  # no space can be allocated for the end
             self.timeline.after(0.5, f"take {run_id} again", lambda: self.take(supervisor, request))
