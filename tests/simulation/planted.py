@@ -125,8 +125,12 @@ def forgotten_write(patch: pytest.MonkeyPatch) -> None:
 
 def no_adoption(patch: pytest.MonkeyPatch) -> None:
     """A new scheduler takes what was assigned for launched, and does not look."""
-    original = Scheduler._sweep
-    patch.setattr(Scheduler, "_sweep", lambda self, state, relaunch=False: original(self, state))
+    original = Scheduler._observe
+
+    def observe(self: Scheduler, state: Any, run_ids: set[str], **_: bool) -> None:
+        original(self, state, run_ids)
+
+    patch.setattr(Scheduler, "_observe", observe)
 
 
 def kept_state(patch: pytest.MonkeyPatch) -> None:
