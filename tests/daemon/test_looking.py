@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,29 @@ def test_a_launch_of_which_nothing_is_heard_is_repeated(
         assert world.processes.running() == []
         world.turn()
         assert len(world.processes.running()) == 1
+
+
+def test_who_was_to_follow_a_run_that_was_declined_waits_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a refused command had withdrawn its offer: nobody can start it any more."""
+    Store.open(tmp_path / "state").close()
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
+        nodes.add(world.store, resources=amounts(1), node_id="n", template="t")
+        members = JobRequest(
+            argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-6")
+        )
+        submit(world.store, members, environment={})
+        world.turn()
+        assert world.scheduler is not None and world.scheduler.state is not None
+        world.processes.end("1.1.0." + world.processes.running()[0].rpartition(".")[2], 0)
+        world.turn()
+        chain = list(world.scheduler.state.ahead.runs)
+        assert len(chain) > 1
+        with suppress(InterruptedError), world.store.transaction():
+            raise InterruptedError
+        world.processes.declined.add(chain[0])
+        world.processes.news.add(chain[0])
+        world.scheduler.turn()
+        assert not {*chain} & {*world.scheduler.state.ahead.runs}
+        world.check()

@@ -81,8 +81,12 @@ class FollowedState(SchedulerState):
                 self.drop_ahead(store, run_id, one.start.job.job_id)
 
     def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
-        """A run that was assigned ahead has certainly not started."""
+        """A run that was assigned ahead has certainly not started, so those after it never will."""
+        after = list(self.ahead.chain(run_id))
         self._emit(store, RunTakenBack(run_id, job_id))
+        for one in after:
+            ahead.withdraw(store.home, one.run.run_id)
+            self._emit(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
         """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""

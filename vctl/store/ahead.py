@@ -39,8 +39,8 @@ class BeingStarted(Unreachable):
 
 
 def rows(store: Store) -> list[Row]:
-    """All of them."""
-    return store.rows("SELECT * FROM runs_ahead")
+    """All of them, each after the one that it follows."""
+    return store.rows("SELECT * FROM runs_ahead ORDER BY revision")
 
 
 def assigned(row: Row) -> RunAssignedAhead:
@@ -97,9 +97,10 @@ def take_back(store: Store) -> None:
     """
     if store.epoch is not None:
         return
-    store.being_started = {}
+    store.being_started, back = {}, set()
     for row in rows(store):
-        if withdraw(store.home, row["run_id"]):
+        if withdraw(store.home, row["run_id"]) or row["follows"] in back:
+            back.add(row["run_id"])
             store.emit(RunTakenBack(row["run_id"], row["job_id"]))
         else:
             store.being_started[row["job_id"]] = int(row["follows"].partition(".")[0])
