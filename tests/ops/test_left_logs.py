@@ -123,16 +123,3 @@ def test_a_job_and_a_task_do_not_share_a_log(ground: Ground) -> None:
     assert run_task(ground, "a") == "task-2"
     with pytest.raises(Conflict, match="task-2 exists already"):
         ground.submit("task-2")
-
-
-def test_prune_removes_logs_that_nobody_has(ground: Ground) -> None:
-    kept, late, left = (wrote(ground, name) for name in ("a", "late", "left"))
-    ground.submit("b")
-    for path, age_s in ((kept, 100), (late, 0), (left, 100)):
-        os.utime(path, ns=(0, ground.now - age_s * 10**9))
-    with ground.store.transaction():
-        ground.store.db.execute("UPDATE jobs SET submission_id = 'a'")
-    assert jobs.prune(ground.store, 50, dry_run=True)["files"] == ["logs/left.log"]
-    assert left.exists()
-    assert jobs.prune(ground.store, 50)["files"] == ["logs/left.log"]
-    assert (kept.exists(), late.exists(), left.exists()) == (True, True, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -245,12 +244,8 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
-    left = _logs_left(store, before)
-    if not dry_run:
-        for path in files:
-            trees.remove(path)
-        _in_slices(len(left), lambda first, end: _forget_logs(store, left[first:end]))
-    files += [logs.log_of(store.home, name) for name in left]
+    for path in files if not dry_run else ():
+        trees.remove(path)
     return {
         "jobs": [submission_id for _, submission_id in old],
         "events": events,
@@ -279,13 +274,6 @@ def _forget_logs(store: Store, names: Iterable[str]) -> None:
 def has_log(store: Store, name: str) -> bool:
     """Whether there is a job or a task of this name."""
     return table.number_of(store, name) is not None or tasks.get(store, name) is not None
-
-
-def _logs_left(store: Store, before: int) -> list[str]:
-    """Names of logs that belong to nobody and were last written before a moment: a crash came before their removal."""
-    found = ((path.stem, path.lstat()) for path in (store.home / "logs").glob("*.log"))
-    old = (name for name, info in found if stat.S_ISREG(info.st_mode) and info.st_mtime_ns < before)
-    return sorted(name for name in old if not has_log(store, name))
 
 
 def _in_slices(count: int, do: Callable[[int, int], None]) -> None:
