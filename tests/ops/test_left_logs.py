@@ -123,3 +123,11 @@ def test_a_job_and_a_task_do_not_share_a_log(ground: Ground) -> None:
     assert run_task(ground, "a") == "task-2"
     with pytest.raises(Conflict, match="task-2 exists already"):
         ground.submit("task-2")
+
+
+def test_an_array_that_is_refused_leaves_the_log_of_the_job_that_has_its_name(ground: Ground) -> None:
+    ground.submit("a_1")
+    log = wrote(ground, "a_1", "kept\n")
+    with pytest.raises(Conflict, match="a_1 exists already"):
+        ground.submit("a", array=parse_array("1-3"))
+    assert log.read_text() == "kept\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.engine.changes import Details, JobSubmitted, Launch
+from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, dependencies, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
@@ -112,18 +112,17 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         )  # fmt: skip
-        if request.submission_id:  # it may come again: nothing is appended to what a job of this name left
-            names = (
-                (f"{submission_id}_{index}" for index in request.array.indices)
-                if request.array
-                else [submission_id]
-            )
-            for name in names:
-                logs.forget_log(store.home, name)
+        change: JobSubmitted | ArraySubmitted
         if request.array is None:
-            store.emit(JobSubmitted(job, details, after, launch))
+            names, change = [submission_id], JobSubmitted(job, details, after, launch)
         else:
-            store.emit(arrays.submitted(store, request.array, job, details, after, launch))
+            names = [f"{submission_id}_{index}" for index in request.array.indices]
+            change = arrays.submitted(store, request.array, job, details, after, launch)
+        for name in (
+            names if request.submission_id else ()
+        ):  # nobody has these: a job of this name is forgotten
+            logs.forget_log(store.home, name)
+        store.emit(change)
         if lost:
             dependencies.settle(store, lost, store.emit)
         if not wanted.known:
@@ -161,16 +160,23 @@ def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
 
 
 def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
-    if not request.per_node:
-        return
+    if request.per_node:
+        _check_whole(
+            "--per-node: each member", "its virtual node", request, parent_id, shares_parent=shares_parent
+        )
+
+
+def _check_whole(who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
+    """Raise BadSpec unless the job has virtual nodes of its own, and all of each."""
     if shares_parent:
+        option, _, _ = who.partition(":")
         raise BadSpec(
-            f"--per-node: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
+            f"{option}: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
             fix="submit to a divisible cluster",
         )
     if request.entry is not None:
         raise BadSpec(
-            "--per-node: each member gets the whole of its virtual node, --entrypoint-* does not apply",
+            f"{who} gets the whole of {gets}, --entrypoint-* does not apply",
             fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
         )
 
@@ -182,16 +188,7 @@ def _check_ray(
         return
     from vctl.runtime import raylets
 
-    if shares_parent:
-        raise BadSpec(
-            f"--ray: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
-            fix="submit to a divisible cluster",
-        )
-    if request.entry is not None:
-        raise BadSpec(
-            "--ray: Ray gets the whole of each virtual node, --entrypoint-* does not apply",
-            fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
-        )
+    _check_whole("--ray: Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     for amounts in (*(node.resources for node in spec.fixed), spec.flexible_min):
         for name in (CPU, GPU):
