@@ -60,7 +60,7 @@ class NotFound(VctlError):
 
 
 class Conflict(VctlError):
-    """Exists already, in use, stale revision, or no room for a logical cluster."""
+    """Exists already, in use, stale revision, or no capacity for a logical cluster."""
 
     code, exit_code, http_status = "Conflict", 5, 409
 
@@ -105,10 +105,7 @@ def damage(error: BaseException) -> Damaged | None:
     """What a failure to read says about the file of the tables; None when it says nothing about it."""
     if isinstance(error, Damaged):
         return error
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (_SQLITE_CORRUPT, _SQLITE_NOTADB) or (
-        code == _SQLITE_ERROR and str(error).startswith(_OTHER_TABLES)
-    ):
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
         return Damaged(
             f"the tables of the state directory are damaged: {error}",
             fix="find the damage with `vctl doctor`, stop the daemon, then put a backup in place with"
@@ -125,9 +122,7 @@ def known(error: BaseException) -> VctlError | None:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_SQLITE_ERROR, _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 1, 10, 13, 11, 26
-_OTHER_TABLES = ("no such column", "no such table", "malformed database schema")
-"""A wrong byte in the definition of a table."""
+_SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 _SQLITE_REFUSED = (3, 8, 14)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (

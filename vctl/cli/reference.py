@@ -20,7 +20,7 @@ Bare `vctl` is `vctl status`. Results go to stdout, everything else to stderr. E
 | 2 | wrong usage, or a value that cannot be read |
 | 3 | could never run |
 | 4 | not found |
-| 5 | conflict: stale revision, in use, exists already, no room for a logical cluster |
+| 5 | conflict: stale revision, in use, exists already, no capacity for a logical cluster |
 | 6 | scheduler or server not reachable |
 | 7 | timeout |
 | 8 | not permitted |

@@ -93,6 +93,7 @@ def odd_table(db: sqlite3.Connection) -> str | None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         apply_migrations(fresh, VERSION)
         tables = [name for kind, name in _objects(fresh) if kind == "table"]
+        tables.append("sqlite_sequence")  # SQLite's own, which tells the number of the newest event
         return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
 
 
