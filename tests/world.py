@@ -640,9 +640,9 @@ def unbalanced(ledger: Ledger) -> list[str]:
         inside = [v.allocation for v in ledger.vnodes.values() if v.parent_id == slot_id]
         inside += [allocation for where, allocation in ledger.charges.values() if where == slot_id]
         held = rs.total(allocation.amounts for allocation in inside)
-        room = ledger.capacities[slot_id]
-        for name in {*slot.allocation.amounts, *held, *room.free}:
-            total, free, used = (m.get(name, 0) for m in (slot.allocation.amounts, room.free, held))
+        capacity = ledger.capacities[slot_id]
+        for name in {*slot.allocation.amounts, *held, *capacity.free}:
+            total, free, used = (m.get(name, 0) for m in (slot.allocation.amounts, capacity.free, held))
             if total != free + used or free < 0:
                 found.append(f"{slot_id}: {total} {name} is not {free} free + {used} held")
         for name, whole in slot.allocation.instances.items():
@@ -650,11 +650,11 @@ def unbalanced(ledger: Ledger) -> list[str]:
                 found.append(f"{slot_id}: the shares of {name} are not its amount")
             for index, share in whole.items():
                 used = sum(h.instances.get(name, {}).get(index, 0) for h in inside)
-                if share != room.instances[name].get(index, 0) + used:
+                if share != capacity.instances[name].get(index, 0) + used:
                     found.append(f"{slot_id}: {name} {index} does not add up")
         cores = [core for allocation in inside for core in allocation.cores]
-        if len(cores) != len(set(cores)) or set(slot.allocation.cores) != room.cores | set(cores):
-            found.append(f"{slot_id}: cores {sorted(cores)} held, {sorted(room.cores)} free")
+        if len(cores) != len(set(cores)) or set(slot.allocation.cores) != capacity.cores | set(cores):
+            found.append(f"{slot_id}: cores {sorted(cores)} held, {sorted(capacity.cores)} free")
         if slot.parent_id is not None:
             above = ledger.vnodes[slot.parent_id]
             parent = ledger.clusters[slot.cluster_id].parent_id

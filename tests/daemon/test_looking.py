@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from vctl.ops import jobs, nodes
 from vctl.ops.submitting import submit
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
-from vctl.store.store import Store
 
 pytestmark = spec("18.budgets", "17.durable")
 
@@ -96,45 +96,39 @@ def test_ends_gather_while_no_slot_waits() -> None:
     assert paced(5.0).changes(News("a", "b"), ahead=1) == {"a"}
 
 
-def test_a_launch_of_which_nothing_is_heard_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """One node of one CPU, on a hand-cranked clock."""
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+        nodes.add(made.store, resources=amounts(1), node_id="n", template="t")
+        yield made
+
+
+def test_a_launch_of_which_nothing_is_heard_is_repeated(world: World) -> None:
     """Launches are repeated until they are seen to have happened, also while the scheduler lives."""
-    Store.open(tmp_path / "state").close()
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
-        nodes.add(world.store, resources=amounts(1), node_id="n", template="t")
-        world.processes.loses_launches = 1
-        submit(
-            world.store, JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1)), environment={}
-        )
-        scheduler = world.start()
-        scheduler.turn()
-        assert world.processes.running() == []
-        world.turn()
-        assert len(world.processes.running()) == 1
+    world.processes.loses_launches = 1
+    submit(world.store, JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1)), environment={})
+    scheduler = world.start()
+    scheduler.turn()
+    assert world.processes.running() == []
+    world.turn()
+    assert len(world.processes.running()) == 1
 
 
-def test_who_was_to_follow_a_run_that_was_declined_waits_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_to_follow_a_run_that_was_declined_waits_again(world: World) -> None:
     """Also where a refused command had withdrawn its offer: nobody can start it any more."""
-    Store.open(tmp_path / "state").close()
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
-        nodes.add(world.store, resources=amounts(1), node_id="n", template="t")
-        members = JobRequest(
-            argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-6")
-        )
-        submit(world.store, members, environment={})
-        world.turn()
-        assert world.scheduler is not None and world.scheduler.state is not None
-        world.processes.end("1.1.0." + world.processes.running()[0].rpartition(".")[2], 0)
-        world.turn()
-        chain = list(world.scheduler.state.ahead.runs)
-        assert len(chain) > 1
-        with suppress(InterruptedError), world.store.transaction():
-            raise InterruptedError
-        world.processes.declined.add(chain[0])
-        world.processes.news.add(chain[0])
-        world.scheduler.turn()
-        assert not {*chain} & {*world.scheduler.state.ahead.runs}
-        world.check()
+    members = JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-6"))
+    submit(world.store, members, environment={})
+    world.turn()
+    assert world.scheduler is not None and world.scheduler.state is not None
+    world.processes.end("1.1.0." + world.processes.running()[0].rpartition(".")[2], 0)
+    world.turn()
+    chain = list(world.scheduler.state.ahead.runs)
+    assert len(chain) > 1
+    with suppress(InterruptedError), world.store.transaction():
+        raise InterruptedError
+    world.processes.declined.add(chain[0])
+    world.processes.news.add(chain[0])
+    world.scheduler.turn()
+    assert not {*chain} & {*world.scheduler.state.ahead.runs}
+    world.check()

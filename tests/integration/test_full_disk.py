@@ -20,7 +20,7 @@ FULL = "the disk is full"
 
 @pytest.fixture(params=["bytes", "inodes"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """A state directory on a disk of its own, with a node and room for little more."""
+    """A state directory on a disk of its own, with a node and space for little more."""
     disk = tmp_path / "disk"
     disk.mkdir()
     limit = "size=8m" if request.param == "bytes" else "size=64m,nr_inodes=120"

@@ -162,7 +162,7 @@ def test_a_short_write_is_seen_and_the_next_line_is_whole(tmp_path):
     assert held.read() == {"r1"}
     assert held.boot == "here"
     assert "no record" in held.problem
-    assert path.stat().st_blocks * 512 >= 4096 * 8  # room for the end of what was taken
+    assert path.stat().st_blocks * 512 >= 4096 * 8  # space for the end of what was taken
     writer.close()
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.simulation.machine import Violation
 from vctl.runtime import (
     findings,
     lines,
@@ -35,10 +36,6 @@ FIRST_PID = 2_000_000
 LOCK_PAUSES = 200
 LINE, CHILD = "line", "child"
 """What a supervisor waits for."""
-
-
-class Violation(AssertionError):
-    """The code under test broke a rule."""
 
 
 class Timeline(Protocol):
