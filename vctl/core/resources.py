@@ -37,6 +37,12 @@ class Allocation:
     def __hash__(self) -> int:
         return hash((tuple(sorted(self.amounts.items())), self.cores))
 
+    @property
+    def bound_cores(self) -> tuple[int, ...] | None:
+        """The cores that processes are bound to; None where these are not all of the CPUs."""
+        whole = bool(self.cores) and len(self.cores) * SCALE == self.amounts.get(CPU, 0)
+        return self.cores if whole else None
+
 
 EMPTY = Allocation({})
 

@@ -13,7 +13,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
-from vctl.core.resources import CPU, GPU, SCALE, Allocation
+from vctl.core.resources import CPU, GPU, Allocation
 from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
 from vctl.ops.forms import amounts
@@ -93,7 +93,6 @@ def request_of(
         sees = ledger.vnodes[run.vnode_id].allocation
     local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
     cpus = sees.amounts.get(CPU, 0)
-    pinned = local and bool(sees.cores) and len(sees.cores) * SCALE == cpus
     own = {
         "VCTL_JOB_ID": str(run.job_id),
         "VCTL_SUBMISSION_ID": job.submission_id,
@@ -128,7 +127,7 @@ def request_of(
         cwd=command.cwd,
         supervisor=run.supervisor or 0,
         log_path=log_path(home, run.task_id or job.submission_id),
-        cpu_ids=sees.cores if pinned else None,
+        cpu_ids=sees.bound_cores if local else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
     )

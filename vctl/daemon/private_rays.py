@@ -23,7 +23,7 @@ from vctl.core.clusters import VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
-from vctl.core.resources import CPU, GPU, SCALE
+from vctl.core.resources import GPU
 from vctl.daemon import gangs
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
@@ -56,12 +56,12 @@ def nodes(ledger: Ledger, cluster_id: str) -> list[dict[str, Any]]:
 def _node(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
     has, node = vnode.allocation, ledger.nodes.get(vnode.node_id)
     local = node is not None and node.source == LOCAL
-    pinned = local and bool(has.cores) and len(has.cores) * SCALE == has.amounts.get(CPU, 0)
+    cores = has.bound_cores if local else None
     return {
         "id": vnode.vnode_id,
         "resources": amounts(has.amounts),
         "gpus": [str(index) for index in sorted(has.instances.get(GPU, {}))],
-        "cores": list(has.cores) if pinned else None,
+        "cores": None if cores is None else list(cores),
         "labels": labels(vnode),
     }
 
