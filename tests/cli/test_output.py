@@ -259,6 +259,14 @@ def test_the_queue_of_a_cluster_is_said_in_words(nodes: Cli) -> None:
     assert not set('{}"') & set(line)
 
 
+def test_a_long_field_is_cut_for_people_only(nodes: Cli) -> None:
+    """Spec 11: a cluster with a thousand jobs still fits on a screen."""
+    nodes("job submit --no-wait --submission-id many --array 0-29 -- true")
+    said = next(line for line in nodes("vc get primary").out.splitlines() if line.startswith("jobs"))
+    assert said.endswith("many_8, many_9 and 20 more (all: -o json)")
+    assert len(nodes("vc get primary -o json").json["jobs"]) == 30
+
+
 def test_text_of_others_does_nothing_to_a_terminal(nodes: Cli) -> None:
     evil = "a\x1b[2Jb\x9bc\u202ed\u200be"
     assert nodes(*SUBMIT, "x", "--", "echo", evil).code == 0

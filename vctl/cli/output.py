@@ -1,6 +1,7 @@
 """The answer of a command and its forms: one JSON value feeds table, json, jsonl, yaml, csv and name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import cli
@@ -109,10 +110,20 @@ def each(
     return answer
 
 
+LONGEST = 20
+"""So many entries of one field are shown to people, else half as many and the number of the others."""
+
+
 def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
     for name, value in data.items():
-        stated = name in ("status", "state") and isinstance(value, str)
-        yield name, cli.words.state(value) if stated else cli.words.value(name, value)
+        if name in ("status", "state") and isinstance(value, str):
+            yield name, cli.words.state(value)
+        elif isinstance(value, (list, Mapping)) and len(value) > LONGEST:
+            first = LONGEST // 2
+            shown = value[:first] if isinstance(value, list) else dict(islice(value.items(), first))
+            yield name, f"{cli.words.value(name, shown)} and {len(value) - first} more (all: -o json)"
+        else:
+            yield name, cli.words.value(name, value)
 
 
 def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:

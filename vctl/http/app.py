@@ -19,7 +19,7 @@ from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
-from vctl.http.protocol import capacity, complain_quietly
+from vctl.http.protocol import Complaints, capacity
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
 from vctl.store import feed
 
@@ -53,7 +53,7 @@ def create_app(server: Server) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     server: Server = app.state.server
     _, threads = capacity()
-    asyncio.get_running_loop().set_exception_handler(complain_quietly)
+    asyncio.get_running_loop().set_exception_handler(Complaints())
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
     current_default_thread_limiter().total_tokens = threads
     with server.store() as store:

@@ -122,21 +122,20 @@ def limited() -> type[Protocol]:
     return type("Limited", (Protocol,), {"most": most})
 
 
-class _FilesOut:
-    """When it was said last that files ran out: asyncio reports that for each connection that waits."""
-
-    said_at = float("-inf")
-
-
-def complain_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+class Complaints:
     """What goes wrong outside of any request; that files run out is said once a second, and asyncio tries again."""
-    error = context.get("exception")
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        if loop.time() - _FilesOut.said_at >= 1.0:
-            _FilesOut.said_at = loop.time()
+
+    def __init__(self) -> None:
+        self._said_at = float("-inf")  # asyncio reports that files ran out for each connection that waits
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Write a complaint to stderr; the handler of exceptions of one loop."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._said_at >= 1.0:
+            self._said_at = loop.time()
             sys.stderr.write("vctl serve: no more open files; new connections wait\n")
-    else:
-        loop.default_exception_handler(context)
 
 
 OWN_FILES = 24
