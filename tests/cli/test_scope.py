@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SERVER, Cli
+from tests.operations.test_declared import DECLARED
 from tests.specification import spec
+from tests.world import World, hand_cranked
+from vctl.core.caller import Caller
+from vctl.core.resources import CPU, SCALE
+from vctl.errors import NotPermitted
+from vctl.ops import nodes as world_nodes
+from vctl.ops import submitting, tasks
+from vctl.spec.job_request import JobRequest
+from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("11.scope")
 
@@ -76,33 +85,67 @@ def test_an_unknown_cluster_is_not_found(nodes: Cli, line: str) -> None:
 
 
 CHANGES = {
-    "stop": "stop outsider",
-    "hold": "job hold outsider",
-    "release": "job release outsider",
-    "edit": "job edit outsider --priority 3",
-    "delete": "job delete outsider",
-    "task": "task run --job outsider -- true",
-    "submit elsewhere": "run -c team --no-wait -- true",
-    "dry run elsewhere": "run -c team --dry-run -- true",
-    "cluster": 'vc create x --parent primary --spec {"flexible_resource_min":{"CPU":1}}',
-    "update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
-    "queue": "vc update primary --queue-order fair",
-    "remove": "vc delete team",
-    "admission": "vc stop team",
-    "resume": "vc resume team",
-    "apply": "vc apply -f tree.yaml",
-    "drain": "node drain 4c8g-00",
-    "kill": "node kill 4c8g-00",
-    "add": 'node add --simulated --resources {"CPU":1}',
-    "node": 'node update 4c8g-00 --resources {"CPU":1}',
+    "job stop": "stop outsider",
+    "job hold": "job hold outsider",
+    "job release": "job release outsider",
+    "job edit": "job edit outsider --priority 3",
+    "job delete": "job delete outsider",
+    "job delete-all": "job delete outsider",
+    "job rerun": "job rerun outsider",
+    "task run": "task run --job outsider -- true",
+    "job submit": "run -c team --no-wait -- true",
+    "job dry-run": "run -c team --dry-run -- true",
+    "vc create": 'vc create x --parent primary --spec {"flexible_resource_min":{"CPU":1}}',
+    "vc update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
+    "the queue of the primary": "vc update primary --queue-order fair",
+    "vc delete": "vc delete team",
+    "vc stop": "vc stop team",
+    "vc resume": "vc resume team",
+    "vc remove-nodes": "vc remove-nodes team 4c8g-00",
+    "vc apply": "vc apply -f tree.yaml",
+    "node drain": "node drain 4c8g-00",
+    "node undrain": "node undrain 4c8g-00",
+    "node kill": "node kill 4c8g-00",
+    "node add": 'node add --simulated --resources {"CPU":1}',
+    "node update": 'node update 4c8g-00 --resources {"CPU":1}',
     "node remove": "node remove 4c8g-00",
-    "heartbeat": "node heartbeat 4c8g-00",
+    "node heartbeat": "node heartbeat 4c8g-00",
     "prune": "prune --older-than 1d",
     "replay": "replay",
     "repair": "doctor --repair",
-    "scheduler": "daemon --stop",
+    "the scheduler": "daemon --stop",
     "restore": "restore copy",
 }
+CHANGE_NOTHING = {"vc plan", "simulate"}
+ELSEWHERE = {"task cancel", "task put"}
+"""Cancel: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, which nobody names."""
+
+
+def test_every_verb_that_changes_something_is_tried() -> None:
+    """A new verb belongs above, or it says why a job may call it."""
+    changing = {verb.name for verb in DECLARED if verb.method != "GET"}
+    assert changing <= CHANGES.keys() | CHANGE_NOTHING | ELSEWHERE
+
+
+def test_the_task_of_another_job_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
+        world_nodes.add(world.store, resources={CPU: 4 * SCALE})
+        numbers = {
+            name: submitting.submit(
+                world.store,
+                JobRequest(argv=("x",), submission_id=name, cwd="/"),
+                environment={"PATH": "/bin"},
+            )["job_id"]
+            for name in ("me", "outsider")
+        }
+        world.turn()
+        asked = TaskRequest(argv=("sleep", "9"), job="outsider", request={CPU: SCALE}, cwd="/")
+        task_id = tasks.run(world.store, asked, environment={"PATH": "/bin"})["task_id"]
+        world.store.caller = Caller(numbers["me"], "me")
+        with pytest.raises(NotPermitted, match="job me may not change job outsider"):
+            tasks.cancel(world.store, task_id)
+        world.store.caller = Caller(numbers["outsider"], "outsider")
+        assert tasks.cancel(world.store, task_id)["state"] == "FAILED"
 
 
 @pytest.mark.parametrize("line", CHANGES.values(), ids=list(CHANGES))
