@@ -52,6 +52,12 @@ SETTINGS: tuple[Setting, ...] = (
         default=True,
     ),
     Setting(
+        "ray",
+        "text",
+        "VCTL_RAY",
+        "Address of a Ray cluster that the scheduler works on, or auto; unset: none.",
+    ),
+    Setting(
         "unit_resources", "names", "VCTL_UNIT_RESOURCES", "Resources of numbered instances.", DEFAULT_UNITS
     ),
     Setting(

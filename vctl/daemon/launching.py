@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import JOB, PRIMARY
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import LOCAL
+from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, Allocation
 from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
@@ -20,7 +21,7 @@ from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.runtime import relay
 from vctl.runtime.environment import job_environment
-from vctl.runtime.protocol import LaunchRequest
+from vctl.runtime.protocol import LaunchRequest, Reservation
 from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
@@ -84,14 +85,19 @@ def request_of(
     ledger = state.ledger
     job = waiting or state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
     command = None if job is None else commands.of(run, job.array_id)
-    if job is None or command is None or (waiting is not None and command.sees_all):
+    source = ledger.nodes[run.node_id].source if run.node_id in ledger.nodes else ""
+    if job is None or command is None or (waiting is not None and (command.sees_all or source == RAY)):
         return None
+    if source == RAY and command.ray:
+        raise objects.Unprepared(
+            "a job with --ray cannot run on the nodes of a Ray cluster yet: without --ray it can",
+            jb.LAUNCH_FAILED,
+        )
     home = str(store.home)
     in_gang = run.task_id is None and job.per_node
     sees = visible(ledger, run) if command.sees_all else run.allocation
     if in_gang:
         sees = ledger.vnodes[run.vnode_id].allocation
-    local = run.node_id in ledger.nodes and ledger.nodes[run.node_id].source == LOCAL
     cpus = sees.amounts.get(CPU, 0)
     own = {
         "VCTL_JOB_ID": str(run.job_id),
@@ -127,10 +133,24 @@ def request_of(
         cwd=command.cwd,
         supervisor=run.supervisor or 0,
         log_path=log_path(home, run.task_id or job.submission_id),
-        cpu_ids=sees.bound_cores if local else None,
+        cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
+        node_id=run.node_id,
+        reservation=reservation_of(ledger, run, job.attempt) if source == RAY else None,
     )
+
+
+def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
+    """What Ray is to keep for a run: all of its job's virtual nodes, or what the run itself holds where it has none."""
+    vnode = ledger.vnodes.get(run.vnode_id)
+    while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
+        vnode = ledger.vnodes.get(vnode.parent_id or "")
+    if vnode is None:
+        return Reservation(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
+    members = (ledger.vnodes[one] for one in ledger.members[vnode.cluster_id])
+    parts = sorted((one.vnode_id, one.node_id, one.allocation.amounts) for one in members)
+    return Reservation(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
 def _detached_from(store: Store, job_id: int) -> RunningJob | None:

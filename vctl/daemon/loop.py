@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vctl.daemon import ray_nodes
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
 from vctl.daemon.place import Place
@@ -26,6 +27,7 @@ from vctl.store.store import Fenced, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.daemon.ray_nodes import RayNodes
 
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
@@ -67,16 +69,20 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
 
 
 def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
+    ray_nodes.check(store, on_ray=bool(config.get("ray")))
     scheduler = scheduler_of(store, config, kind=kind)
+    nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
     collection, commands = Collection(), CommandServer(store.home)
     try:
         collection.start()
+        if nodes is not None:
+            nodes.connect()
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = not _loop(scheduler, signals, collection, commands, lock, idle_s)
+        orderly = not _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler rules, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -96,6 +102,7 @@ def _loop(
     signals: Signals,
     collection: Collection,
     commands: CommandServer,
+    nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
 ) -> bool:
@@ -109,6 +116,8 @@ def _loop(
     while not signals.caught:
         place.look_after()
         commands.look_after()
+        if nodes is not None:
+            nodes.look_after()
         scheduler.turn()
         sleep_s = min(scheduler.sleep_s(), commands.due_s())
         if idle_s is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
+from vctl.runtime.protocol import runtime_of
 from vctl.spec.provider_spec import parse_provider
 from vctl.store.store import Store
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
     """A scheduler for a state directory; ``kind``: daemon or embedded. The caller holds the lock."""
     duration = config.get("lease_duration")
+    ray = config.get("ray")
     return Scheduler(
         store,
         kind=kind,
-        local_node=bool(config.get("local_node")),
+        local_node=bool(config.get("local_node")) and not ray,
+        runtime=runtime_of(store.home, ray),
         maintenance_interval_s=float(config.get("maintenance_interval")),
         terms=LeaseTerms(
             idle_s=float(config.get("lease_idle_timeout")),

@@ -34,7 +34,7 @@ STOP_S, KILL_S = 10.0, 5.0
 """A scheduler that does not leave within the first time is killed: nothing is lost by that."""
 _SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
-    "reclaim_grace", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
+    "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
     "lock_timeout",
 )  # fmt: skip
 """What a scheduler is set to by the one who starts it; everything else is about commands."""

@@ -67,8 +67,9 @@ def as_if_joined(store: Store) -> Iterator[None]:
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
     """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's.
 
-    It joins only while there is no other node; once it is there it stays, and comes back after a restart of the
-    machine. One that was declared dead stays so until it is removed or the machine restarts.
+    It joins only while there is no other node and no scheduler has worked on a Ray cluster; once it is there it
+    stays, and comes back after a restart of the machine. One that was declared dead stays so until it is removed or
+    the machine restarts.
     """
     known = table.local(store)
     wanted = wanted and not table.only_others(store)
@@ -77,7 +78,7 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
     if len(current) == len(known) and (current or not wanted):
         return
     machine = None
-    if wanted and not table.is_registered(store, boot_id):
+    if wanted and not table.is_registered(store, boot_id) and not store.recall(nd.RAY):
         from vctl.runtime.detect import detect
 
         machine = detect()

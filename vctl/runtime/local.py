@@ -51,10 +51,14 @@ class _Stop(NamedTuple):
 class LocalRuntime:
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path) -> None:
-        """Create what is missing of the directories; no process is started before `prepare` or `launch`."""
+    def __init__(self, home: Path, *, told: Path | None = None) -> None:
+        """Create what is missing of the directories; no process is started before `prepare` or `launch`.
+
+        Processes are told of the directory ``told``, where that is another one.
+        """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
+        self._told = os.fspath(told or self._findings.records.home)
         self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
@@ -90,7 +94,7 @@ class LocalRuntime:
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; how it went shows in its records."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, str(self._records.home)))
+        packed = marshal.dumps(_packed(request, self._told))
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -101,7 +105,7 @@ class LocalRuntime:
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start in the moment in which another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, str(self._records.home), follows))
+        packed = marshal.dumps(_packed(request, self._told, follows))
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -201,7 +205,7 @@ class LocalRuntime:
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
     def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._records.home}"))
+        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._told}"))
 
     # ---- ending ----
 

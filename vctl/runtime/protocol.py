@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
 
@@ -22,12 +23,26 @@ class RuntimeUnavailable(Unreachable):
 
 
 @value(frozen=True, slots=True)
+class Reservation:
+    """What the virtual cluster of a run has, which must be kept for it where others start work, too.
+
+    `name` is never used for another job or attempt. Each of the `parts` is a virtual node, its node and its amounts;
+    `own` is the virtual node of the run.
+    """
+
+    name: str
+    parts: tuple[tuple[str, str, Amounts], ...]
+    own: str
+
+
+@value(frozen=True, slots=True)
 class LaunchRequest:
     """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID, VCTL_HOME).
 
     `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
-    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept.
+    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. `node_id` and
+    `reservation` are for a runtime of several machines that others use, too.
     """
 
     run_id: str
@@ -40,6 +55,8 @@ class LaunchRequest:
     grace_s: float = 3.0
     niceness: int = 0
     log_max_bytes: int = 0
+    node_id: str = ""
+    reservation: Reservation | None = None
 
 
 @value(frozen=True, slots=True)
@@ -164,8 +181,12 @@ class Runtime(Protocol):
         """Let go of the runtime; runs go on."""
 
 
-def runtime_of(home: Path) -> Runtime:
-    """The runtime of a state directory: the one place that chooses it."""
+def runtime_of(home: Path, ray: str | None = None) -> Runtime:
+    """The runtime of a state directory: the one place that chooses it. ``ray``: address of a Ray cluster."""
+    if ray:
+        from vctl.runtime.on_ray.runtime import RayRuntime
+
+        return RayRuntime(home, ray)
     from vctl.runtime.local import LocalRuntime
 
     return LocalRuntime(home)

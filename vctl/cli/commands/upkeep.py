@@ -25,6 +25,7 @@ File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
     "daemon",
     "vctl daemon",
     "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node",
+    "vctl daemon --ray auto",
     "vctl daemon --status",
     "vctl daemon --stop",
     common=(NO_LOCAL_NODE, *CHANGES),
@@ -42,6 +43,14 @@ def daemon(
         bool, Opt("--status", help="Show the running scheduler; exit 6 when none runs.")
     ] = False,
     stop: Annotated[bool, Opt("--stop", help="Stop the running scheduler; jobs go on.")] = False,
+    ray: Annotated[
+        str | None,
+        Opt(
+            "--ray",
+            metavar="ADDRESS",
+            help="Schedule on the nodes of a Ray cluster: its address, or auto; needs vctl[ray].",
+        ),
+    ] = None,
 ) -> Answer | int:
     """Run the scheduler until it is stopped.
 
@@ -58,16 +67,17 @@ def daemon(
             return _said({"stopped": False, "kind": None, "pid": None}, "no scheduler is running")
         stopped = {"stopped": True, "kind": ended.kind, "pid": ended.pid}
         return _said(stopped, f"{ended.kind} scheduler {ended.pid} stopped; running jobs go on")
+    config = call.config.with_flags({"ray": ray})
     if not background:
         from vctl.daemon.loop import run_daemon
 
-        return run_daemon(call.home, call.config)
+        return run_daemon(call.home, config)
     if (start := ops.background.inherited_start(call.home)) is not None:
         from vctl.daemon.loop import run_in_background
 
-        return run_in_background(call.home, call.config, start)
+        return run_in_background(call.home, config, start)
     _ = call.store  # made when there is none
-    ops.background.wait_for_start(ops.background.Background(call.config))
+    ops.background.wait_for_start(ops.background.Background(config))
     return _status(ops.background.status(call.home))
 
 

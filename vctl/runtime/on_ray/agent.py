@@ -1,0 +1,240 @@
+"""What runs on a node of a Ray cluster for one state directory: an actor over a local runtime of that node.
+
+The local runtime does what it does on one machine: supervisors start processes in sessions of their own, record how
+they end, and outlive whoever asked them. So the agent may be killed at any time, and the next one goes on from the
+files of the node. They lie in a folder of the node, for each state directory and each life of a raylet another one:
+
+    records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
+    claims/<run>              the number of the supervisor to which a run was given: it is given to no other one
+    guard                     locked by the guard (guard.py), which ends what runs here when the raylet ends
+
+The agent answers what is asked and keeps nothing that is not in the files. What a scheduler does not know yet of its
+runs it gets by `poll`, to which it says what it knows; so an answer that is lost is given again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import vctl
+from vctl.runtime import processes
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.on_ray import guard
+from vctl.runtime.on_ray.wire import MOST_CHUNK_BYTES, Packed, packed_seen, request_of
+from vctl.runtime.protocol import RunState, Seen
+from vctl.runtime.watch import MODIFY, Watch
+
+Known = Mapping[str, tuple[Packed | None, int]]
+"""Run -> what was seen of it last, and how much of its log is there."""
+IDLE_S = 120.0
+"""An agent that nobody has asked for so long, and that has no run, ends."""
+_GONE_S = 5.0
+_FIRST_MS = 20
+"""How long the scheduler is not told of changes after the last time: they come in groups."""
+
+
+def folder_of(state: str, node_id: str) -> Path:
+    """Where the files of a node lie for one state directory; made for its owner alone."""
+    whole = Path(tempfile.gettempdir()) / f"vctl-on-ray-{os.getuid()}"
+    whole.mkdir(mode=0o700, exist_ok=True)
+    found = whole.lstat()
+    if found.st_uid != os.getuid() or not whole.is_dir() or whole.is_symlink():
+        raise PermissionError(f"{whole} belongs to another user")
+    folder = whole / f"{state}-{node_id[:16]}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+class Agent:
+    """The runs of one state directory on one node."""
+
+    def __init__(self, state: str, node_id: str, home: str) -> None:
+        self.folder = folder_of(state, node_id)
+        self.claims = self.folder / "claims"
+        self.claims.mkdir(mode=0o700, exist_ok=True)
+        _as_others()
+        self.raylet = os.getppid()
+        guard.start(self.folder, self.raylet, processes.start_time(self.raylet) or 0, home)
+        self.local = LocalRuntime(self.folder, told=Path(home))
+        self.local.prepare()
+        self.watch = Watch()
+        self.watch.add(self.local.logs, MODIFY)
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.lock = threading.Lock()
+        self.turn = 0
+        """Which poll is answered: one that a later one or a launch follows ends at once."""
+        self.asked_at = time.monotonic()
+        self.lost: set[str] = set()
+        threading.Thread(target=self._end_when_idle, daemon=True).start()
+
+    def hello(self) -> str:
+        """The version: another one may not understand what it is asked."""
+        return vctl.__version__
+
+    # ---- starting and ending ----
+
+    def launch(self, packed: Packed) -> None:
+        """Start a run, unless it was given to a supervisor before and may have started."""
+        run_id = packed[0]
+        with self.lock:
+            claim = self.claims / run_id
+            try:
+                number = int(claim.read_text())
+            except (FileNotFoundError, ValueError):
+                number = self.local.assign()
+                staged = self.claims / f".{run_id}"
+                staged.write_text(str(number))
+                staged.rename(claim)
+            log = str(self.local.logs / run_id)
+            self.local.launch(request_of(packed, log_path=log, supervisor=number))
+        self._kick()
+
+    def stop(self, run_id: str, grace_s: float, signo: int) -> None:
+        """End a run; one that has not started never will."""
+        self.local.stop(run_id, grace_s=grace_s, signo=signo)
+        self._kick()
+
+    def signal_run(self, run_id: str, signo: int, tree: bool) -> None:
+        """Send a signal to the main process of a run or to all."""
+        self.local.signal_run(run_id, signo, tree=tree)
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Remove what is kept of runs that are over and recorded."""
+        with self.lock:
+            for run_id in run_ids:
+                self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
+        if self.local.observe(run_id).state in (RunState.STARTING, RunState.RUNNING):
+            return
+        self.local.forget(run_id)
+        self.lost.discard(run_id)
+        for path in (self.claims / run_id, self.local.logs / run_id):
+            path.unlink(missing_ok=True)
+
+    def settle(self, live: Iterable[str]) -> None:
+        """These runs are all there is to do here: what else there is ends, or is forgotten."""
+        wanted = set(live)
+        with self.lock:
+            for run_id in self._claimed() - wanted:
+                if self.local.observe(run_id).state in (RunState.STARTING, RunState.RUNNING):
+                    self.local.stop(run_id, grace_s=0)
+                else:
+                    self._forget(run_id)
+            self._tidy(wanted)
+
+    def _tidy(self, wanted: Iterable[str]) -> None:
+        numbers: dict[str, int | None] = {}
+        for run_id in wanted:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                numbers[run_id] = int((self.claims / run_id).read_text())
+        self.local.settle(numbers)
+
+    def _claimed(self) -> set[str]:
+        return {name for name in os.listdir(self.claims) if not name.startswith(".")}
+
+    # ---- telling ----
+
+    def poll(self, known: Known, most_s: float) -> dict[str, tuple[Packed, int, bytes]]:
+        """What is new beside what is known: of a run what is seen, and a part of its log with its place.
+
+        Waits until there is anything. An end is told once there is no more of the log.
+        """
+        with self.lock:
+            self.turn += 1
+            turn = self.turn
+        self._wake()
+        until = time.monotonic() + most_s
+        waits = select.poll()
+        for fd in (self.wake, self.local.fileno(), self.watch.fileno()):
+            waits.register(fd, select.POLLIN)
+        while True:
+            self.asked_at = time.monotonic()
+            self.local.changes()
+            self.watch.read()
+            found = {
+                run_id: new for run_id, one in known.items() if (new := self._news(run_id, *one)) is not None
+            }
+            left_s = min(until - time.monotonic(), self.local.due_s())
+            if found or turn != self.turn or time.monotonic() >= until:
+                if turn == self.turn:
+                    self._tidy(known)
+                return found
+            waits.poll(max(left_s, 0.001) * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.wake)
+
+    def _news(self, run_id: str, told: Packed | None, offset: int) -> tuple[Packed, int, bytes] | None:
+        seen = self._seen(run_id)  # first, so that an end comes after all that was written
+        start, chunk = _read(self.local.logs / run_id, offset)
+        if chunk and seen.state is RunState.EXITED:
+            seen = Seen(RunState.RUNNING, seen.start)
+        packed = packed_seen(seen)
+        return (packed, start, chunk) if chunk or packed != told else None
+
+    def _seen(self, run_id: str) -> Seen:
+        seen = self.local.observe(run_id)
+        if seen.state is RunState.LOST and run_id not in self.lost:
+            if self.local.clear_lost(run_id):
+                return Seen(RunState.RUNNING, seen.start)  # until nothing is left of it
+            self.lost.add(run_id)
+        return seen
+
+    def _kick(self) -> None:
+        """Have the poll end that does not know of a run yet."""
+        with self.lock:
+            self.turn += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.wake, 1)
+
+    # ---- the end ----
+
+    def leave(self) -> bool:
+        """End, if there is nothing to do or to tell; the caller ends the actor then."""
+        with self.lock:
+            if self._claimed():
+                return False
+            self.local.close()
+            guard.end(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return True
+
+    def _end_when_idle(self) -> None:
+        while True:
+            time.sleep(_GONE_S)
+            if time.monotonic() - self.asked_at > IDLE_S and self.leave():
+                os._exit(0)
+
+
+def _read(path: Path, offset: int) -> tuple[int, bytes]:
+    """A part of a log from a place on; what the kernel was told to give back is passed over."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return offset, b""
+    try:
+        start = os.lseek(fd, offset, os.SEEK_DATA)
+        return start, os.pread(fd, MOST_CHUNK_BYTES, start)
+    except OSError:  # nothing after it
+        return offset, b""
+    finally:
+        os.close(fd)
+
+
+def _as_others() -> None:
+    """Be as a process of a user is: jobs inherit what Ray has made of its worker."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("0")

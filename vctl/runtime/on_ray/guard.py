@@ -1,0 +1,84 @@
+"""Ends what runs on a node of a Ray cluster when its raylet ends: for Ray and vctl the node is dead from then on.
+
+Run as a script, `python -m vctl.runtime.on_ray.guard FOLDER PID START HOME`, by an agent. It belongs to nobody and
+sleeps until the raylet has ended. Then it kills each run of the folder with all that came from it, and removes the
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from vctl.runtime import processes
+from vctl.runtime.detached import start_detached
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import RunState
+
+_LOCK = "guard"
+_PAUSE_S = 0.05
+_MOST_S = 60.0
+
+
+def start(folder: Path, raylet: int, started: int, home: str) -> None:
+    """Start the guard of a folder, unless it has one."""
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        words = [sys.executable, "-m", __name__, str(folder), str(raylet), str(started), home]
+        env = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
+        start_detached(words, env, log=folder / "guard.log", hand_over=handle)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(handle)
+
+
+def end(folder: Path) -> None:
+    """End the guard of a folder: nothing runs there any more."""
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        pid, started = map(int, (folder / _LOCK).read_text().split())
+        processes.send_signal(pid, started, signal.SIGKILL)
+
+
+def main(words: list[str]) -> None:
+    """Wait for the end of the raylet, and end everything."""
+    folder, raylet, started, home = Path(words[0]), int(words[1]), int(words[2]), Path(words[3])
+    os.chdir("/")
+    me = os.getpid()
+    os.pwrite(3, f"{me} {processes.start_time(me)}\n".encode(), 0)  # the lock, handed over
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(raylet)
+        if processes.start_time(raylet) == started:
+            select.select([handle], [], [])
+    local = LocalRuntime(folder, told=home)
+    local.prepare()
+    until = time.monotonic() + _MOST_S
+    while time.monotonic() < until:
+        local.changes()
+        left = [one for one in local.known_runs() if not _is_over(local, one)]
+        if not left:
+            break
+        for run_id in left:
+            local.stop(run_id, grace_s=0)
+        time.sleep(_PAUSE_S)
+    local.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_over(local: LocalRuntime, run_id: str) -> bool:
+    state = local.observe(run_id).state
+    if state is RunState.LOST:
+        return not local.clear_lost(run_id)
+    return state not in (RunState.STARTING, RunState.RUNNING)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

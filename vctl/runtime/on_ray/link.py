@@ -1,0 +1,381 @@
+"""The driver of a scheduler in a Ray cluster: a process of its own, the only one that imports Ray.
+
+Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel to the scheduler as standard input.
+When Ray's control service is gone, Ray may hang, or end the process in which it is: the scheduler starts another link.
+A link knows nothing that is not in Ray, on the nodes, or told by the scheduler at the beginning.
+
+    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS · stop RUN NODE GRACE SIGNAL
+                        signal RUN NODE SIGNAL TREE · forget RUN NODE · release NAMES · leave
+    to the scheduler    hello · nodes NODES · seen RUN SEEN PLACE CHUNK · failed RUN MESSAGE · say TEXT · left
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util import (
+    get_placement_group,
+    list_named_actors,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+import vctl
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.agent import Agent
+from vctl.runtime.on_ray.wire import NAMESPACE, Packed
+
+NODES_S = 0.5
+"""How often Ray is asked for its nodes."""
+_POLL_S = 10.0
+_AGAIN_S = (0.1, 5.0)
+_LOOK_S = (0.005, 0.25)
+"""First and longest wait before a reservation is looked at again."""
+_PATIENCE_S = 5.0
+_CREATED, _REMOVED = "CREATED", "REMOVED"
+_THREADS = 8
+_NODE_LABEL = "ray.io/node-id"
+
+
+class Gone(Exception):
+    """A node is dead: what is to be done there is not."""
+
+
+class Node:
+    """What the link has on one node: the actor, and what the scheduler knows of its runs."""
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.actor: Any = None
+        self.making = asyncio.Lock()
+        self.known: dict[str, tuple[Packed | None, int]] = {}
+        self.follower: asyncio.Task[None] | None = None
+
+
+class Link:
+    """One connection to Ray."""
+
+    def __init__(self, channel: socket.socket, state: str, home: str) -> None:
+        self.channel, self.state, self.home = channel, state, home
+        self.nodes: dict[str, Node] = {}
+        self.alive: set[str] | None = None
+        self.waiting: dict[str, asyncio.Event] = {}
+        """Runs that wait for their reservation; set when they are to be stopped."""
+        self.granted: dict[str, asyncio.Task[Any]] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.said: set[str] = set()
+        self.agent = ray.remote(Agent)
+
+    def tell(self, *message: Any) -> None:
+        """Tell the scheduler."""
+        self.channel.sendall(wire.framed(message))
+
+    def say(self, text: str) -> None:
+        """Have the scheduler say something, once."""
+        if text not in self.said:
+            self.said.add(text)
+            self.tell("say", text)
+
+    def begin_task(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside; the link ends when that fails."""
+        task = asyncio.ensure_future(doing)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(1)
+
+    # ---- nodes ----
+
+    async def follow_nodes(self) -> None:
+        """Tell of Ray's nodes whenever they are others."""
+        told: list[Packed] = []
+        while True:
+            found = [wire.node_of(one) for one in await asyncio.to_thread(ray.nodes)]
+            nodes = sorted(
+                (one.node_id, one.address, dict(one.amounts), dict(one.labels), one.death) for one in found
+            )
+            self.alive = {one.node_id for one in found if not one.death}
+            if nodes != told:
+                self.tell("nodes", nodes)
+                told = nodes
+            await asyncio.sleep(NODES_S)
+
+    def node(self, node_id: str) -> Node:
+        """A node, whether it lives or not."""
+        return self.nodes.setdefault(node_id, Node(node_id))
+
+    async def actor(self, node: Node) -> Any:
+        """The agent of a node, made if there is none. Raises Gone, RayError."""
+        if self.alive is not None and node.node_id not in self.alive:
+            raise Gone(node.node_id)
+        async with node.making:
+            if node.actor is None:
+                made = await asyncio.to_thread(self._make, node.node_id)
+                version = await made.hello.remote()
+                if version != vctl.__version__:
+                    self.say(
+                        f"node {node.node_id} has vctl {version}, this is {vctl.__version__}: install the same"
+                    )
+                node.actor = made
+        return node.actor
+
+    def _make(self, node_id: str) -> Any:
+        """Options of Ray: an actor that takes nothing, belongs to nobody, and stays where it is."""
+        options = {
+            "name": wire.agent_name(self.state, node_id), "namespace": NAMESPACE, "lifetime": "detached",
+            "get_if_exists": True, "num_cpus": 0, "max_restarts": 0, "max_concurrency": _THREADS,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+        }  # fmt: skip
+        return self.agent.options(**options).remote(self.state, node_id, self.home)
+
+    async def ask(self, node_id: str, asking: Callable[[Any], Any], run_id: str = "") -> Any:
+        """Ask the agent of a node until it answers. None when the node dies before; failures are told of the run."""
+        node, pause_s = self.node(node_id), _AGAIN_S[0]
+        while True:
+            try:
+                return await asking(await self.actor(node))
+            except Gone:
+                return None
+            except RayTaskError as error:
+                problem = f"the agent on node {node_id} failed: {error.cause!r}"
+                self.say(problem)
+                if run_id:
+                    self.tell("failed", run_id, problem)
+                return None
+            except RayError as error:
+                node.actor = None
+                if "ModuleNotFoundError" in str(error) or "No module named" in str(error):
+                    problem = f"node {node_id} cannot run the agent of vctl; install vctl[ray] there: {_last(error)}"
+                    self.say(problem)
+                    if run_id:
+                        self.tell("failed", run_id, problem)
+                        return None
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _AGAIN_S[1])
+
+    # ---- runs ----
+
+    def follow(self, node_id: str, run_id: str, known: tuple[Packed | None, int]) -> None:
+        """Tell the scheduler what becomes of a run."""
+        node = self.node(node_id)
+        node.known.setdefault(run_id, known)
+        if node.follower is None or node.follower.done():
+            node.follower = self.begin_task(self._follow(node))
+
+    async def _follow(self, node: Node) -> None:
+        while node.known:
+            found = await self.ask(node.node_id, lambda actor: actor.poll.remote(dict(node.known), _POLL_S))
+            if found is None:
+                if self.alive is not None and node.node_id not in self.alive:
+                    node.known.clear()  # a dead node tells nothing
+                await asyncio.sleep(_AGAIN_S[1] / 5)
+                continue
+            for run_id, (seen, start, chunk) in found.items():
+                if run_id in node.known:
+                    node.known[run_id] = seen, start + len(chunk)
+                    self.tell("seen", run_id, seen, start, chunk)
+
+    async def launch(self, request: Packed, node_id: str, groups: list[Packed]) -> None:
+        """Have a run started when what it needs is reserved, or at once when it is to be stopped: it never starts."""
+        run_id = request[0]
+        stopped = self.waiting[run_id] = asyncio.Event()
+        reserving = asyncio.ensure_future(self.reserve_all(groups))
+        stop = asyncio.ensure_future(stopped.wait())
+        try:
+            await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if reserving.done() and (chosen := reserving.result()):
+                request = (*request[:2], wire.devices(request[2], chosen), *request[3:])
+        finally:
+            stop.cancel()
+            reserving.cancel()
+            self.waiting.pop(run_id, None)
+        await self.ask(node_id, lambda actor: actor.launch.remote(request), run_id)
+
+    async def reserve_all(self, groups: list[Packed]) -> list[str]:
+        """Wait until all is reserved that a run needs; the GPUs that Ray has chosen for it."""
+        chosen: list[str] = []
+        for name, bundles, own in groups:
+            group = await self.reserve(name, bundles)
+            for index in own:
+                if has := bundles[index][1].get("GPU"):
+                    strategy = PlacementGroupSchedulingStrategy(group, index)
+                    options = {"num_cpus": 0, "num_gpus": has, "scheduling_strategy": strategy}
+                    chosen += await ray.remote(_gpus).options(**options).remote()
+        return chosen
+
+    async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
+        """Wait until a placement group is there; all runs of a job share it."""
+        if name not in self.granted:
+            self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
+        group = await asyncio.shield(self.granted[name])
+        began, pause_s = time.monotonic(), _LOOK_S[0]
+        while await asyncio.to_thread(_state_of, group) != _CREATED:
+            if time.monotonic() > began + _PATIENCE_S:
+                self.say(f"{name} waits for Ray, where others hold what its nodes have")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S[1])
+        return group
+
+    def _reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
+        with contextlib.suppress(ValueError):
+            return get_placement_group(name)
+        return placement_group(
+            [asked for _, asked in bundles], name=name, lifetime="detached",
+            bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
+        )  # fmt: skip
+
+    def _release(self, name: str) -> None:
+        with contextlib.suppress(ValueError):
+            remove_placement_group(get_placement_group(name))
+
+    async def release(self, name: str) -> None:
+        """Give a reservation back."""
+        if (granted := self.granted.pop(name, None)) is not None:
+            await asyncio.wait({granted})
+        await asyncio.to_thread(self._release, name)
+
+    # ---- what the scheduler says ----
+
+    async def begin(self, runs: Mapping[str, tuple[str, Packed | None, int]], names: list[str]) -> None:
+        """What is there of an earlier scheduler and is no longer wanted goes; the rest is followed."""
+        of_node: dict[str, list[str]] = {}
+        for run_id, (node_id, seen, offset) in runs.items():
+            of_node.setdefault(node_id, []).append(run_id)
+            self.follow(node_id, run_id, (seen, offset))
+        left = await asyncio.to_thread(self._stale, set(names))
+        for name in left:
+            await asyncio.to_thread(self._release, name)
+        actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
+        for node_id in sorted(self.alive or ()):
+            if wire.agent_name(self.state, node_id) in actors:
+                live = of_node.get(node_id, [])
+                self.begin_task(self._settle(node_id, live))
+
+    async def _settle(self, node_id: str, live: list[str]) -> None:
+        await self.ask(node_id, lambda actor: actor.settle.remote(live))
+
+    def _stale(self, names: set[str]) -> list[str]:
+        prefix = wire.reservation_name(self.state, "")
+        return [
+            one["name"]
+            for one in placement_group_table().values()
+            if one["name"].startswith(prefix) and one["state"] != _REMOVED and one["name"] not in names
+        ]
+
+    async def leave(self) -> None:
+        """End the agents that have nothing to do."""
+        actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
+        for node_id in sorted(self.alive or ()):
+            if wire.agent_name(self.state, node_id) in actors:
+                actor = await self.actor(self.node(node_id))
+                if await actor.leave.remote():
+                    ray.kill(actor)
+        self.tell("left")
+
+    async def heed(self, kind: str, words: Packed) -> None:
+        """Do what the scheduler says; what lasts is done beside."""
+        if kind == "begin":
+            await self.begin(*words)
+        elif kind == "launch":
+            request, node_id, *rest = words
+            self.follow(node_id, request[0], (None, 0))
+            self.begin_task(self.launch(request, node_id, *rest))
+        elif kind == "stop":
+            run_id, node_id, grace_s, signo = words
+            await self._stop(run_id, node_id, grace_s, signo)
+        elif kind == "signal":
+            run_id, node_id, signo, tree = words
+            self.begin_task(self._asked(node_id, lambda actor: actor.signal_run.remote(run_id, signo, tree)))
+        elif kind == "forget":
+            run_id, node_id = words
+            self.node(node_id).known.pop(run_id, None)
+            self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
+        elif kind == "release":
+            for name in words[0]:
+                self.begin_task(self.release(name))
+        elif kind == "leave":
+            self.begin_task(self.leave())
+
+    async def _stop(self, run_id: str, node_id: str, grace_s: float, signo: int) -> None:
+        async def stop() -> None:
+            await self.ask(node_id, lambda actor: actor.stop.remote(run_id, grace_s, signo))
+            if (waits := self.waiting.get(run_id)) is not None:
+                waits.set()
+
+        self.begin_task(stop())
+
+    async def _asked(self, node_id: str, asking: Callable[[Any], Any]) -> None:
+        await self.ask(node_id, asking)
+
+
+def _state_of(group: Any) -> str:
+    return str(placement_group_table(group).get("state"))
+
+
+def _gpus() -> list[str]:
+    return list(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+
+
+def _last(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return next((one for one in reversed(lines) if "Error" in one), lines[-1] if lines else "")
+
+
+async def serve(channel: socket.socket, inbox: asyncio.Queue[Packed], state: str, home: str) -> None:
+    """Serve the scheduler until its channel ends."""
+    link = Link(channel, state, home)
+    link.tell("hello", ray.__version__)
+    link.begin_task(link.follow_nodes())
+    while link.alive is None:
+        await asyncio.sleep(0.01)
+    while True:
+        kind, *words = await inbox.get()
+        await link.heed(kind, tuple(words))
+
+
+def _receive(channel: socket.socket, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[Packed]) -> None:
+    received = bytearray()
+    while data := channel.recv(1 << 16):
+        received += data
+        for message in wire.unframed(received):
+            loop.call_soon_threadsafe(inbox.put_nowait, message)
+    os._exit(0)  # whatever Ray is doing
+
+
+def main(words: list[str]) -> None:
+    """Serve; a failure to connect is told."""
+    channel = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    address, state, home = words
+    loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+    inbox: asyncio.Queue[Packed] = asyncio.Queue()
+    threading.Thread(target=_receive, args=(channel, loop, inbox), daemon=True).start()
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        loop.run_until_complete(serve(channel, inbox, state, home))
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        with contextlib.suppress(OSError):
+            channel.sendall(wire.framed(("failure", _last(error))))
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

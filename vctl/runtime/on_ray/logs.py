@@ -1,0 +1,101 @@
+"""Logs of runs on other machines, taken over into the state directory: each byte once, whatever is killed.
+
+One process writes, all runs of it. Before bytes are written, a note says which part of the log of the run they are and
+where they go; who comes after a crash asks for that part again and writes it to the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from vctl.runtime.logfile import Bounded, open_for_writing
+
+_MOST_FILES = 64
+
+
+class Copies:
+    """How far the log of each run was taken over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes: dict[str, tuple[int, int, int]] = {}
+        """Run -> the place of the last part in its own log, in ours, and its length."""
+        self.ends: dict[str, int] = {}
+        self.unsure: set[str] = set()
+        """Runs whose last part may not have been written."""
+        self.files: dict[str, int] = {}
+
+    def load(self, logs: Mapping[str, str]) -> None:
+        """Go on after a crash or an end."""
+        for run_id, log in logs.items():
+            with contextlib.suppress(OSError, ValueError):
+                there, here, count = map(int, (self.folder / run_id).read_text().split())
+                self.notes[run_id] = there, here, count
+                self.unsure.add(run_id)
+                self.ends[log] = max(self.ends.get(log, 0), here + count)
+
+    def taken(self, run_id: str) -> int:
+        """Up to which place of its log a run's bytes are here for certain."""
+        there, _, count = self.notes.get(run_id, (0, 0, 0))
+        return there if run_id in self.unsure else there + count
+
+    def write(self, run_id: str, log: str, there: int, chunk: bytes, most_bytes: int) -> None:
+        """Take over a part of a log. Raises OSError."""
+        before, here, count = self.notes.get(run_id, (0, 0, 0))
+        if run_id in self.unsure:
+            self.unsure.discard(run_id)
+            part, rest = chunk[:count], chunk[count:]
+            if there == before and len(part) == count:
+                os.pwrite(self._file(log), part, here)
+                there, chunk = before + count, rest
+        elif there < before + count:
+            chunk, there = chunk[before + count - there :], before + count  # told twice
+        if not chunk:
+            return
+        file = self._file(log)
+        here = max(os.fstat(file).st_size, self.ends.get(log, 0))
+        self._note(run_id, there, here, len(chunk))
+        os.pwrite(file, chunk, here)
+        self.ends[log] = here + len(chunk)
+        if most_bytes:
+            bounded = Bounded(os.fsencode(log), most_bytes)
+            bounded.trim()
+            bounded.close()
+
+    def _note(self, run_id: str, there: int, here: int, count: int) -> None:
+        self.notes[run_id] = there, here, count
+        file = os.open(self.folder / run_id, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(file, b"%20d %20d %20d\n" % (there, here, count), 0)
+        finally:
+            os.close(file)
+
+    def _file(self, log: str) -> int:
+        file = self.files.get(log)
+        if file is None:
+            if len(self.files) >= _MOST_FILES:
+                self.close()
+            appending = open_for_writing(os.fsencode(log))
+            try:
+                file = self.files[log] = os.open(f"/proc/self/fd/{appending}", os.O_WRONLY | os.O_CLOEXEC)
+            finally:
+                os.close(appending)
+        return file
+
+    def forget(self, run_id: str) -> None:
+        """A run is over."""
+        self.notes.pop(run_id, None)
+        self.unsure.discard(run_id)
+        (self.folder / run_id).unlink(missing_ok=True)
+        if not self.notes:
+            self.ends.clear()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self.files.values():
+            os.close(file)
+        self.files.clear()

@@ -1,0 +1,473 @@
+"""Runs processes on the nodes of a Ray cluster: `RayRuntime`, the Runtime of section 16's Ray runtime.
+
+Below the state directory:
+
+    ray/id             the name of this state directory in Ray; a copy of the directory gets another one
+    ray/runs/<run>     where a run was sent: node, reservation and log. It is written before anything is asked of Ray
+    ray/logs/<run>     how much of its log was taken over: "PLACE-THERE PLACE-HERE BYTES", written before
+    ray.log            what the link and Ray have to say
+
+What is known of runs comes from the agents (agent.py) through the link (link.py); while Ray cannot be reached, runs
+stay as they were seen last. A run of a node that Ray reports dead is lost as soon as it is asked to stop: the
+scheduler does that when it has recorded the death of the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vctl.errors import Unreachable, VctlError
+from vctl.runtime import logfile, processes
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.logs import Copies
+from vctl.runtime.on_ray.wire import Packed, Part, RayNode
+from vctl.runtime.protocol import (
+    ExitRecord,
+    LaunchRequest,
+    RunState,
+    RuntimeUnavailable,
+    Seen,
+    check_run_id,
+)
+from vctl.runtime.raylets import EXTRA
+from vctl.runtime.records import Records
+
+CONNECT_S = 60.0
+"""How long the first connection may take."""
+_AGAIN_S = (1.0, 15.0)
+_LONG_S = 5.0
+_LEAVE_S = 5.0
+
+
+class Run:
+    """A run that was sent to a node."""
+
+    __slots__ = (
+        "failed",
+        "groups",
+        "log",
+        "log_max_bytes",
+        "node_id",
+        "request",
+        "reservation",
+        "seen",
+        "stop",
+    )
+
+    def __init__(
+        self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]]
+    ) -> None:
+        self.node_id, self.reservation, self.log, self.log_max_bytes = (
+            node_id,
+            reservation,
+            log,
+            log_max_bytes,
+        )
+        self.groups = groups
+        """Placement group -> what it reserves: one for what a job began with, others for what was added."""
+        self.seen: Packed | None = None
+        self.request: Packed | None = None  # the message that launches it, until its agent knows it
+        self.stop: tuple[float, int] | None = (
+            None  # when it is killed, on the monotonic clock, and the signal
+        )
+        self.failed: Seen | None = None
+
+
+class RayRuntime:
+    """Launches, observes and stops runs on Ray's nodes. All calls come from one thread."""
+
+    def __init__(self, home: Path, address: str, say: Callable[[str], None] = print) -> None:
+        self.home, self.address, self.say = home.absolute(), address, say
+        self.boot = processes.boot_id()
+        Records(self.home).create()
+        self.folder = self.home / "ray"
+        self.state, copied = _identity(self.folder)
+        self.copies = Copies(self.folder / "logs")
+        self.runs: dict[str, Run] = {}
+        self.reserved: dict[str, dict[str, list[Part]]] = {}
+        """Reservation -> its placement groups."""
+        self.news: set[str] = set()
+        self.nodes: dict[str, RayNode] | None = None
+        """As Ray tells of them; None until it has."""
+        self.nodes_changed = False
+        self.poll = select.epoll()
+        self.channel: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.received, self.outbox = bytearray(), deque[bytes]()
+        self.connected, self.begun, self.left = False, False, False
+        self.failure = ""
+        self.pause_s, self.not_before = _AGAIN_S[0], 0.0
+        self.started_at = 0.0
+        if copied:
+            self.drop_ended()
+        self._load()
+
+    # ---- the link ----
+
+    def connect(self) -> None:
+        """Wait for Ray. Raises Unreachable, or VctlError where it is not installed."""
+        if find_spec("ray") is None:
+            raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{EXTRA}'")
+        until = time.monotonic() + CONNECT_S
+        while not (self.connected and self.nodes is not None):
+            if self.channel is None:
+                if self.failure:
+                    break
+                self._start()
+            if time.monotonic() > until:
+                break
+            self.poll.poll(0.2)
+            self._hear()
+        else:
+            return
+        self._drop_link()
+        raise Unreachable(
+            f"Ray cannot be reached at {self.address}: {self.failure or f'no answer within {CONNECT_S:g} s'}",
+            fix=f"see `ray status` there, and {self.home / 'ray.log'}",
+        )
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, "-m", "vctl.runtime.on_ray.link", self.address, self.state, str(self.home)]
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.open(self.home / "ray.log", flags, 0o600)
+        try:
+            self.process = subprocess.Popen(
+                words, stdin=theirs.fileno(), stdout=log, stderr=log, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        finally:
+            os.close(log)
+            theirs.close()
+        ours.setblocking(False)  # noqa: FBT003
+        self.channel = ours
+        self.poll.register(ours, select.EPOLLIN)
+        self.started_at = time.monotonic()
+        self.connected, self.failure = False, ""
+        self.received.clear()
+        self.outbox.clear()
+
+    def _drop_link(self) -> None:
+        if self.channel is not None:
+            self.poll.unregister(self.channel)
+            self.channel.close()
+            self.channel = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        self.connected = False
+        self.not_before = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _AGAIN_S[1])
+
+    def _tend(self) -> None:
+        if self.channel is None and time.monotonic() >= self.not_before:
+            self._start()
+        elif (
+            self.channel is not None and not self.connected and time.monotonic() > self.started_at + CONNECT_S
+        ):
+            self._drop_link()
+
+    def _hear(self) -> None:
+        while self.channel is not None:
+            try:
+                data = self.channel.recv(1 << 18)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                if self.connected:
+                    self.say("the connection to Ray is lost; runs stay as they were seen last")
+                self.failure = self.failure or "the process that connects has ended"
+                self._drop_link()
+                break
+            self.received += data
+            for kind, *words in wire.unframed(self.received):
+                self._heed(kind, words)
+        self._flush()
+
+    def _heed(self, kind: str, words: list[Any]) -> None:
+        if kind == "hello":
+            self.connected, self.pause_s = True, _AGAIN_S[0]
+            self.say(f"connected to Ray {words[0]} at {self.address}")
+            if self.begun:
+                self._begin()
+        elif kind == "nodes":
+            self.nodes = {one[0]: RayNode(*one) for one in words[0]}
+            self.nodes_changed = True
+            self.news |= {run_id for run_id, run in self.runs.items() if self._is_dead(run)}
+        elif kind == "seen":
+            self._saw(*words)
+        elif kind == "failed":
+            self._fail(*words)
+        elif kind == "say":
+            self.say(words[0])
+        elif kind == "failure":
+            self.failure = words[0]
+        elif kind == "left":
+            self.left = True
+
+    def _saw(self, run_id: str, seen: Packed, start: int, chunk: bytes) -> None:
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if chunk:
+            self.copies.write(run_id, run.log, start, chunk, run.log_max_bytes)
+        if seen[0] == RunState.NEVER_STARTED and run.request is not None:
+            return  # it is on its way
+        if seen[0] != RunState.NEVER_STARTED:
+            run.request = None
+        if seen != run.seen:
+            run.seen = seen
+            self.news.add(run_id)
+
+    def _fail(self, run_id: str, problem: str) -> None:
+        if (run := self.runs.get(run_id)) is not None:
+            end = ExitRecord(126, None, 2, problem, False, time.time_ns(), 0, 0, 0)  # noqa: FBT003
+            run.failed, run.request = Seen(RunState.EXITED, exit=end), None
+            self.news.add(run_id)
+
+    def _send(self, *message: Any) -> None:
+        if self.connected and self.begun:
+            self.outbox.append(wire.framed(message))
+            self._flush()
+
+    def _flush(self) -> None:
+        while self.outbox and self.channel is not None:
+            try:
+                sent = self.channel.send(self.outbox[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                return  # heard at the next reading
+            if sent < len(self.outbox[0]):
+                self.outbox[0] = self.outbox[0][sent:]
+            else:
+                self.outbox.popleft()
+
+    def _begin(self) -> None:
+        """Tell a new link all that there is."""
+        runs = {
+            run_id: (run.node_id, run.seen, self.copies.taken(run_id))
+            for run_id, run in self.runs.items()
+            if run.request is None and run.failed is None and not self._is_dead(run)
+        }
+        self._send("begin", runs, sorted({name for groups in self.reserved.values() for name in groups}))
+        for run_id, run in self.runs.items():
+            if run.request is not None:
+                self._send(*run.request)
+            if run.stop is not None:
+                self._send_stop(run_id, run)
+
+    # ---- the protocol ----
+
+    def prepare(self) -> None:
+        """Make ready for the first launch, without waiting for it."""
+        self._tend()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when the link said something."""
+        return self.poll.fileno()
+
+    def changes(self) -> set[str]:
+        """Runs of which there is news; also looks after the link."""
+        self._tend()
+        self._hear()
+        news, self.news = self.news, set()
+        return news
+
+    def due_s(self) -> float:
+        """When to ask for changes at the latest."""
+        if self.channel is None:
+            return max(0.0, self.not_before - time.monotonic())
+        return 0.05 if self.outbox else _LONG_S
+
+    def assign(self) -> int:
+        """Every run has an agent by its node, which numbers supervisors itself."""
+        return 1
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Have a run started on its node when its reservation is there."""
+        check_run_id(request.run_id)
+        reserved = request.reservation
+        run = self.runs.get(request.run_id)
+        if reserved is None:
+            self.runs[request.run_id] = Run(request.node_id, "", request.log_path, 0, {})
+            self._fail(request.run_id, f"node {request.node_id} is not a node of the Ray cluster: remove it")
+            return
+        if run is None:
+            name = wire.reservation_name(self.state, reserved.name)
+            groups = self.reserved.setdefault(name, {})
+            if missing := wire.missing(reserved.parts, (part for parts in groups.values() for part in parts)):
+                groups[f"{name}.{len(groups)}"] = missing
+            run = Run(request.node_id, name, request.log_path, request.log_max_bytes, dict(groups))
+            self._keep(request.run_id, run)
+            self.runs[request.run_id] = run
+            os.close(logfile.open_for_writing(os.fsencode(request.log_path)))
+        asked = [wire.group_of(name, parts, reserved.own) for name, parts in run.groups.items()]
+        run.request = ("launch", wire.packed_request(request), request.node_id, asked)
+        self._send(*run.request)
+
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:  # noqa: ARG002 - not on Ray
+        """Nothing is assigned ahead on Ray."""
+        return False
+
+    def was_declined(self, run_id: str) -> bool:  # noqa: ARG002
+        """Nothing is assigned ahead on Ray."""
+        return False
+
+    def let_next_go(self, run_id: str) -> None:
+        """Nothing is assigned ahead on Ray."""
+
+    def adopt(self, run_id: str) -> bool:  # noqa: ARG002
+        """No version before knew Ray."""
+        return True
+
+    def observe(self, run_id: str) -> Seen:
+        """Look at a run, as it was seen last."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return Seen(RunState.NEVER_STARTED)
+        if run.failed is not None:
+            return run.failed
+        seen = Seen(RunState.STARTING) if run.seen is None or run.request else wire.seen_of(run.seen)
+        if seen.state is not RunState.EXITED and run.stop is not None and self._is_dead(run):
+            return Seen(RunState.LOST, seen.start, problem="Ray reports the death of its node")
+        return seen
+
+    def _is_dead(self, run: Run) -> bool:
+        if self.nodes is None:
+            return False
+        node = self.nodes.get(run.node_id)
+        return node is None or bool(node.death)
+
+    def stop(self, run_id: str, *, grace_s: float, signo: int = signal.SIGTERM) -> None:
+        """Signal the whole tree, kill what is left after the grace. Before the start: it never starts."""
+        if (run := self.runs.get(run_id)) is None:
+            return
+        until = time.monotonic() + grace_s
+        run.stop = (until if run.stop is None else min(until, run.stop[0]), signo)
+        if self._is_dead(run):
+            self.news.add(run_id)
+        self._send_stop(run_id, run)
+
+    def _send_stop(self, run_id: str, run: Run) -> None:
+        assert run.stop is not None
+        until, signo = run.stop
+        self._send("stop", run_id, run.node_id, max(0.0, until - time.monotonic()), int(signo))
+
+    def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
+        """Send a signal; False when nothing runs that could get it, or Ray cannot be reached."""
+        run = self.runs.get(run_id)
+        if run is None or self.observe(run_id).state is not RunState.RUNNING or not self.connected:
+            return False
+        self._send("signal", run_id, run.node_id, int(signo), tree)
+        return True
+
+    def known_runs(self) -> list[str]:
+        """Runs that may have processes."""
+        return sorted(self.runs)
+
+    def clear_lost(self, run_id: str) -> tuple[int, ...]:  # noqa: ARG002
+        """Its agent, or the guard of its node, has killed what a lost run left behind."""
+        return ()
+
+    def forget(self, run_id: str) -> None:
+        """Remove what is kept of a run that is over; the last one of a job gives its reservation back."""
+        run = self.runs.pop(run_id, None)
+        if run is None:
+            return
+        self.news.discard(run_id)
+        self.copies.forget(run_id)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.folder / "runs" / run_id)
+        if not self._is_dead(run):
+            self._send("forget", run_id, run.node_id)
+        if not any(one.reservation == run.reservation for one in self.runs.values()):
+            self._send("release", sorted(self.reserved.pop(run.reservation, run.groups)))
+
+    def drop_ended(self) -> None:
+        """Forget how runs have ended: the tables are not those for which they did."""
+        for path in (self.folder / "runs").iterdir():
+            path.unlink()
+        self.runs.clear()
+        self.reserved.clear()
+
+    def settle(self, live: Mapping[str, int | None]) -> None:
+        """Remove what is kept for no live run; with the first call Ray gets to know what is wanted."""
+        for run_id in [one for one in self.runs if one not in live]:
+            if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
+                self.forget(run_id)
+        if not self.begun:
+            self.begun = True
+            self._begin()
+
+    def restore(self) -> None:
+        """Make directories again that somebody removed."""
+        Records(self.home).restore()
+        _make(self.folder)
+
+    def close(self) -> None:
+        """Let go of the runtime; runs go on, and agents that have none end."""
+        if self.connected and self.begun:
+            self._send("leave")
+            until = time.monotonic() + _LEAVE_S
+            while not self.left and self.channel is not None and time.monotonic() < until:
+                self.poll.poll(0.1)
+                self._hear()
+        self._drop_link()
+        self.copies.close()
+
+    # ---- files ----
+
+    def _keep(self, run_id: str, run: Run) -> None:
+        words = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
+        staged = self.folder / "runs" / f".{run_id}"
+        try:
+            staged.write_text(json.dumps(words))
+            staged.rename(self.folder / "runs" / run_id)
+        except OSError as error:
+            raise RuntimeUnavailable(f"cannot use {staged}: {error.strerror}") from error
+
+    def _load(self) -> None:
+        for name in os.listdir(self.folder / "runs"):
+            if not name.startswith("."):
+                with contextlib.suppress(ValueError, TypeError):
+                    self.runs[name] = Run(*json.loads((self.folder / "runs" / name).read_text()))
+        for run in self.runs.values():
+            self.reserved.setdefault(run.reservation, {}).update(run.groups)
+        self.copies.load({run_id: run.log for run_id, run in self.runs.items()})
+
+
+def _make(folder: Path) -> None:
+    for one in (folder, folder / "runs", folder / "logs"):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def _identity(folder: Path) -> tuple[str, bool]:
+    """The name of a state directory in Ray, and whether what lies here was copied from another one."""
+    _make(folder)
+    path, copied = folder / "id", False
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        name, inode = path.read_text().split()
+        if int(inode) == path.stat().st_ino:
+            return name, False
+        copied = True
+    name = os.urandom(6).hex()
+    path.unlink(missing_ok=True)
+    with path.open("x") as file:
+        file.write(f"{name} {os.fstat(file.fileno()).st_ino}\n")
+    return name, copied

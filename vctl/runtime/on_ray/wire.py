@@ -1,0 +1,163 @@
+"""What travels between a scheduler, its link to Ray and the agents on Ray's nodes; the names they give things in Ray.
+
+All of it is made of tuples, texts and numbers, so that it can be marshalled, and read by another version of Python.
+"""
+
+from __future__ import annotations
+
+import marshal
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from vctl.core import resources as rs
+from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
+from vctl.core.values import value
+from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+
+NAMESPACE = "vctl"
+"""Of the agents in Ray, whose actors have names within a namespace."""
+PREFIX_BYTES = 4
+MOST_CHUNK_BYTES = 1 << 18
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NODE_LETTERS = 16
+_WHOLE = (MEMORY, OBJECT_STORE_MEMORY)
+_OF_RAY = re.compile(r"node:|accelerator_type:|bundle_group|.*_group_(\d+_)?[0-9a-f]{32,}\Z")
+
+Packed = tuple[Any, ...]
+
+
+@value(frozen=True, slots=True)
+class RayNode:
+    """A node as Ray tells of it: id, address, amounts, labels; `death` is empty while it lives."""
+
+    node_id: str
+    address: str
+    amounts: Amounts
+    labels: Mapping[str, str]
+    death: str = ""
+
+
+# ---- names in Ray ----
+
+
+def reservation_name(state: str, name: str) -> str:
+    """Of a placement group; `state` is the id of a state directory, `name` a job with its attempt."""
+    return f"vctl-{state}-{name}"
+
+
+def agent_name(state: str, node_id: str) -> str:
+    """Of the actor that carries out runs of one state directory on one node."""
+    return f"vctl-{state}-agent-{node_id[:_NODE_LETTERS]}"
+
+
+# ---- nodes and bundles ----
+
+
+def node_of(found: Mapping[str, Any]) -> RayNode:
+    """One entry of ``ray.nodes()``. The object store is Ray's own, and so are names that Ray makes up."""
+    amounts = {
+        name: round(amount * SCALE)
+        for name, amount in found["Resources"].items()
+        if name != OBJECT_STORE_MEMORY and not _OF_RAY.match(name) and round(amount * SCALE) > 0
+    }
+    death = "" if found["Alive"] else found.get("DeathReasonMessage") or "Ray reports its death"
+    labels = {str(key): str(text) for key, text in found.get("Labels", {}).items()}
+    return RayNode(found["NodeID"], found["NodeManagerAddress"], amounts, labels, death)
+
+
+def bundle(amounts: Amounts) -> dict[str, float]:
+    """What a placement group is asked for one virtual node: floats of a resolution that Ray shares."""
+    return {
+        name: float(amount // SCALE) if name in _WHOLE else amount / SCALE
+        for name, amount in sorted(amounts.items())
+        if amount > 0
+    }
+
+
+Part = tuple[str, str, Amounts]
+"""A virtual node, its node, and what is reserved for it."""
+
+
+def missing(wanted: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
+    """What is to be reserved beside what is: a virtual node that grew, or that was moved from a dead node."""
+    has: dict[tuple[str, str], Amounts] = {}
+    for vnode_id, node_id, amounts in reserved:
+        has[vnode_id, node_id] = rs.add(has.get((vnode_id, node_id), {}), amounts)
+    found: list[Part] = []
+    for vnode_id, node_id, amounts in wanted:
+        rest = rs.subtract(amounts, has.get((vnode_id, node_id), {}))
+        if any(amount > 0 for amount in rest.values()):
+            found.append((vnode_id, node_id, {name: amount for name, amount in rest.items() if amount > 0}))
+    return found
+
+
+def group_of(name: str, parts: Iterable[Part], own: str) -> Packed:
+    """A placement group: its name, the node and the bundle of each part, and which of them are the run's own."""
+    listed = list(parts)
+    asked = [(node_id, bundle(amounts)) for _, node_id, amounts in listed]
+    return (name, asked, [index for index, (vnode_id, _, _) in enumerate(listed) if vnode_id == own])
+
+
+def devices(env: Mapping[str, str], ids: Iterable[str]) -> dict[str, str]:
+    """The environment of a run with the GPUs that Ray has chosen, in place of those that were planned."""
+    chosen = list(ids)
+    planned = [one for one in env.get(VISIBLE, "").split(",") if one]
+    return {**env, VISIBLE: ",".join(chosen[: len(planned)])} if planned and chosen else dict(env)
+
+
+# ---- messages ----
+
+
+def framed(message: Packed) -> bytes:
+    """A message with its length before it."""
+    data = marshal.dumps(message)
+    return len(data).to_bytes(PREFIX_BYTES, "little") + data
+
+
+def unframed(received: bytearray) -> Iterator[Packed]:
+    """The whole messages at the beginning of what was received, which are taken off it."""
+    while len(received) >= PREFIX_BYTES:
+        end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
+        if len(received) < end:
+            return
+        message = marshal.loads(bytes(received[PREFIX_BYTES:end]))
+        del received[:end]
+        yield message
+
+
+def packed_request(request: LaunchRequest) -> Packed:
+    """What a run is started with, for its agent: the paths of log and home are those of its node."""
+    return (
+        request.run_id, request.argv, dict(request.env), request.cwd, request.grace_s, request.niceness,
+        request.log_max_bytes,
+    )  # fmt: skip
+
+
+def request_of(packed: Packed, *, log_path: str, supervisor: int) -> LaunchRequest:
+    """The same on the node."""
+    run_id, argv, env, cwd, grace_s, niceness, log_max_bytes = packed
+    return LaunchRequest(
+        run_id, tuple(argv), env, cwd, log_path, supervisor=supervisor, grace_s=grace_s, niceness=niceness,
+        log_max_bytes=log_max_bytes,
+    )  # fmt: skip
+
+
+def packed_seen(seen: Seen) -> Packed:
+    """What an agent has seen of a run."""
+    start, end = seen.start, seen.exit
+    start, end = seen.start, seen.exit
+    began = start and (
+        start.pid, start.pid_started, start.supervisor, start.supervisor_started, start.boot_id, start.started_at
+    )  # fmt: skip
+    ended = end and (
+        end.exit_code, end.signal, end.launch_errno, end.message, end.stopped, end.ended_at, end.max_rss_kib,
+        end.user_us, end.system_us,
+    )  # fmt: skip
+    return (seen.state.value, began, ended, seen.problem)
+
+
+def seen_of(packed: Packed) -> Seen:
+    """The same for the scheduler."""
+    state, start, end, problem = packed
+    return Seen(RunState(state), start and StartRecord(*start), end and ExitRecord(*end), problem)
