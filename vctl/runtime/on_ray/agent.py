@@ -60,9 +60,9 @@ class Agent:
         self.folder = folder_of(state, node_id)
         self.claims = self.folder / "claims"
         self.claims.mkdir(mode=0o700, exist_ok=True)
-        _as_others()
-        self.raylet = os.getppid()
-        guard.start(self.folder, self.raylet, processes.start_time(self.raylet) or 0, home)
+        raylet = os.getppid()
+        _be_as(raylet)
+        guard.start(self.folder, raylet, processes.start_time(raylet) or 0, home)
         self.local = LocalRuntime(self.folder, told=Path(home))
         self.local.prepare()
         self.watch = Watch()
@@ -232,9 +232,9 @@ def _read(path: Path, offset: int) -> tuple[int, bytes]:
         os.close(fd)
 
 
-def _as_others() -> None:
-    """Be as a process of a user is: jobs inherit what Ray has made of its worker."""
+def _be_as(raylet: int) -> None:
+    """Be as the raylet is: jobs would inherit what Ray has made of its worker."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, raylet))
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("0")
+        Path("/proc/self/oom_score_adj").write_text(Path(f"/proc/{raylet}/oom_score_adj").read_text())

@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 
 from vctl.runtime import processes
-from vctl.runtime.detached import start_detached
+from vctl.runtime.detached import HANDED_OVER, start_detached
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"
 _PAUSE_S = 0.05
+_LOOK_S = 60.0
 _MOST_S = 60.0
 
 
@@ -42,9 +43,10 @@ def start(folder: Path, raylet: int, started: int, home: str) -> None:
 
 
 def end(folder: Path) -> None:
-    """End the guard of a folder: nothing runs there any more."""
-    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        pid, started = map(int, (folder / _LOCK).read_text().split())
+    """End the guard of a folder: nothing runs there any more. One that is just starting notices by itself."""
+    with contextlib.suppress(FileNotFoundError, ValueError), open(folder / _LOCK) as lock:
+        os.unlink(folder / _LOCK)
+        pid, started = map(int, lock.read().split())
         processes.send_signal(pid, started, signal.SIGKILL)
 
 
@@ -53,11 +55,14 @@ def main(words: list[str]) -> None:
     folder, raylet, started, home = Path(words[0]), int(words[1]), int(words[2]), Path(words[3])
     os.chdir("/")
     me = os.getpid()
-    os.pwrite(3, f"{me} {processes.start_time(me)}\n".encode(), 0)  # the lock, handed over
+    os.pwrite(HANDED_OVER, f"{me} {processes.start_time(me)}\n".encode(), 0)
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(raylet)
-        if processes.start_time(raylet) == started:
-            select.select([handle], [], [])
+        while processes.start_time(raylet) == started:
+            if not os.fstat(HANDED_OVER).st_nlink:
+                return  # the folder is gone
+            if select.select([handle], [], [], _LOOK_S)[0]:
+                break
     local = LocalRuntime(folder, told=home)
     local.prepare()
     until = time.monotonic() + _MOST_S

@@ -1,0 +1,82 @@
+"""The nodes of a Ray cluster in the tables: they join with the id that Ray gave them, and die when Ray says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.conftest import cpu
+from tests.specification import spec
+from vctl.core.nodes import ALIVE, DEAD, RAY
+from vctl.core.resources import CPU, GPU, SCALE
+from vctl.daemon import ray_nodes
+from vctl.daemon.ray_nodes import RayNodes
+from vctl.errors import Conflict
+from vctl.ops import nodes as node_ops
+from vctl.runtime.on_ray.runtime import RayRuntime
+from vctl.store import nodes, rows
+from vctl.store.store import Store
+
+pytestmark = spec("3.sources", "16.ray")
+
+ONE, TWO = "a" * 56, "b" * 56
+
+
+def told(runtime: RayRuntime, *found: tuple[str, str]) -> None:
+    """What the link says of the nodes: id and death."""
+    amounts = {CPU: 4 * SCALE, GPU: 2 * SCALE}
+    labels = {"ray.io/node-id": ONE, "zone": "west", "no label": "x"}
+    runtime._heed("nodes", [[(node_id, "10.0.0.1", amounts, labels, death) for node_id, death in found]])
+
+
+def states(store: Store) -> dict[str, str]:
+    return {row["node_id"]: row["state"] for row in nodes.all_rows(store)}
+
+
+def test_nodes_join_and_die(tmp_path: Path) -> None:
+    runtime = RayRuntime(tmp_path, "nowhere:1")
+    follower = RayNodes(tmp_path, runtime, frozenset({GPU}))
+    with Store.open(tmp_path) as store:
+        told(runtime, (ONE, ""), (TWO, ""))
+        follower.look_after()
+        assert states(store) == {ONE: ALIVE, TWO: ALIVE}
+        node = rows.node(nodes.all_rows(store)[0])
+        assert (node.source, node.hostname, node.template_id) == (RAY, "10.0.0.1", "4c2gpu")
+        assert node.labels == {"zone": "west"}
+        assert sorted(node.total.instances[GPU]) == [0, 1]
+        before = store.last_entry
+        follower.look_after()
+        told(runtime, (ONE, ""), (TWO, ""))
+        follower.look_after()
+        assert store.last_entry == before
+        told(runtime, (ONE, "its raylet was killed"))
+        follower.look_after()
+        assert states(store) == {ONE: DEAD, TWO: DEAD}
+        reasons = {row["node_id"]: (row["reason"], row["author"]) for row in nodes.all_rows(store)}
+        assert reasons[ONE] == ("its raylet was killed", "ray")
+        told(runtime, (ONE, ""))
+        follower.look_after()
+        assert states(store)[ONE] == DEAD  # Ray never says that of a dead one
+
+
+def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
+    """Its nodes are Ray's, or none is; where they are Ray's this machine does not join by itself."""
+    with Store.open(tmp_path / "ray") as store:
+        ray_nodes.check(store, on_ray=True)
+        node_ops.ensure_local(store)
+        assert states(store) == {}
+        runtime = RayRuntime(tmp_path / "ray", "nowhere:1")
+        told(runtime, (ONE, ""))
+        RayNodes(tmp_path / "ray", runtime, frozenset()).look_after()
+        ray_nodes.check(store, on_ray=True)
+        with pytest.raises(Conflict, match="nodes of a Ray cluster"):
+            ray_nodes.check(store, on_ray=False)
+        node_ops.kill(store, ONE)
+        ray_nodes.check(store, on_ray=False)
+        node_ops.ensure_local(store)
+        assert len(states(store)) == 1  # it joins only while there is no other node
+    with Store.open(tmp_path / "local") as store:
+        node_ops.add(store, resources=cpu(1), template="t")
+        with pytest.raises(Conflict, match="not of a Ray cluster"):
+            ray_nodes.check(store, on_ray=True)

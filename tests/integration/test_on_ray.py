@@ -1,0 +1,266 @@
+"""``vctl daemon --ray``: a stock Ray cluster as the machine; whatever is killed, nothing is lost and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Place, eventually, is_gone
+from tests.ray_cluster import NEEDS_RAY, RayCluster
+from tests.specification import spec
+from vctl.runtime import processes
+
+pytestmark = [
+    spec("16.ray"),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    NEEDS_RAY,
+    pytest.mark.xdist_group("ray"),
+]
+
+RAY_S = 240.0
+COUNT = "for i in $(seq 100); do echo line $i; sleep 0.1; done; exit 7"
+COUNTED = "".join(f"line {i}\n" for i in range(1, 101))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A head without CPUs and two nodes of two CPUs, one with two GPUs."""
+    made = RayCluster(Path("/tmp") / f"vr-{os.getpid()}")
+    try:
+        made.add(cpus=2)
+        made.add(cpus=2, gpus=2)
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def ray(place: Place, cluster: RayCluster) -> Iterator[Place]:
+    """A state directory whose daemon schedules on the Ray cluster. Afterwards all is there as it was before."""
+    before = settled(cluster)
+    place.more.update(cluster.environment)
+    begin(place, cluster)
+    yield place
+    for process in place._started:
+        if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
+            place.term(process)
+    eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
+    eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
+    eventually(lambda: not left_of(place), "the processes of jobs to end", RAY_S)
+    eventually(lambda: settled(cluster) <= before, "the processes of vctl to end", RAY_S)
+
+
+def settled(cluster: RayCluster) -> set[bytes]:
+    """What runs there of vctl: guards, launchers, supervisors."""
+    return {
+        b" ".join(words) for words in cluster.processes().values() if any(b"vctl" in word for word in words)
+    }
+
+
+def left_of(place: Place) -> list[int]:
+    found = processes.marked(b"VCTL_JOB_ID", b"VCTL_HOME=" + os.fsencode(place.home))
+    return [one.pid for many in found.values() for one in many if one.state not in "ZX"]
+
+
+def begin(place: Place, cluster: RayCluster) -> Any:
+    daemon = place.daemon("--ray", cluster.address)
+    eventually(lambda: alive(place), "the nodes", RAY_S)
+    return daemon
+
+
+def alive(place: Place) -> list[str]:
+    return sorted(one["hostname"] for one in place.read("node", "list")["items"] if one["state"] == "ALIVE")
+
+
+def log_of(place: Place, ref: str) -> str:
+    path = place.home / "logs" / f"{ref}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_job_on_a_node_of_ray(ray: Place, cluster: RayCluster) -> None:
+    nodes = ray.read("node", "list")["items"]
+    assert {one["source"] for one in nodes} == {"ray"}
+    assert sorted(one["resources"].get("CPU", 0) for one in nodes) == [0, 2, 2]
+    shell = "echo on $VCTL_NODE_ID; echo $HOME >&2; nice; env | grep -c ^RAY_; exit 3"
+    ran = ray.run("job", "submit", "--submission-id", "a", "--", "sh", "-c", shell, RAY_AUTH_MODE="")
+    assert ran.code == 3, ran
+    assert ran.out.splitlines()[0].removeprefix("on ") in {one["node_id"] for one in nodes}
+    assert ran.out.splitlines()[2] == str(os.nice(0))
+    missing = ray.run("job", "submit", "--submission-id", "b", "--", "/nowhere/at-all")
+    assert missing.code == 127
+    assert ray.job("b")["state_reason"] == "LaunchFailed"
+    ray.assert_sound()
+
+
+def test_nobody_else_enters_a_reservation(ray: Place, cluster: RayCluster) -> None:
+    """A gang holds both nodes; another user's task waits until the gang has ended, and not longer."""
+    spread = ("--nodes", "2", "--num-cpus", "2", "--per-node")
+    ray.submit(
+        "--submission-id", "gang", *spread, "--", "sh", "-c", "echo $RANK $MASTER_ADDR; exec sleep 1000"
+    )
+    eventually(
+        lambda: sorted(log_of(ray, "gang").split("\n"))[-2:-1] and log_of(ray, "gang").count("\n") == 2
+    )
+    assert {line.split()[1] for line in log_of(ray, "gang").splitlines()} <= {"127.0.0.2", "127.0.0.3"}
+    assert len(ray.job("gang")["node_ids"]) == 2
+    (name,) = cluster.groups()
+    task = (
+        "task = ray.remote(lambda: 1).options(num_cpus=1).remote()\n"
+        "print(len(ray.wait([task], timeout={})[0]), ray.available_resources().get('CPU', 0))"
+    )
+    assert cluster.ask(task.format(3)).split() == ["0", "0"]
+    ray.ok("job", "stop", "gang")
+    eventually(lambda: cluster.groups() == [], "the reservation to go", RAY_S)
+    assert cluster.ask(task.format(60)).split()[0] == "1"
+    assert name.endswith("-1.1.0")
+    ray.assert_sound()
+
+
+def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
+    """What others hold is not taken from them; a job that is stopped meanwhile never starts."""
+    hold = (
+        "from ray.util import placement_group\n"
+        "group = placement_group([{'CPU': 2}] * 2, name='other', lifetime='detached')\nassert group.wait(60)"
+    )
+    cluster.ask(hold)
+    try:
+        ray.submit("--submission-id", "waits", "--", "echo", "started")
+        ray.submit("--submission-id", "stopped", "--", "echo", "started")
+        for ref in ("waits", "stopped"):
+            ray.reach(ref, "RUNNING")
+        eventually(lambda: len(cluster.groups()) == 3, "both to ask", RAY_S)
+        assert ray.run("job", "stop", "stopped").code == 0
+        assert ray.job("stopped")["status"] == "STOPPED"
+        assert log_of(ray, "stopped") == ""
+        assert log_of(ray, "waits") == ""
+    finally:
+        cluster.ask("ray.util.remove_placement_group(ray.util.get_placement_group('other'))")
+    assert ray.reach("waits", "SUCCEEDED", within_s=RAY_S)["exit_code"] == 0
+    assert log_of(ray, "waits") == "started\n"
+    ray.assert_sound()
+
+
+def test_devices(ray: Place, cluster: RayCluster) -> None:
+    """A job gets the device that Ray has reserved for it, not one that another user of Ray has."""
+    shell = "echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.05; done"
+    for ref in ("first", "second"):
+        ray.submit("--submission-id", ref, "--num-gpus", "1", "--", "sh", "-c", shell)
+    eventually(lambda: log_of(ray, "first") and log_of(ray, "second"), "both to start", RAY_S)
+    assert {log_of(ray, "first"), log_of(ray, "second")} == {"0\n", "1\n"}
+    (ray.folder / "go").touch()
+    for ref in ("first", "second"):
+        ray.reach(ref, "SUCCEEDED")
+    ray.assert_sound()
+
+
+def test_stop_ends_everything(ray: Place) -> None:
+    shell = "trap '' TERM; setsid sleep 1000 & echo up; sleep 2000"
+    ray.submit("--submission-id", "stubborn", "--", "sh", "-c", shell)
+    eventually(lambda: log_of(ray, "stubborn") == "up\n", "the job to start", RAY_S)
+    assert len(left_of(ray)) >= 3
+    assert ray.run("job", "stop", "--grace", "0.5s", "stubborn").code == 0
+    assert left_of(ray) == []
+    ray.assert_sound()
+
+
+@pytest.mark.parametrize("also", ["", "agent", "link"])
+def test_a_daemon_that_is_killed(ray: Place, cluster: RayCluster, also: str) -> None:
+    """The job goes on; the next daemon takes it over with every byte of its log and its exit code."""
+    daemon = ray._started[-1]
+    ray.submit("--submission-id", "counts", "--", "sh", "-c", COUNT)
+    eventually(lambda: log_of(ray, "counts").count("\n") > 5, "the job to write", RAY_S)
+    ray.kill(daemon)
+    if also == "agent":
+        for pid in agents(cluster):
+            os.kill(pid, signal.SIGKILL)
+    begin(ray, cluster)
+    if also == "link":
+        for pid in links(ray):
+            os.kill(pid, signal.SIGKILL)
+    assert ray.reach("counts", "FAILED", within_s=RAY_S)["exit_code"] == 7
+    assert log_of(ray, "counts") == COUNTED
+    ray.assert_sound()
+
+
+def test_a_job_that_ends_while_no_daemon_runs(ray: Place, cluster: RayCluster) -> None:
+    daemon = ray._started[-1]
+    ray.submit("--submission-id", "ends", "--", "sh", "-c", "echo $$; sleep 1; echo over; exit 5")
+    eventually(lambda: log_of(ray, "ends"), "the job to start", RAY_S)
+    ray.kill(daemon)
+    eventually(lambda: is_gone(int(log_of(ray, "ends"))), "the job to end")
+    begin(ray, cluster)
+    assert ray.reach("ends", "FAILED", within_s=RAY_S)["exit_code"] == 5
+    assert log_of(ray, "ends").endswith("over\n")
+    ray.assert_sound()
+
+
+@spec("12.node-death")
+def test_a_raylet_that_is_killed(ray: Place, cluster: RayCluster) -> None:
+    """Its node is dead: what ran there has ended, fails with NodeFailed, and is tried again elsewhere. It comes back as
+    another node."""
+    ray.submit("--submission-id", "stays", "--num-gpus", "1", "--", "sleep", "1000")
+    retry = ("--max-retries", "1", "--retry-on", "NodeFailed", "--backoff", "0s")
+    words = (
+        "--num-cpus",
+        "1",
+        "--memory",
+        "600MB",
+        *retry,
+        "--",
+        "sh",
+        "-c",
+        "echo $VCTL_NODE_ID; sleep 1000",
+    )
+    ray.submit("--submission-id", "moves", *words)
+    eventually(lambda: log_of(ray, "moves"), "the job to start", RAY_S)
+    first = log_of(ray, "moves").strip()
+    address = next(one["hostname"] for one in ray.read("node", "list")["items"] if one["node_id"] == first)
+    old = set(left_of(ray))
+    cluster.kill_raylet(address)
+    eventually(lambda: address not in alive(ray), "the node to be dead", RAY_S)
+    eventually(lambda: log_of(ray, "moves").count("\n") == 2, "the job to start elsewhere", RAY_S)
+    assert log_of(ray, "moves").split()[1] != first
+    assert old & set(left_of(ray)) < old
+    cluster.add(cpus=2, gpus=2)
+    eventually(lambda: len(alive(ray)) == 3, "another node", RAY_S)
+    for ref in ("moves", "stays"):
+        ray.run("job", "stop", ref)
+        ray.reach(ref, "STOPPED", "FAILED")
+    ray.assert_sound()
+
+
+def test_what_is_not_done_on_ray_is_refused(ray: Place, cluster: RayCluster) -> None:
+    ran = ray.run("job", "submit", "--submission-id", "inner", "--ray", "--", sys.executable, "-c", "pass")
+    assert ran.code != 0
+    assert ray.job("inner")["state_reason"] == "LaunchFailed"
+    assert "--ray" in ray.job("inner")["message"]
+    ray.term(ray._started[-1])
+    plain = ray.run("daemon")
+    assert plain.code == 5
+    assert "vctl daemon --ray" in plain.err
+    ray.assert_sound()
+
+
+def agents(cluster: RayCluster) -> list[int]:
+    """The processes of agents: the parents of launchers."""
+    launchers = [
+        pid for pid, words in cluster.processes().items() if any(b"launcher.py" in one for one in words)
+    ]
+    found = {one.parent for pid in launchers if (one := processes.process(pid)) is not None}
+    return sorted(pid for pid in found if processes.name(pid).startswith(b"ray::"))
+
+
+def links(place: Place) -> list[int]:
+    return [
+        one.pid
+        for one in processes.all_processes()
+        if (words := processes.command(one.pid))[1:3] == [b"-m", b"vctl.runtime.on_ray.link"]
+        and words[-1] == os.fsencode(place.home)
+    ]

@@ -1,0 +1,128 @@
+"""A Ray cluster on loopback addresses for tests: each node is a raylet of its own; all of it ends with the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vctl.runtime import processes
+from vctl.runtime.raylets import SETTINGS, free_port
+
+HAS_RAY = find_spec("ray") is not None
+NEEDS_RAY = pytest.mark.skipif(not HAS_RAY, reason="Ray is needed: pip install 'vctl[ray]'")
+START_S = 240.0
+_MARK = "VCTL_TEST_RAY"
+_ANY_PORT = (
+    "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
+    "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
+    "--max-worker-port=0", "--disable-usage-stats", "--object-store-memory=80000000", "--memory=1000000000",
+)  # fmt: skip
+
+
+class RayCluster:
+    """One cluster. The node of the head has no CPUs, so work runs on the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(mode=0o700)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.env = {
+            **os.environ, **SETTINGS, "RAY_AUTH_MODE": "disabled", "HOME": str(folder), _MARK: str(folder),
+            "RAY_health_check_initial_delay_ms": "2000", "RAY_health_check_timeout_ms": "3000",
+        }  # fmt: skip
+        for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+            self.env.pop(name, None)
+        self.nodes = 0
+        self.raylets: dict[str, int] = {}
+        """Address -> pid of its raylet."""
+        self.environment = {"HOME": str(folder), "RAY_AUTH_MODE": "disabled", "TMPDIR": str(folder)}
+        """What a daemon needs to be let in."""
+        self._start(
+            "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={folder}", "--num-cpus=0",
+            "--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={free_port()}",
+        )  # fmt: skip
+
+    def add(self, cpus: int = 2, gpus: int = 0) -> str:
+        """One more node; its address."""
+        self.nodes += 1
+        address = f"127.0.0.{self.nodes + 1}"
+        before = set(self._raylets())
+        self._start(
+            f"--address={self.address}",
+            f"--node-ip-address={address}",
+            f"--num-cpus={cpus}",
+            f"--num-gpus={gpus}",
+        )
+        (self.raylets[address],) = set(self._raylets()) - before
+        return address
+
+    def _start(self, *words: str) -> None:
+        ray = Path(sys.executable).parent / "ray"
+        subprocess.run(
+            [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=True,
+            timeout=START_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def processes(self) -> dict[int, list[bytes]]:
+        """All processes of this Ray, and what came from them."""
+        found = processes.marked(_MARK.encode(), f"HOME={self.folder}".encode())
+        mine = found.get(os.fsencode(self.folder), [])
+        return {one.pid: processes.command(one.pid) for one in mine if one.state not in "ZX"}
+
+    def _raylets(self) -> list[int]:
+        return [pid for pid, words in self.processes().items() if words and words[0].endswith(b"/raylet")]
+
+    def kill_raylet(self, address: str) -> None:
+        """The node is dead, as suddenly as can be."""
+        os.kill(self.raylets.pop(address), signal.SIGKILL)
+
+    def kill_head(self) -> None:
+        """Ray's control service is gone."""
+        for pid, words in self.processes().items():
+            if words and words[0].endswith(b"/gcs_server"):
+                os.kill(pid, signal.SIGKILL)
+
+    def ask(self, code: str) -> str:
+        """What a program of another user of this Ray prints; it has `ray` and is connected."""
+        options = "namespace='other', log_to_driver=False, logging_level=logging.ERROR"
+        start = f"import ray, logging\nray.init({self.address!r}, {options})\n"
+        done = subprocess.run(
+            [sys.executable, "-c", start + code], env=self.env, check=True, timeout=START_S, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def groups(self) -> list[str]:
+        """The placement groups that there are."""
+        code = (
+            "from ray.util import placement_group_table\n"
+            "print(*(g['name'] for g in placement_group_table().values() if g['state'] != 'REMOVED'))"
+        )
+        return sorted(self.ask(code).split())
+
+    def agents(self) -> list[str]:
+        """The actors with names."""
+        code = "print(*(a['name'] for a in ray.util.list_named_actors(all_namespaces=True)))"
+        return sorted(self.ask(code).split())
+
+    def end(self) -> None:
+        """Kill all of it."""
+        until = time.monotonic() + START_S
+        while left := self.processes():
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,236 @@
+"""A Ray cluster as the machine, as far as it goes without Ray: names, reservations, logs, and the agent of a node."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import PATIENCE_S, eventually, is_gone
+from tests.specification import spec
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.agent import Agent
+from vctl.runtime.on_ray.logs import Copies
+from vctl.runtime.on_ray.runtime import RayRuntime
+from vctl.runtime.on_ray.wire import Packed
+from vctl.runtime.protocol import LaunchRequest, RunState, Seen
+
+pytestmark = spec("16.ray")
+
+NODE = "2aecebbf6a0b74acc9bc253ad44a0ad8b44825f3c47a4248e1627af6"
+
+
+def test_a_node_has_what_ray_lets_users_ask_for() -> None:
+    group = "CPU_group_0_b352c79efad708e5ed847c0a63ef01000000"
+    resources = {
+        "CPU": 2.0, "GPU": 1.0, "memory": 2e9, "object_store_memory": 8e7, "node:127.0.0.2": 1.0, "tpu-slot": 0.5,
+        "node:__internal_head__": 1.0, "accelerator_type:A100": 1.0, group: 2.0,
+    }  # fmt: skip
+    found = {
+        "NodeID": NODE,
+        "NodeManagerAddress": "127.0.0.2",
+        "Alive": True,
+        "Resources": resources,
+        "Labels": {"a": "b"},
+    }
+    node = wire.node_of(found)
+    assert node.amounts == {CPU: 2 * SCALE, GPU: SCALE, MEMORY: 2 * 10**9 * SCALE, "tpu-slot": SCALE // 2}
+    assert (node.node_id, node.address, node.labels, node.death) == (NODE, "127.0.0.2", {"a": "b"}, "")
+    assert wire.node_of({**found, "Alive": False, "DeathReasonMessage": "gone"}).death == "gone"
+
+
+def test_a_reservation_grows_by_what_is_missing() -> None:
+    """Nothing is reserved twice; what moved to another node is reserved there."""
+    first = [("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: SCALE, GPU: SCALE})]
+    assert wire.missing(first, []) == first
+    assert wire.missing(first, first) == []
+    grown = [("v0", "n0", {CPU: 3 * SCALE}), ("v1", "n2", {CPU: SCALE})]
+    added = wire.missing(grown, first)
+    assert added == [("v0", "n0", {CPU: 2 * SCALE}), ("v1", "n2", {CPU: SCALE})]
+    assert wire.missing(grown, [*first, *added]) == []
+    shrunk = [("v0", "n0", {CPU: SCALE // 2})]
+    assert wire.missing(shrunk, first) == []
+    group = wire.group_of("g", first, "v1")
+    assert group == ("g", [("n0", {"CPU": 1.0}), ("n1", {"CPU": 1.0, "GPU": 1.0})], [1])
+
+
+def test_devices_are_those_of_ray() -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b"}
+    assert wire.devices(env, ["3", "5", "7"]) == {"CUDA_VISIBLE_DEVICES": "3,5", "A": "b"}
+    assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, ["3"]) == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_messages_arrive_whole_and_in_order() -> None:
+    messages: list[Packed] = [("a", 1, b"\0" * 1000), ("b", {"x": (None, 2.5)}), ("c",)]
+    data = b"".join(map(wire.framed, messages))
+    received, found = bytearray(), []
+    for place in range(0, len(data), 7):
+        received += data[place : place + 7]
+        found += list(wire.unframed(received))
+    assert found == messages
+    assert not received
+
+
+# ---- logs ----
+
+
+def test_a_log_is_taken_over_once(tmp_path: Path) -> None:
+    """Parts that come twice are written once; members of a gang share a log."""
+    log = str(tmp_path / "log")
+    copies = Copies(tmp_path)
+    copies.write("a", log, 0, b"one ", 0)
+    copies.write("b", log, 0, b"two ", 0)
+    copies.write("a", log, 0, b"one three", 0)
+    assert Path(log).read_bytes() == b"one two three"
+    assert (copies.taken("a"), copies.taken("b"), copies.taken("c")) == (9, 4, 0)
+    copies.close()
+
+
+@pytest.mark.parametrize("written", [0, 2, 4])
+def test_a_log_after_a_crash(tmp_path: Path, written: int) -> None:
+    """Killed between the note and its bytes: the part comes again, to the same place."""
+    log = str(tmp_path / "log")
+    copies = Copies(tmp_path)
+    copies.write("a", log, 0, b"one ", 0)
+    copies.write("b", log, 0, b"two ", 0)
+    copies.close()
+    with open(log, "r+b") as file:
+        file.truncate(4 + written)
+    after = Copies(tmp_path)
+    after.load({"a": log, "b": log})
+    assert (after.taken("a"), after.taken("b")) == (0, 0)
+    after.write("a", log, 0, b"one more", 0)
+    after.write("b", log, 0, b"two ", 0)
+    assert Path(log).read_bytes() == b"one two more"
+    after.forget("a")
+    after.forget("b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+# ---- the state directory ----
+
+
+def test_a_copy_has_another_name(tmp_path: Path) -> None:
+    """What the copy knows of runs is the original's."""
+    import shutil
+
+    home = tmp_path / "home"
+    first = RayRuntime(home, "nowhere:1")
+    (home / "ray" / "runs" / "r").write_text('["n", "g", "log", 0, {}]')
+    again = RayRuntime(home, "nowhere:1")
+    assert (again.state, again.known_runs()) == (first.state, ["r"])
+    shutil.copytree(home, tmp_path / "copy")
+    copy = RayRuntime(tmp_path / "copy", "nowhere:1")
+    assert copy.state != first.state
+    assert copy.known_runs() == []
+
+
+# ---- the agent, over real processes ----
+
+
+class Asker:
+    """What a scheduler knows of the runs of an agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.known: dict[str, tuple[Packed | None, int]] = {}
+        self.logs: dict[str, bytes] = {}
+
+    def launch(self, run_id: str, *argv: str) -> None:
+        self.known.setdefault(run_id, (None, 0))
+        env = {"PATH": os.environ["PATH"]}
+        self.agent.launch(wire.packed_request(LaunchRequest(run_id, argv, env, "/", "", grace_s=0.2)))
+
+    def until(self, run_id: str, state: RunState) -> Seen:
+        """Poll until a run is seen so."""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            seen, _ = self.known[run_id]
+            if seen is not None and wire.seen_of(seen).state is state:
+                return wire.seen_of(seen)
+            assert time.monotonic() < give_up, seen
+            for name, (packed, start, chunk) in self.agent.poll(self.known, 1.0).items():
+                assert start == self.known[name][1]
+                self.known[name] = packed, start + len(chunk)
+                self.logs[name] = self.logs.get(name, b"") + chunk
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return "s"
+
+
+@pytest.fixture
+def asker(state: str, tmp_path: Path) -> Iterator[Asker]:
+    one = Asker(Agent(state, NODE, str(tmp_path / "home")))
+    yield one
+    one.agent.settle([])
+    eventually(lambda: one.agent.settle([]) or one.agent.leave(), "the agent to leave")
+
+
+def test_an_agent_runs_and_tells(asker: Asker) -> None:
+    asker.launch(
+        "a", sys.executable, "-S", "-c", "import os; print(os.environ['VCTL_HOME']); raise SystemExit(4)"
+    )
+    asker.launch("a", "/bin/false")  # the same run again: it has started
+    end = asker.until("a", RunState.EXITED).exit
+    assert end is not None
+    assert end.exit_code == 4
+    assert asker.logs["a"].endswith(b"/home\n")
+    asker.known["b"] = None, 0
+    assert asker.until("b", RunState.NEVER_STARTED).start is None
+
+
+def test_a_long_log_comes_before_the_end(asker: Asker) -> None:
+    size = 3 * wire.MOST_CHUNK_BYTES + 5
+    asker.launch("a", sys.executable, "-S", "-c", f"import sys; sys.stdout.write('x' * {size})")
+    asker.until("a", RunState.EXITED)
+    assert asker.logs["a"] == b"x" * size
+
+
+def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None:
+    """The first one is gone as after a kill: the run goes on, is not started twice, and is ended by the next one."""
+    pid_file = tmp_path / "pid"
+    shell = f"trap '' TERM; setsid sh -c 'echo $$ > {pid_file}; sleep 1000' & sleep 1000"
+    asker.launch("a", "sh", "-c", shell)
+    started = asker.until("a", RunState.RUNNING).start
+    assert started is not None
+    eventually(lambda: pid_file.exists() and pid_file.read_text())
+    asker.agent.local.close()
+    asker.agent = Agent(state, NODE, str(tmp_path / "home"))
+    asker.known["a"] = None, 0
+    assert asker.until("a", RunState.RUNNING).start == started
+    asker.launch("a", "/bin/false")
+    asker.agent.stop("a", 0.1, 15)
+    end = asker.until("a", RunState.EXITED).exit
+    assert end is not None
+    assert end.stopped
+    assert is_gone(int(pid_file.read_text()))
+
+
+def test_a_run_that_is_stopped_before_it_starts(asker: Asker) -> None:
+    asker.agent.stop("a", 0.1, 15)
+    asker.launch("a", sys.executable, "-S", "-c", "print('started')")
+    end = asker.until("a", RunState.EXITED).exit
+    assert end is not None
+    assert end.stopped
+    assert "a" not in asker.logs or asker.logs["a"] == b""
+
+
+def test_what_no_scheduler_wants_any_more(asker: Asker) -> None:
+    """Ended runs are forgotten, live ones are ended; then nothing keeps the agent."""
+    asker.launch("a", "sleep", "1000")
+    asker.launch("b", "true")
+    pid = asker.until("a", RunState.RUNNING).start
+    asker.until("b", RunState.EXITED)
+    assert not asker.agent.leave()
+    asker.agent.settle([])
+    assert pid is not None
+    eventually(lambda: is_gone(pid.pid), "the run to end")
