@@ -24,11 +24,10 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import vctl
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.on_ray import guard
-from vctl.runtime.on_ray.wire import MOST_CHUNK_BYTES, Packed, packed_seen, request_of
+from vctl.runtime.on_ray.wire import FORMAT, MOST_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime.protocol import RunState, Seen
 from vctl.runtime.watch import MODIFY, Watch
 
@@ -36,9 +35,7 @@ Known = Mapping[str, tuple[Packed | None, int]]
 """Run -> what was seen of it last, and how much of its log is there."""
 IDLE_S = 120.0
 """An agent that nobody has asked for so long, and that has no run, ends."""
-_GONE_S = 5.0
-_FIRST_MS = 20
-"""How long the scheduler is not told of changes after the last time: they come in groups."""
+_LOOK_S = 5.0
 
 
 def folder_of(state: str, node_id: str) -> Path:
@@ -73,11 +70,12 @@ class Agent:
         """Which poll is answered: one that a later one or a launch follows ends at once."""
         self.asked_at = time.monotonic()
         self.lost: set[str] = set()
+        self.has_left = threading.Event()
         threading.Thread(target=self._end_when_idle, daemon=True).start()
 
-    def hello(self) -> str:
-        """The version: another one may not understand what it is asked."""
-        return vctl.__version__
+    def hello(self) -> int:
+        """What it understands."""
+        return FORMAT
 
     # ---- starting and ending ----
 
@@ -203,16 +201,16 @@ class Agent:
     def leave(self) -> bool:
         """End, if there is nothing to do or to tell; the caller ends the actor then."""
         with self.lock:
-            if self._claimed():
-                return False
+            if self.has_left.is_set() or self._claimed():
+                return self.has_left.is_set()
+            self.has_left.set()
             self.local.close()
             guard.end(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
             return True
 
     def _end_when_idle(self) -> None:
-        while True:
-            time.sleep(_GONE_S)
+        while not self.has_left.wait(_LOOK_S):
             if time.monotonic() - self.asked_at > IDLE_S and self.leave():
                 os._exit(0)
 

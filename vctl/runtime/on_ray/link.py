@@ -33,7 +33,6 @@ from ray.util import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-import vctl
 from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.agent import Agent
 from vctl.runtime.on_ray.wire import NAMESPACE, Packed
@@ -129,11 +128,8 @@ class Link:
         async with node.making:
             if node.actor is None:
                 made = await asyncio.to_thread(self._make, node.node_id)
-                version = await made.hello.remote()
-                if version != vctl.__version__:
-                    self.say(
-                        f"node {node.node_id} has vctl {version}, this is {vctl.__version__}: install the same"
-                    )
+                if await made.hello.remote() != wire.FORMAT:
+                    self.say(f"node {node.node_id} has another version of vctl: install the same there")
                 node.actor = made
         return node.actor
 

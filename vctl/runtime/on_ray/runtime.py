@@ -17,13 +17,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +27,7 @@ from typing import Any
 from vctl.errors import Unreachable, VctlError
 from vctl.runtime import logfile, processes
 from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.connection import CONNECT_S, Connection
 from vctl.runtime.on_ray.logs import Copies
 from vctl.runtime.on_ray.wire import Packed, Part, RayNode
 from vctl.runtime.protocol import (
@@ -45,9 +41,6 @@ from vctl.runtime.protocol import (
 from vctl.runtime.raylets import EXTRA
 from vctl.runtime.records import Records
 
-CONNECT_S = 60.0
-"""How long the first connection may take."""
-_AGAIN_S = (1.0, 15.0)
 _LONG_S = 5.0
 _LEAVE_S = 5.0
 
@@ -103,14 +96,8 @@ class RayRuntime:
         self.nodes: dict[str, RayNode] | None = None
         """As Ray tells of them; None until it has."""
         self.nodes_changed = False
-        self.poll = select.epoll()
-        self.channel: socket.socket | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        self.received, self.outbox = bytearray(), deque[bytes]()
-        self.connected, self.begun, self.left = False, False, False
-        self.failure = ""
-        self.pause_s, self.not_before = _AGAIN_S[0], 0.0
-        self.started_at = 0.0
+        self.link = Connection(self.home, address, self.state, str(self.home))
+        self.begun, self.left = False, False
         if copied:
             self.drop_ended()
         self._load()
@@ -121,87 +108,28 @@ class RayRuntime:
         """Wait for Ray. Raises Unreachable, or VctlError where it is not installed."""
         if find_spec("ray") is None:
             raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{EXTRA}'")
-        until = time.monotonic() + CONNECT_S
-        while not (self.connected and self.nodes is not None):
-            if self.channel is None:
-                if self.failure:
-                    break
-                self._start()
-            if time.monotonic() > until:
-                break
-            self.poll.poll(0.2)
+        link, until = self.link, time.monotonic() + CONNECT_S
+        while not (link.connected and self.nodes is not None):
+            if (link.channel is None and link.failure) or time.monotonic() > until:
+                link.drop()
+                raise Unreachable(
+                    f"Ray cannot be reached at {self.address}: {link.failure or f'no answer within {CONNECT_S:g} s'}",
+                    fix=f"see `ray status` there, and {link.log}",
+                )
+            link.tend()
+            link.poll.poll(0.2)
             self._hear()
-        else:
-            return
-        self._drop_link()
-        raise Unreachable(
-            f"Ray cannot be reached at {self.address}: {self.failure or f'no answer within {CONNECT_S:g} s'}",
-            fix=f"see `ray status` there, and {self.home / 'ray.log'}",
-        )
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "vctl.runtime.on_ray.link", self.address, self.state, str(self.home)]
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        log = os.open(self.home / "ray.log", flags, 0o600)
-        try:
-            self.process = subprocess.Popen(
-                words, stdin=theirs.fileno(), stdout=log, stderr=log, start_new_session=True, cwd="/",
-            )  # fmt: skip
-        finally:
-            os.close(log)
-            theirs.close()
-        ours.setblocking(False)  # noqa: FBT003
-        self.channel = ours
-        self.poll.register(ours, select.EPOLLIN)
-        self.started_at = time.monotonic()
-        self.connected, self.failure = False, ""
-        self.received.clear()
-        self.outbox.clear()
-
-    def _drop_link(self) -> None:
-        if self.channel is not None:
-            self.poll.unregister(self.channel)
-            self.channel.close()
-            self.channel = None
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-        self.connected = False
-        self.not_before = time.monotonic() + self.pause_s
-        self.pause_s = min(2 * self.pause_s, _AGAIN_S[1])
-
-    def _tend(self) -> None:
-        if self.channel is None and time.monotonic() >= self.not_before:
-            self._start()
-        elif (
-            self.channel is not None and not self.connected and time.monotonic() > self.started_at + CONNECT_S
-        ):
-            self._drop_link()
 
     def _hear(self) -> None:
-        while self.channel is not None:
-            try:
-                data = self.channel.recv(1 << 18)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            if not data:
-                if self.connected:
-                    self.say("the connection to Ray is lost; runs stay as they were seen last")
-                self.failure = self.failure or "the process that connects has ended"
-                self._drop_link()
-                break
-            self.received += data
-            for kind, *words in wire.unframed(self.received):
-                self._heed(kind, words)
-        self._flush()
+        was_connected = self.link.connected
+        for kind, *words in self.link.hear():
+            self._heed(kind, words)
+        if was_connected and not self.link.connected:
+            self.say("the connection to Ray is lost; runs stay as they were seen last")
 
     def _heed(self, kind: str, words: list[Any]) -> None:
         if kind == "hello":
-            self.connected, self.pause_s = True, _AGAIN_S[0]
+            self.link.answered()
             self.say(f"connected to Ray {words[0]} at {self.address}")
             if self.begun:
                 self._begin()
@@ -216,7 +144,7 @@ class RayRuntime:
         elif kind == "say":
             self.say(words[0])
         elif kind == "failure":
-            self.failure = words[0]
+            self.link.failure = words[0]
         elif kind == "left":
             self.left = True
 
@@ -241,22 +169,8 @@ class RayRuntime:
             self.news.add(run_id)
 
     def _send(self, *message: Any) -> None:
-        if self.connected and self.begun:
-            self.outbox.append(wire.framed(message))
-            self._flush()
-
-    def _flush(self) -> None:
-        while self.outbox and self.channel is not None:
-            try:
-                sent = self.channel.send(self.outbox[0])
-            except BlockingIOError:
-                return
-            except OSError:
-                return  # heard at the next reading
-            if sent < len(self.outbox[0]):
-                self.outbox[0] = self.outbox[0][sent:]
-            else:
-                self.outbox.popleft()
+        if self.begun:
+            self.link.send(message)
 
     def _begin(self) -> None:
         """Tell a new link all that there is."""
@@ -276,24 +190,22 @@ class RayRuntime:
 
     def prepare(self) -> None:
         """Make ready for the first launch, without waiting for it."""
-        self._tend()
+        self.link.tend()
 
     def fileno(self) -> int:
         """A descriptor that is readable when the link said something."""
-        return self.poll.fileno()
+        return self.link.poll.fileno()
 
     def changes(self) -> set[str]:
         """Runs of which there is news; also looks after the link."""
-        self._tend()
+        self.link.tend()
         self._hear()
         news, self.news = self.news, set()
         return news
 
     def due_s(self) -> float:
         """When to ask for changes at the latest."""
-        if self.channel is None:
-            return max(0.0, self.not_before - time.monotonic())
-        return 0.05 if self.outbox else _LONG_S
+        return self.link.due_s(_LONG_S)
 
     def assign(self) -> int:
         """Every run has an agent by its node, which numbers supervisors itself."""
@@ -372,7 +284,7 @@ class RayRuntime:
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
         """Send a signal; False when nothing runs that could get it, or Ray cannot be reached."""
         run = self.runs.get(run_id)
-        if run is None or self.observe(run_id).state is not RunState.RUNNING or not self.connected:
+        if run is None or self.observe(run_id).state is not RunState.RUNNING or not self.link.connected:
             return False
         self._send("signal", run_id, run.node_id, int(signo), tree)
         return True
@@ -422,13 +334,13 @@ class RayRuntime:
 
     def close(self) -> None:
         """Let go of the runtime; runs go on, and agents that have none end."""
-        if self.connected and self.begun:
+        if self.link.connected and self.begun:
             self._send("leave")
             until = time.monotonic() + _LEAVE_S
-            while not self.left and self.channel is not None and time.monotonic() < until:
-                self.poll.poll(0.1)
+            while not self.left and self.link.channel is not None and time.monotonic() < until:
+                self.link.poll.poll(0.1)
                 self._hear()
-        self._drop_link()
+        self.link.drop()
         self.copies.close()
 
     # ---- files ----

@@ -17,6 +17,8 @@ from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, Sta
 
 NAMESPACE = "vctl"
 """Of the agents in Ray, whose actors have names within a namespace."""
+FORMAT = 1
+"""Of all that agents are asked and answer; another one is not understood."""
 PREFIX_BYTES = 4
 MOST_CHUNK_BYTES = 1 << 18
 VISIBLE = "CUDA_VISIBLE_DEVICES"

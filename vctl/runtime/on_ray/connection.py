@@ -1,0 +1,126 @@
+"""A scheduler's end of its link to Ray (link.py): start it, hear and tell it, start another one when it has ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.wire import Packed
+
+LOG = "ray.log"
+CONNECT_S = 60.0
+"""How long it may take until Ray has answered."""
+_AGAIN_S = (1.0, 15.0)
+_FLUSH_S = 0.05
+_CHUNK_BYTES = 1 << 18
+
+
+class Connection:
+    """The link that there is, if any."""
+
+    def __init__(self, home: Path, *words: str) -> None:
+        self.log, self.words = home / LOG, words
+        self.poll = select.epoll()
+        self.channel: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.received, self.outbox = bytearray(), deque[bytes]()
+        self.connected = False
+        """Whether Ray has answered the link."""
+        self.failure = ""
+        self.pause_s, self.not_before, self.started_at = _AGAIN_S[0], 0.0, 0.0
+
+    def tend(self) -> None:
+        """Start a link when there is none, not too often; give one up that Ray does not answer."""
+        if self.channel is None and time.monotonic() >= self.not_before:
+            self.start()
+        elif (
+            self.channel is not None and not self.connected and time.monotonic() > self.started_at + CONNECT_S
+        ):
+            self.drop()
+
+    def start(self) -> None:
+        """Start a link."""
+        ours, theirs = socket.socketpair()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.open(self.log, flags, 0o600)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vctl.runtime.on_ray.link", *self.words],
+                stdin=theirs.fileno(), stdout=log, stderr=log, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        finally:
+            os.close(log)
+            theirs.close()
+        ours.setblocking(False)  # noqa: FBT003
+        self.channel = ours
+        self.poll.register(ours, select.EPOLLIN)
+        self.started_at = time.monotonic()
+        self.connected, self.failure = False, ""
+        self.received.clear()
+        self.outbox.clear()
+
+    def drop(self) -> None:
+        """End the link."""
+        if self.channel is not None:
+            self.poll.unregister(self.channel)
+            self.channel.close()
+            self.channel = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        self.connected = False
+        self.not_before = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _AGAIN_S[1])
+
+    def answered(self) -> None:
+        """Ray has answered."""
+        self.connected, self.pause_s = True, _AGAIN_S[0]
+
+    def hear(self) -> Iterator[Packed]:
+        """What the link says; a link that has ended is dropped."""
+        while self.channel is not None:
+            try:
+                data = self.channel.recv(_CHUNK_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.failure = self.failure or "the process that connects has ended"
+                self.drop()
+                break
+            self.received += data
+            yield from wire.unframed(self.received)
+        self._flush()
+
+    def send(self, message: Packed) -> None:
+        """Say something to a link that Ray has answered; to another one all is said again."""
+        if self.connected:
+            self.outbox.append(wire.framed(message))
+            self._flush()
+
+    def _flush(self) -> None:
+        while self.outbox and self.channel is not None:
+            try:
+                sent = self.channel.send(self.outbox[0])
+            except OSError:
+                return  # it is full, or its end is heard at the next reading
+            if sent < len(self.outbox[0]):
+                self.outbox[0] = self.outbox[0][sent:]
+            else:
+                self.outbox.popleft()
+
+    def due_s(self, most_s: float) -> float:
+        """When to look again at the latest."""
+        if self.channel is None:
+            return max(0.0, self.not_before - time.monotonic())
+        return _FLUSH_S if self.outbox else most_s
