@@ -331,3 +331,51 @@ def test_raylets_come_and_go_with_what_the_virtual_cluster_has(boxes: Place) -> 
     used = folders(boxes)
     assert boxes.reach("g", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(boxes, "g")
     assert_clean(boxes, used)
+
+
+ELASTIC = """
+import time
+import ray
+
+ray.init(log_to_driver=False)
+
+
+@ray.remote(num_cpus=1)
+def node(seconds):
+    time.sleep(seconds)
+    return ray.get_runtime_context().get_node_id()
+
+
+assert ray.cluster_resources()["CPU"] == 1.0
+tasks = [node.remote(6) for _ in range(8)]
+while ray.cluster_resources()["CPU"] != 4.0:
+    time.sleep(0.05)
+print("grown", flush=True)
+assert len(set(ray.get(tasks))) >= 2
+while ray.cluster_resources()["CPU"] != 1.0:
+    time.sleep(0.05)
+print("back", flush=True)
+group = ray.util.placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
+assert group.wait(120)
+assert ray.cluster_resources()["CPU"] <= 4.0
+"""
+
+
+def test_what_ray_has_to_do_lets_the_virtual_cluster_grow_and_shrink(place: Place) -> None:
+    """Spec 9 and 16: from its minimum to its maximum for pending tasks, back when idle, again for a placement group."""
+    place.add_nodes(1)
+    place.daemon(VCTL_LEASE_IDLE_TIMEOUT="3")
+    (place.folder / "elastic.py").write_text(ELASTIC)
+    spec_of = '{"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 4}}'
+    place.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "e", "--virtual-cluster", spec_of, "--",
+        sys.executable, "elastic.py",
+    )  # fmt: skip
+    eventually(lambda: folders(place), "the job to be launched", RAY_S)
+    used = folders(place)
+    eventually(lambda: "grown" in log(place, "e"), "all that it may have", RAY_S)
+    assert set(place.free().values()) == {0.0}
+    eventually(lambda: "back" in log(place, "e"), "the return to the minimum", RAY_S)
+    eventually(lambda: set(place.free().values()) == {3.0}, "the return of the leases", RAY_S)
+    assert place.reach("e", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "e")
+    assert_clean(place, used)

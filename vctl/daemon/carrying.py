@@ -87,7 +87,7 @@ class Carrier:
             if request is not None:
                 self.pace.launched(run.run_id)
                 runtime.launch(request)
-                self.rays.launched(state, run, request.argv)
+                self.rays.launched(run, request.argv)
         except Unprepared as error:
             return [ProcessOver(run, None, error.problem, error.reason)]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -74,6 +74,7 @@ class LeaseRevocation:
             "lease_id": lease.lease_id,
             "amounts": dict(lease.amounts),
             "lender_id": lease.lender_id,
+            "task_ids": [run.task_id for runs in to_end(state, lease, ends) for run in runs if run.task_id],
             "ends_at_ns": ends,
         }
         notices.write(self.store.home, job["submission_id"], notice)

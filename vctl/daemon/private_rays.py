@@ -19,21 +19,27 @@ from typing import Any
 
 from vctl import runtime
 from vctl.core import labels as lb
-from vctl.core.clusters import VNode
+from vctl.core import resources as rs
+from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
-from vctl.core.resources import GPU
+from vctl.core.resources import GPU, Amounts
 from vctl.daemon import gangs
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
+from vctl.scheduler.elasticity import can_grow
+from vctl.scheduler.leasing import free_of, without
 
 NODE_LABEL = "vctl.io/node-id"
 """The physical node: Ray keeps ``ray.io/node-id`` for itself."""
-_KEEPER = os.path.join(
-    os.path.dirname(runtime.__file__), "private_ray.py"
-)  # importing it would cost each start
+_KEEPER, _JOIN = (  # importing them would cost each start
+    os.path.join(os.path.dirname(runtime.__file__), name) for name in ("private_ray.py", "ray_join.py")
+)
+RAYLET = "ray-raylet"
+"""The name of a task that is a raylet."""
+NOTHING: Mapping[str, Amounts] = {}
 _SUFFIX = ".ray"
 _FOLDERS = "/tmp/vctl-ray-"
 _MOST_BYTES = 63
@@ -44,26 +50,54 @@ def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
     unique = hashlib.sha256(os.fsencode(home) + run.run_id.encode()).hexdigest()[:16]
     folder = _FOLDERS + unique
     path = _path(home, run)
-    _write(path, {"folder": folder, "nodes": nodes(ledger, run.cluster_id)})
+    _write(path, {"folder": folder, "nodes": nodes(ledger, run)})
     return (sys.executable, "-I", "-S", _KEEPER, str(path), folder, kind, "--")
 
 
-def nodes(ledger: Ledger, cluster_id: str) -> list[dict[str, Any]]:
-    """The virtual nodes of a cluster as the keeper reads them, by rank."""
-    return [_node(ledger, vnode) for vnode in vnodes_of(ledger, cluster_id)]
+def nodes(
+    ledger: Ledger, run: Run, leases: Mapping[str, Amounts] = NOTHING, raylets: Sequence[Run] = ()
+) -> list[dict[str, Any]]:
+    """The virtual nodes of a job's cluster as the keeper reads them, by rank.
+
+    What runs raylets of their own and what is leased and idle is left out. ``unused`` is what the job's command has
+    not got for itself; ``growth``: without resources because they were left out.
+    """
+    found = []
+    for vnode in vnodes_of(ledger, run.cluster_id):
+        part = free_of(ledger, vnode, leases.get(vnode.vnode_id, {}))
+        has = without(ledger, vnode, part).allocation if part else vnode.allocation
+        for raylet in raylets:
+            if raylet.vnode_id == vnode.vnode_id:
+                has = rs.difference(has, raylet.allocation)
+        own = run.allocation.amounts if run.vnode_id == vnode.vnode_id else {}
+        node = ledger.nodes.get(vnode.node_id)
+        cores = has.bound_cores if node is not None and node.source == LOCAL else None
+        found.append(
+            {
+                "id": vnode.vnode_id,
+                "resources": amounts(has.amounts),
+                "unused": amounts({n: a for n, a in rs.subtract(has.amounts, own).items() if a > 0}),
+                "growth": has != vnode.allocation,
+                "gpus": [str(index) for index in sorted(has.instances.get(GPU, {}))],
+                "cores": None if cores is None else list(cores),
+                "labels": labels(vnode),
+            }
+        )
+    return found
 
 
-def _node(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
-    has, node = vnode.allocation, ledger.nodes.get(vnode.node_id)
-    local = node is not None and node.source == LOCAL
-    cores = has.bound_cores if local else None
-    return {
-        "id": vnode.vnode_id,
-        "resources": amounts(has.amounts),
-        "gpus": [str(index) for index in sorted(has.instances.get(GPU, {}))],
-        "cores": None if cores is None else list(cores),
-        "labels": labels(vnode),
-    }
+def limits(cluster: Cluster) -> Amounts | None:
+    """What a cluster may have at most, its fixed part included; None where it cannot grow."""
+    spec, fixed = cluster.spec, rs.total(node.resources for node in cluster.spec.fixed)
+    if not can_grow(cluster):
+        return None
+    most = dict(spec.flexible_max or {})
+    for name, amount in (cluster.borrow_limit or {}).items():
+        limit = amount + spec.flexible_min.get(name, 0)
+        most[name] = min(limit, most.get(name, limit))
+    if most and all(amount <= spec.flexible_min.get(name, 0) for name, amount in most.items()):
+        return None
+    return {name: amount + fixed.get(name, 0) for name, amount in most.items()}
 
 
 def labels(vnode: VNode) -> dict[str, str]:
@@ -91,11 +125,11 @@ def value(text: str) -> str:
 
 @dataclass(slots=True)
 class Shown:
-    """What the file of a job shows: its cluster, the temporary directory of its Ray, and virtual nodes."""
+    """What the file of a job shows: its main process, the temporary directory of its Ray, and all else."""
 
-    cluster_id: str
+    run: Run
     folder: str
-    vnodes: list[VNode]
+    document: dict[str, Any]
 
 
 class PrivateRays:
@@ -104,6 +138,8 @@ class PrivateRays:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.shown: dict[Path, Shown] = {}
+        self._raylets: set[str] = set()
+        """Runs that are raylets."""
 
     def begin(self, state: SchedulerState) -> None:
         """Find the files of live jobs, and remove what is left of others."""
@@ -111,30 +147,67 @@ class PrivateRays:
         self.shown = {}
         for path in (self.home / gangs.FOLDER).glob(f"*{_SUFFIX}"):
             if path in live:
-                self.shown[path] = Shown(live[path].cluster_id, _folder(path), [])
+                self.shown[path] = Shown(live[path], _folder(path), {})
             else:
                 _remove(path, _folder(path))
 
-    def launched(self, state: SchedulerState, run: Run, argv: Sequence[str]) -> None:
+    def launched(self, run: Run, argv: Sequence[str]) -> None:
         """A process is launched: keep the file of its job in step, if it has one."""
         if argv[3:4] == (_KEEPER,):
-            vnodes = vnodes_of(state.ledger, run.cluster_id)
-            self.shown[_path(self.home, run)] = Shown(run.cluster_id, argv[5], vnodes)
+            self.shown[_path(self.home, run)] = Shown(run, argv[5], {})
+        elif argv[3:4] == (_JOIN,):
+            self._raylets.add(run.run_id)
 
     def follow(self, state: SchedulerState) -> None:
         """Show each keeper what its virtual cluster has become; what cannot be written is written next time."""
+        if not self.shown:
+            return
+        leases: dict[str, Amounts] = {}
+        for lease in state.leases.values():
+            leases[lease.vnode_id] = rs.add(leases.get(lease.vnode_id, {}), lease.amounts)
         for path, one in self.shown.items():
-            vnodes = vnodes_of(state.ledger, one.cluster_id)
-            if vnodes and vnodes != one.vnodes:
+            document = self._document(state, one.run, leases)
+            if document["nodes"] and document != one.document:
                 with contextlib.suppress(OSError):
-                    _write(path, {"folder": one.folder, "nodes": nodes(state.ledger, one.cluster_id)})
-                    one.vnodes = vnodes
+                    _write(path, {"folder": one.folder, **document})
+                    one.document = document
+
+    def _document(self, state: SchedulerState, run: Run, leases: Mapping[str, Amounts]) -> dict[str, Any]:
+        ledger, cluster = state.ledger, state.ledger.clusters.get(run.cluster_id)
+        tasks = [task for task in state.tasks.of_job(run.job_id) if task.name == RAYLET]
+        runs = [state.runs[one] for task in tasks for one in state.runs_of_task(task.task_id, run.job_id)]
+        document: dict[str, Any] = {"nodes": nodes(ledger, run, leases, runs)}
+        if cluster is not None and (most := limits(cluster)) is not None:
+            running = {one.task_id for one in runs}
+            document["elastic"] = {
+                "most": amounts(most),
+                "largest": {} if ledger.may_gain_nodes else amounts(_largest(ledger)),
+                "idle_s": state.lease_idle_s,
+                "raylets": {task.task_id: task.task_id in running for task in tasks},
+            }
+        return document
 
     def forget(self, run: Run) -> None:
         """Remove the file of a job that is over, and what its Ray has left where its keeper was killed."""
         path = _path(self.home, run)
         if run.task_id is None and (one := self.shown.pop(path, None)) is not None:
             _remove(path, one.folder)
+
+    def returned(self, state: SchedulerState, run: Run) -> list[int]:
+        """The leases that nobody needs to wait for because a raylet has ended, which had been idle for long."""
+        if run.run_id not in self._raylets:
+            return []
+        self._raylets.discard(run.run_id)
+        return [lease.lease_id for lease in state.leases.values() if lease.vnode_id == run.vnode_id]
+
+
+def _largest(ledger: Ledger) -> Amounts:
+    """The most that any physical node has of each resource."""
+    found: dict[str, int] = {}
+    for node in ledger.nodes.values():
+        for name, amount in node.total.amounts.items():
+            found[name] = max(amount, found.get(name, 0))
+    return found
 
 
 def _path(home: Path, run: Run) -> Path:

@@ -149,6 +149,7 @@ class Scheduler:
     def _reload(self) -> None:
         self.state = FollowedState.load(self.store)
         self.state.lease_s = self.returns.terms.duration_s
+        self.state.lease_idle_s = self.returns.terms.idle_s
         self.state.assign = self.runtime.assign
         self.state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self.state.reclaim_grace_s = self.returns.terms.reclaim_grace_s
@@ -331,6 +332,7 @@ class Scheduler:
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.carrier.rays.forget(run)
+        self.returns.call_back(self.carrier.rays.returned(state, run))
 
     def _sweep(self, state: FollowedState, *, first: bool = False) -> None:
         """Look at every process, after a start, a lost wake-up, and now and then; who has not started is launched."""

@@ -84,6 +84,8 @@ class SchedulerState:
         self.leases: dict[int, Lease] = {}
         self.lease_s: float | None = None
         """How long new leases run; None: until they are idle."""
+        self.lease_idle_s = 0.0
+        """How long a lease is idle before it returns."""
         self.reclaim_grace_s = 0.0
         """What a process gets that runs on what a lender wants back."""
 

@@ -13,15 +13,12 @@ drains the last ones when a virtual node shrinks. When the head ends, it kills t
 the command ends, it kills all of Ray and removes FOLDER. When the keeper is killed the supervisor ends what is left.
 """
 
-import ctypes
 import json
 import os
 import pathlib
 import re
-import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -29,21 +26,24 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any, NoReturn
 
-    from vctl.runtime import processes, raylets, watch
+    from vctl.runtime import processes, ray_gcs, ray_growth, ray_parent, raylets, watch
+    from vctl.runtime.ray_parent import START_S, Failed, Over, Parent, say
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import processes
+    import ray_gcs
+    import ray_growth
+    import ray_parent
     import raylets
     import watch
+    from ray_parent import START_S, Failed, Over, Parent, say
 
 DASHBOARD, PLAIN = "dashboard", "plain"
-START_S = 120.0
 DRAIN_S = 10
-_PR_SET_CHILD_SUBREAPER = 36
+LEAVING, LEFT = "leaving.json", "left.json"
+"""In the directory of the Ray: what virtual nodes are to have soon, and the answer that raylets have left the rest."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
 _LOOK_S = 0.5
-_TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_LAST_LINES = 15
 
 
 def main(words: list[str]) -> "NoReturn":
@@ -82,28 +82,20 @@ class Raylet:
         self.until: float | None = None
 
 
-class Failed(Exception):
-    """Ray did not start."""
-
-
-class Over(Exception):
-    """The command has ended."""
-
-
-class Keeper:
+class Keeper(Parent):
     """The process that has started this Ray, and ends it."""
 
     def __init__(self, ray: str, nodes: str, folder: str, driver: int, answer: int) -> None:
-        self.ray, self.nodes, self.folder, self.answer = ray, nodes, folder, answer
-        self.driver = driver
-        self.address = ""
+        super().__init__(ray, folder)
+        self.nodes, self.answer, self.driver = nodes, answer, driver
         self.raylets: dict[str, list[Raylet]] = {}
         """Virtual node -> its raylets, the first one first."""
         self.head: set[int] = set()
         """Processes without which this Ray is over."""
-        self.ended: dict[int, int] = {}
         self.count = 0
         self.pause_s, self.not_before = _AGAIN_S[0], 0.0
+        self.growth: ray_growth.Growth | None = None
+        self.answered = ""
 
     def keep(self, *, dashboard: bool) -> "NoReturn":
         """From the start to the end of this Ray."""
@@ -126,26 +118,24 @@ class Keeper:
     def prepare(self) -> None:
         """Become the parent of all that comes from here, deaf to what the command is told."""
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for signo in (*_TOLD, signal.SIGCHLD):
-            signal.signal(signo, lambda *_: None)  # not ignored, which a child would inherit
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self.become_parent()
         os.mkdir(self.folder, 0o700)
         self.watch = watch.Watch()
-        self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
+        for folder in (pathlib.Path(self.nodes).parent, pathlib.Path(self.folder)):
+            self.watch.add(folder, watch.MOVED_TO)
         try:
-            self.handle = os.pidfd_open(self.driver)
+            self.ends = self.handle = os.pidfd_open(self.driver)
         except ProcessLookupError:
             raise Over from None
-        self.env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        self.plain = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         self.told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex()}
-        self.env |= {**raylets.SETTINGS, **self.told, "DASHBOARD_METRIC_PORT": str(raylets.free_port())}
-        self.env.pop("RAY_ADDRESS", None)
+        self.env = {**self.plain, **raylets.SETTINGS, **self.told}
+        self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
+        self.env.pop("OMP_NUM_THREADS", None)
 
     def start_all(self, *, dashboard: bool) -> None:
         """Start the head and all raylets, then let the command go on."""
-        first, *others = self.wanted()
+        first, *others = self.wanted(self.shown(), {}).values()
         self.client, port = raylets.held_port()
         head = [
             "--head", "--port=0", f"--temp-dir={self.folder}", f"--ray-client-server-port={port}", "--no-monitor",
@@ -157,6 +147,8 @@ class Keeper:
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
         for node in others:
             self.start(node, node, self.joins())
+        join = {"ray": self.ray, "address": self.address, "env": {**raylets.SETTINGS, **self.told}}
+        ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
         self.told["RAY_ADDRESS"] = self.address
         if dashboard:
             url = self.dashboard()
@@ -167,11 +159,29 @@ class Keeper:
         os.write(self.answer, json.dumps(self.told).encode())
         os.close(self.answer)
 
-    def wanted(self) -> "list[dict[str, Any]]":
-        """The virtual nodes as they are now."""
+    def shown(self) -> "dict[str, Any]":
+        """What the scheduler shows of the virtual cluster now."""
         with open(self.nodes, encoding="utf-8") as file:
-            nodes: list[dict[str, Any]] = json.load(file)["nodes"]
+            shown: dict[str, Any] = json.load(file)
+        return shown
+
+    def wanted(self, shown: "dict[str, Any]", leaving: "dict[str, Any]") -> "dict[str, dict[str, Any]]":
+        """The virtual nodes as raylets are to have them: as they are, less what somebody is about to take."""
+        nodes = {node["id"]: node for node in shown["nodes"] if node["resources"] or not node["growth"]}
+        for vnode_id, most in leaving.get("nodes", {}).items():
+            less = raylets.clipped(nodes.pop(vnode_id, {"resources": {}}), most)
+            if less["resources"]:
+                nodes[vnode_id] = less
         return nodes
+
+    def leaving(self) -> "dict[str, Any]":
+        """What was asked to be left, as long as it is to be."""
+        try:
+            with open(f"{self.folder}/{LEAVING}", encoding="utf-8") as file:
+                asked: dict[str, Any] = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return {}
+        return asked if time.time() < asked["until"] else {}
 
     def joins(self) -> list[str]:
         """The options of a raylet that is not the head's; one log monitor reads the logs of all."""
@@ -181,61 +191,12 @@ class Keeper:
         """Start a raylet for a part of a virtual node, and wait until it has joined. Raises Failed, Over."""
         self.count += 1
         name = part["id"] if part["id"] not in self.raylets else f"{part['id']}#{self.count}"
-        env = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
-        code = self.run(["start", *options, *raylets.arguments(part, name)], env, node["cores"])
-        found = [
-            pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
-        ]
-        if code or not found:
-            raise Failed(f"`ray start` ended with {code}:\n{self.last_lines()}")
-        ids = [
-            word.partition(b"=")[2].decode()
-            for word in processes.command(found[0])
-            if word.startswith(b"--node_id=")
-        ]
-        self.raylets.setdefault(node["id"], []).append(Raylet(name, part, found[0], "".join(ids)))
-
-    def run(self, words: list[str], env: dict[str, str], cores: list[int] | None) -> int:
-        """Run Ray's command to its end; its exit code. Raises Over, Failed."""
-        mine = os.sched_getaffinity(0)
-        if cores:
-            os.sched_setaffinity(0, cores)
-        try:
-            with open(f"{self.folder}/start.log", "ab") as log:
-                process = subprocess.Popen(
-                    [self.ray, *words],
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        finally:
-            os.sched_setaffinity(0, mine)
-        give_up = time.monotonic() + START_S
-        while process.pid not in self.ended:
-            self.pause(give_up - time.monotonic())
-            if time.monotonic() > give_up:
-                raise Failed(f"`ray {words[0]}` took more than {START_S:g} s:\n{self.last_lines()}")
-        process.returncode = self.ended.pop(process.pid)
-        return process.returncode
-
-    def pids(self, suffix: bytes) -> list[int]:
-        """Processes below, by the end of their program's name."""
-        return [
-            pid
-            for pid in processes.descendants(os.getpid())
-            if (processes.command(pid) or [b""])[0].endswith(suffix)
-        ]
-
-    def last_lines(self) -> str:
-        """The end of what Ray's command has written."""
-        with open(f"{self.folder}/start.log", encoding="utf-8", errors="replace") as file:
-            return "".join(file.readlines()[-_LAST_LINES:]).rstrip()
+        pid, node_id = self.start_raylet(options, part, name, node["cores"])
+        self.raylets.setdefault(node["id"], []).append(Raylet(name, part, pid, node_id))
 
     def dashboard(self) -> str:
         """Where the dashboard is, as Ray's command has said. Raises Failed."""
-        with open(f"{self.folder}/start.log", encoding="utf-8", errors="replace") as file:
+        with open(self.log, encoding="utf-8", errors="replace") as file:
             found = re.search(r"127\.0\.0\.1:([0-9]+)", file.read())
         if found is None:
             raise Failed(f"its dashboard did not start:\n{self.last_lines()}")
@@ -257,24 +218,29 @@ class Keeper:
                         say(f"the raylet of {one.name} has ended; another one is started")
             self.ended.clear()
             try:
-                self.follow()
+                shown = self.shown()
+                self.follow(shown)
+                self.grow(shown)
             except Failed as error:
                 say(f"a raylet did not start: {error}")
                 self.pause_s = min(2 * self.pause_s, _AGAIN_S[1])
             except FileNotFoundError:
                 pass  # the job is being ended
             if not self.ended:
-                self.pause(self.due_s())
+                self.pause(self.due_s(), [self.watch.fileno(), *(self.growth.inputs if self.growth else ())])
             self.watch.read()
 
     def due_s(self) -> float:
         """When to look again without being woken."""
-        draining = any(one.until is not None for of_node in self.raylets.values() for one in of_node)
-        return _LOOK_S if draining else max(self.not_before - time.monotonic(), 0) or START_S
+        if any(one.until is not None for of_node in self.raylets.values() for one in of_node):
+            return _LOOK_S
+        times = [self.not_before - time.monotonic(), self.leaving().get("until", 0) - time.time()]
+        return min((seconds for seconds in times if seconds > 0), default=START_S)
 
-    def follow(self) -> None:
+    def follow(self, shown: "dict[str, Any]") -> None:
         """Start, drain and end raylets as the virtual nodes are now. Raises Failed, Over, FileNotFoundError."""
-        wanted = {node["id"]: node for node in self.wanted()}
+        leaving = self.leaving()
+        wanted = self.wanted(shown, leaving)
         now = time.monotonic()
         for vnode_id, of_node in self.raylets.items():
             node = wanted.get(vnode_id, {"resources": {}})
@@ -284,10 +250,18 @@ class Keeper:
                 and staying[-1].pid not in self.head
                 and raylets.exceeds(node, [one.part for one in staying])
             ):
-                self.drain(staying.pop())
+                one = staying.pop()
+                one.until = time.monotonic() + DRAIN_S
+                self.drain(one.node_id, ray_gcs.PREEMPTED, DRAIN_S, "the virtual cluster gives it back")
             for one in of_node:
                 if one.until is not None and now > one.until:
                     processes.send(one.pid, signal.SIGKILL)
+        draining = any(
+            one.until for vnode_id in leaving.get("nodes", ()) for one in self.raylets.get(vnode_id, ())
+        )
+        if leaving and not draining and self.answered != leaving["id"]:
+            self.answered = leaving["id"]
+            ray_parent.put(f"{self.folder}/{LEFT}", {"id": self.answered})
         for vnode_id, node in wanted.items():
             of_node = self.raylets.setdefault(vnode_id, [])
             part = raylets.missing(node, [one.part for one in of_node])  # what drains is not free yet
@@ -298,51 +272,17 @@ class Keeper:
                 self.start(node, part, self.joins())
                 self.pause_s = _AGAIN_S[0]
 
-    def drain(self, one: Raylet) -> None:
-        """Let a raylet take no more work, finish what it has, and go."""
-        one.until = time.monotonic() + DRAIN_S
-        self.run(
-            [
-                "drain-node", f"--address={self.address}", f"--node-id={one.node_id}",
-                "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=the virtual cluster has given it back",
-                f"--deadline-remaining-seconds={DRAIN_S}",
-            ],
-            self.env, None,
-        )  # fmt: skip
-
-    def pause(self, most_s: float) -> None:
-        """Wait until a process has ended or the virtual nodes have changed. Raises Over when the command has ended."""
-        ready, _, _ = select.select(
-            [self.wake, self.watch.fileno(), self.handle], [], [], max(0.0, min(most_s, START_S))
-        )
-        if self.handle in ready:
-            raise Over
-        if self.wake in ready:
-            os.read(self.wake, 4096)
-        self.reap()
-
-    def reap(self) -> bool:
-        """Note which processes have ended; False when there is none left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if not pid:
-                return True
-            self.ended[pid] = os.waitstatus_to_exitcode(status)
+    def grow(self, shown: "dict[str, Any]") -> None:
+        """Let the virtual cluster grow by what this Ray has to do, and shrink when that is done."""
+        if "elastic" in shown and self.growth is None:
+            self.growth = ray_growth.Growth(self, self.nodes, self.plain)
+        if self.growth is not None:
+            self.growth.turn(shown)
 
     def end(self) -> None:
         """Kill all of this Ray, and remove its files."""
-        while self.reap():
-            processes.kill_all(lambda: processes.descendants(os.getpid()))
-            time.sleep(0.01)
+        super().end()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def say(text: str) -> None:
-    """Write a line into the log of the job."""
-    os.write(2, f"vctl: {text}\n".encode(errors="replace"))
 
 
 def _refuse(text: str, code: int) -> "NoReturn":

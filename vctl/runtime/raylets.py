@@ -39,6 +39,19 @@ def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None =
     return beside or shutil.which("ray", path=path) or shutil.which(os.path.dirname(sys.executable) + "/ray")
 
 
+def python_of(ray: str) -> str:
+    """The Python that has Ray, by its command."""
+    with open(ray, "rb") as file:
+        first = file.readline().decode(errors="replace").strip()
+    named = first[2:].strip()
+    return named if first.startswith("#!/") and "python" in named and " " not in named else _beside(ray)
+
+
+def _beside(ray: str) -> str:
+    found = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
+    return next((path for path in found if os.access(path, os.X_OK)), "python3")
+
+
 def arguments(node: "dict[str, Any]", name: str) -> list[str]:
     """What ``ray start`` is told of a virtual node, or of a part of one."""
     amounts = node["resources"]
@@ -69,6 +82,12 @@ def missing(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> "dict[str,
     if not rest and parts:
         return None
     return {**node, "resources": rest, "gpus": [gpu for gpu in node["gpus"] if gpu not in taken]}
+
+
+def clipped(node: "dict[str, Any]", most: "dict[str, float]") -> "dict[str, Any]":
+    """A virtual node of which no more may be used than that."""
+    left = {key: min(amount, most.get(key, 0)) for key, amount in node["resources"].items()}
+    return {**node, "resources": {key: amount for key, amount in left.items() if amount}}
 
 
 def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:

@@ -1,0 +1,107 @@
+"""Asks the GCS of a Ray what Ray's autoscaler asks it: the pending demand, and to drain a node.
+
+Run by the Python that has Ray: ``ray_gcs.py ADDRESS watch SECONDS`` writes a line of JSON every so often, ``ray_gcs.py
+ADDRESS drain NODE REASON SECONDS TEXT`` ends with 0 when the drain was accepted. Importing ``ray`` would cost a second
+and 40 MB more than its messages, so these are imported without the package around them.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+import types
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+IDLE, PREEMPTED = "1", "2"
+"""Why a node is drained: it is idle (refused if it is not), or it is taken away at a deadline."""
+WATCH, DRAIN = "watch", "drain"
+_DEAD, _DRAINING = 2, 4
+_TIMEOUT_S = 10.0
+_NOT_IN = 2
+
+
+def main(words: list[str]) -> int:
+    """Do what the arguments say."""
+    address, what, *more = words
+    stub, messages = _stub(address)
+    token = (("authorization", f"Bearer {os.environ.get('RAY_AUTH_TOKEN', '')}"),)
+    if what == DRAIN:
+        node, reason, seconds, text = more
+        reply = stub.DrainNode(
+            messages.DrainNodeRequest(
+                node_id=bytes.fromhex(node), reason=int(reason), reason_message=text,
+                deadline_timestamp_ms=int((time.time() + float(seconds)) * 1000),
+            ),
+            metadata=token, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+        return 0 if reply.is_accepted else 1
+    while True:
+        reply = stub.GetClusterResourceState(
+            messages.GetClusterResourceStateRequest(), metadata=token, timeout=_TIMEOUT_S
+        )
+        os.write(1, json.dumps(_read(reply.cluster_resource_state)).encode() + b"\n")
+        time.sleep(float(more[0]))
+
+
+def _stub(address: str) -> "tuple[Any, Any]":
+    found = importlib.util.find_spec("ray")
+    package = types.ModuleType("ray")
+    package.__path__ = list((found and found.submodule_search_locations) or [])
+    sys.modules["ray"] = package
+    grpc: Any = importlib.import_module("grpc")
+    messages = importlib.import_module("ray.core.generated.autoscaler_pb2")
+    services: Any = importlib.import_module("ray.core.generated.autoscaler_pb2_grpc")
+    return services.AutoscalerStateServiceStub(grpc.insecure_channel(address)), messages
+
+
+def _read(state: "Any") -> "dict[str, Any]":
+    requests = [
+        [dict(one.request.resources_bundle), _selector(one.request), one.count]
+        for one in state.pending_resource_requests
+        if not any("_group_" in name for name in one.request.resources_bundle)
+    ]
+    gangs = [
+        [found[1] if (found := re.search(r":([A-Z_]+)\|", one.details)) else "",
+         [dict(each.resources_bundle) for each in one.requests]]
+        for one in state.pending_gang_resource_requests
+    ]  # fmt: skip
+    asked = [
+        [dict(each.request.resources_bundle), each.count]
+        for one in state.cluster_resource_constraints
+        for each in one.resource_requests
+    ]
+    nodes = {
+        node.node_id.hex(): {
+            "free": {} if node.status == _DRAINING else dict(node.available_resources),
+            "total": dict(node.total_resources),
+            "idle_s": node.idle_duration_ms / 1000,
+            "labels": dict(node.labels),
+        }
+        for node in state.node_states
+        if node.status != _DEAD
+    }
+    return {"requests": requests, "gangs": gangs, "asked": asked, "nodes": nodes}
+
+
+def _selector(request: "Any") -> dict[str, str]:
+    """The label selectors of a request, as vctl writes them."""
+    found = {}
+    for selector in request.label_selectors[:1]:
+        for one in selector.label_constraints:
+            mark = "!" if one.operator == _NOT_IN else ""
+            values = list(one.label_values)
+            found[one.label_key] = mark + (values[0] if len(values) == 1 else f"in({','.join(values)})")
+    return found
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # modules of vctl, which has the names of others
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:
+        sys.exit(0)

@@ -1,0 +1,208 @@
+"""The growth of a job's Ray by its own demand: one more raylet is a task, with a lease, a queue and a reason.
+
+What the job has from the start is held by tasks too while there are such raylets; else they would be placed there.
+Stand-alone; the decisions are in ``ray_demand.py``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+MYPY = False
+if MYPY or __package__:
+    from typing import Any
+
+    from vctl.runtime import ray_demand, ray_gcs, ray_join, ray_parent, raylets
+    from vctl.runtime.ray_parent import Parent, say
+else:
+    import ray_demand
+    import ray_gcs
+    import ray_join
+    import ray_parent
+    import raylets
+    from ray_parent import Parent, say
+
+RAYLET, HOLD = "ray-raylet", "ray-hold"
+"""The names of the tasks: a raylet; what keeps others off the resources of the raylets that came with the job."""
+LOOK_S = 1.0
+WAIT_S = 2.0
+"""After that long a raylet that finds no place is asked for with half as much."""
+AGAIN_S = 30.0
+_JOIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_join.py")
+
+
+class Asked:
+    """A raylet that was asked for: what it is to have, and whether less would do too."""
+
+    def __init__(self, amounts: "ray_demand.Amounts", *, more: bool) -> None:
+        self.amounts, self.more = amounts, more
+        self.since = time.monotonic()
+        self.known = self.started = False
+
+
+class Growth:
+    """Asks for raylets and lets them go."""
+
+    def __init__(self, parent: Parent, nodes: str, env: dict[str, str]) -> None:
+        self.parent, self.nodes, self.env = parent, nodes, env
+        self.asked: dict[str, Asked] = {}
+        self.holds: list[str] = []
+        self.scale = 1
+        self.lacked = False
+        self.not_before = 0.0
+        self.watch: subprocess.Popen[bytes] | None = None
+        """Writes what Ray has to do."""
+        self.line = b""
+        self.inputs: list[int] = []
+        """Where that is read."""
+
+    def turn(self, shown: "dict[str, Any]") -> None:
+        """Read what Ray has to do, and act on the newest."""
+        if self.watch is None:
+            if time.monotonic() >= self.not_before:
+                self._watch()
+            return
+        try:
+            read = os.read(self.output, 1 << 20)
+        except BlockingIOError:
+            return
+        if not read:
+            say(f"what Ray has to do cannot be read, so it does not grow: {self.parent.last_lines()}")
+            self.inputs.clear()
+            os.close(self.output)
+            self.watch, self.not_before = None, time.monotonic() + AGAIN_S
+            return
+        *lines, self.line = (self.line + read).split(b"\n")
+        if lines:
+            self.look(json.loads(lines[-1]), shown)
+
+    def _watch(self) -> None:
+        parent = self.parent
+        words = [raylets.python_of(parent.ray), ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{LOOK_S:g}"]
+        self.output, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(theirs, True)
+        with open(parent.log, "ab") as log:
+            self.watch = subprocess.Popen(
+                words,
+                env=parent.env,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=log,
+                start_new_session=True,
+            )
+        os.close(theirs)
+        self.inputs.append(self.output)
+
+    def look(self, seen: "dict[str, Any]", shown: "dict[str, Any]") -> None:
+        """Ask for what is lacking, and let go of what is idle. ``seen``: a line of ray_gcs.py; ``shown``: NODES."""
+        elastic = shown.get("elastic")
+        self._note({} if elastic is None else elastic["raylets"])
+        joined = {
+            task: (node_id, node)
+            for node_id, node in seen["nodes"].items()
+            if (task := node["labels"].get(ray_join.TASK_LABEL)) in self.asked
+        }
+        if elastic is None or time.monotonic() < self.not_before:
+            return
+        waiting = [task for task, one in self.asked.items() if not one.started and task not in joined]
+        unmet = bool(self._lacking(seen, shown, [task for task in self.asked if task not in waiting], joined))
+        for task in waiting:
+            one = self.asked[task]
+            if not unmet or (one.more and time.monotonic() - one.since > WAIT_S):
+                self._cancel(task)
+                self.scale *= 2
+        self.scale = self.scale if unmet else 1
+        lacking = self._lacking(seen, shown, list(self.asked), joined)
+        if lacking and self.lacked:
+            self._ask(lacking, shown)
+        self.lacked = bool(lacking)
+        self._let_go(seen, joined, float(elastic["idle_s"]))
+        if self.holds and not self.asked:
+            for task in self.holds:
+                self._vctl("cancel", task)
+            self.holds.clear()
+
+    def _note(self, tasks: "dict[str, bool]") -> None:
+        """Which tasks run by now, and which have ended."""
+        for task, one in list(self.asked.items()):
+            if one.known and task not in tasks:
+                del self.asked[task]
+            one.known, one.started = task in tasks, tasks.get(task, False)
+
+    def _lacking(
+        self, seen: "dict[str, Any]", shown: "dict[str, Any]", tasks: list[str], joined: "dict[str, Any]"
+    ) -> "list[ray_demand.Node]":
+        """What is lacking beside the raylets of these tasks."""
+        elastic, nodes = shown["elastic"], seen["nodes"].values()
+        asked = {task: self.asked[task].amounts for task in tasks}
+        coming = [amounts for task, amounts in asked.items() if task not in joined]
+        held = ray_demand.total([*(node["resources"] for node in shown["nodes"]), *asked.values()])
+        left = ray_demand.less(elastic["most"], held)
+        most = {**left, **{name: min(a, left.get(name, a)) for name, a in elastic["largest"].items()}}
+        now = ray_demand.lacking(
+            [*(node["free"] for node in nodes), *coming], seen["requests"], seen["gangs"], most, self.scale
+        )
+        total = [*(node["total"] for node in nodes if node["free"]), *coming]
+        return now or ray_demand.lacking(total, _asked(seen), [], most, self.scale)
+
+    def _ask(self, lacking: "list[ray_demand.Node]", shown: "dict[str, Any]") -> None:
+        if not self.holds:
+            for node in shown["nodes"]:
+                if any(node["unused"].values()):
+                    task = self._run(
+                        HOLD, node["unused"], ["--strategy", f"NODE:{node['id']}"], ["sleep", "infinity"]
+                    )
+                    self.holds += [task] if task else []
+        for amounts, where, more in lacking:
+            options = ["--label-selector", json.dumps(where)] if where else []
+            command = [sys.executable, "-I", "-S", _JOIN, self.nodes, self.parent.folder]
+            if (task := self._run(RAYLET, amounts, options, command)) is None:
+                break
+            self.asked[task] = Asked(amounts, more=more)
+
+    def _let_go(self, seen: "dict[str, Any]", joined: "dict[str, Any]", idle_s: float) -> None:
+        """Drain one idle raylet, the newest first; Ray refuses it if it is not idle after all."""
+        asked = _asked(seen)
+        newest_first = sorted(joined, key=lambda task: -self.asked[task].since)
+        for node_id, node in (joined[task] for task in newest_first):
+            if not node["free"] or node["idle_s"] < idle_s:
+                continue
+            others = {key: one for key, one in seen["nodes"].items() if key != node_id}
+            if asked and ray_demand.lacking([one["total"] for one in others.values()], asked, [], {}, 1):
+                continue
+            self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s")
+            return
+
+    def _cancel(self, task: str) -> None:
+        del self.asked[task]
+        self._vctl("cancel", task)
+
+    def _run(
+        self, name: str, amounts: "ray_demand.Amounts", options: list[str], command: list[str]
+    ) -> str | None:
+        """Start a task of the job; its id."""
+        rest = {key: amount for key, amount in amounts.items() if key not in ("CPU", "GPU")}
+        return self._vctl(
+            "run", "--no-wait", "-o", "name", "--name", name, "--num-cpus", f"{amounts.get('CPU', 0):g}",
+            "--num-gpus", f"{amounts.get('GPU', 0):g}", "--resources", json.dumps(rest), *options, "--", *command,
+        )  # fmt: skip
+
+    def _vctl(self, *words: str) -> str | None:
+        """What ``vctl task`` has printed; None when it has failed, which is said."""
+        path = f"{self.parent.folder}/task.log"
+        with open(path, "w+", encoding="utf-8", errors="replace") as file:
+            code = self.parent.finish([sys.executable, "-I", "-m", "vctl", "task", *words], self.env, file)
+            file.seek(0)
+            text = file.read().strip()
+        if code:
+            self.not_before = time.monotonic() + AGAIN_S
+            say(f"`vctl task {words[0]}` failed, so Ray does not grow: {text}")
+            return None
+        return text
+
+
+def _asked(seen: "dict[str, Any]") -> "list[tuple[ray_demand.Amounts, ray_demand.Where, int]]":
+    """What the program wants to have in all (``ray.autoscaler.sdk.request_resources``)."""
+    return [(shape, {}, count) for shape, count in seen["asked"]]

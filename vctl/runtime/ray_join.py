@@ -1,0 +1,112 @@
+"""A raylet as a task of its job: it joins the job's Ray with what the task has, and is drained before the task ends.
+
+Run as a script, ``python -I -S ray_join.py NODES FOLDER``, by the keeper's request (``ray_growth.py``). The resources
+are those of the task, the labels those of its virtual node. The notice of a lease that is called in (VCTL_LEASE_FILE)
+drains the raylet, if the task would have to end for it. SIGTERM reaches the raylet too. When FOLDER goes, the Ray is
+over.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+MYPY = False
+if MYPY or __package__:
+    from typing import NoReturn
+
+    from vctl.runtime import ray_gcs, ray_parent, watch
+    from vctl.runtime.ray_parent import Failed, Over, Parent, say
+else:
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import ray_gcs
+    import ray_parent
+    import watch
+    from ray_parent import Failed, Over, Parent, say
+
+TASK_LABEL = "vctl.io/task-id"
+NOTICE_S = 10.0
+"""How long a virtual node may be missing in NODES: the scheduler shows it with the start of the task."""
+_LOOK_S = 0.5
+
+
+class Guest(Parent):
+    """The parent of one raylet."""
+
+    def __init__(self, nodes: str, folder: str) -> None:
+        with open(f"{folder}/{ray_parent.JOIN}", encoding="utf-8") as file:
+            join = json.load(file)
+        super().__init__(join["ray"], folder)
+        self.nodes, self.address = nodes, join["address"]
+        self.task = os.environ["VCTL_TASK_ID"]
+        self.log = f"{folder}/{self.task}.log"
+        self.env = {**os.environ, **join["env"]}
+        for name in ("VCTL_TASK_ID", "OMP_NUM_THREADS", "RAY_ADDRESS"):
+            self.env.pop(name, None)
+
+    def serve(self) -> None:
+        """Start the raylet, wait until it is to go or has gone, and let it finish its work."""
+        self.become_parent()
+        changes = watch.Watch()
+        changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
+        self.ends = changes.fileno()
+        options = [f"--address={self.address}", f"--temp-dir={self.folder}", "--include-log-monitor=false"]
+        part = {
+            "resources": json.loads(os.environ["VCTL_RESOURCES"]),
+            "gpus": [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one],
+            "labels": {**self.labels(), TASK_LABEL: self.task},
+        }
+        pid, node_id = self.start_raylet(options, part, f"{os.environ['VCTL_VNODE_ID']}#{self.task}", None)
+        until = None
+        while pid not in self.ended and (until is None or time.monotonic() < until):
+            if until is None and (seconds := self.is_to_go()):
+                text = "the virtual cluster gives it back"
+                accepted = self.drain(node_id, ray_gcs.PREEMPTED, seconds, text)
+                until = time.monotonic() + (seconds if accepted else 0)
+            self.pause(_LOOK_S if until else ray_parent.START_S, ())
+
+    def is_to_go(self) -> float | None:
+        """In how many seconds the task will be ended, if it was told so now."""
+        told, self.signals = signal.SIGURG in self.signals, set()
+        if told:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                with open(os.environ["VCTL_LEASE_FILE"], encoding="utf-8") as file:
+                    notice = json.load(file)
+                if self.task in notice["task_ids"]:
+                    return max(float(notice["ends_at_ns"] / 1e9 - time.time()), 0.1)
+        return None
+
+    def labels(self) -> dict[str, str]:
+        """The labels of the virtual node of the task. Raises Failed."""
+        give_up = time.monotonic() + NOTICE_S
+        while True:
+            with open(self.nodes, encoding="utf-8") as file:
+                for node in json.load(file)["nodes"]:
+                    if node["id"] == os.environ["VCTL_VNODE_ID"]:
+                        return dict(node["labels"])
+            if time.monotonic() > give_up:
+                raise Failed("its virtual node is unknown")
+            time.sleep(0.05)
+
+
+def main(words: list[str]) -> "NoReturn":
+    """Be the parent of a raylet until it has gone."""
+    guest, code = None, 0
+    try:
+        guest = Guest(*words)
+        guest.serve()
+    except (Over, FileNotFoundError):
+        pass  # the Ray is over
+    except (Failed, OSError, ValueError) as error:
+        say(f"a raylet did not start: {error}")
+        code = 1
+    if guest is not None:
+        guest.end()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
