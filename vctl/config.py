@@ -23,6 +23,7 @@ USER_FILE = "vctl/config.toml"
 OUTPUTS = ("table", "json", "jsonl", "yaml", "csv", "name")
 COLORS = ("auto", "always", "never")
 JOB_SCOPES = ("own", "all")
+RAY_JOBS = ("private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -66,6 +67,12 @@ SETTINGS: tuple[Setting, ...] = (
         "VCTL_JOB_SCOPE",
         "Objects that submitted jobs may change: own (their cluster and their submissions) or all.",
         "own",
+    ),
+    Setting(
+        "ray_jobs",
+        "ray_jobs",
+        "VCTL_RAY_JOBS",
+        "Ray of jobs from Ray's job API: private (default where Ray is installed) or none.",
     ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(
@@ -333,5 +340,6 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "output": _one_of(OUTPUTS),
     "color": _one_of(COLORS),
     "job_scope": _one_of(JOB_SCOPES),
+    "ray_jobs": _one_of(RAY_JOBS),
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

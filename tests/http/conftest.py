@@ -82,6 +82,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "VCTL_LOCAL_NODE": "0",
             "PYTHONPATH": str(ROOT),
             "VCTL_TOKEN": TOKEN,
+            "VCTL_RAY_JOBS": "none",
             **more,
         }
         env = {name: value for name, value in env.items() if value}

@@ -10,6 +10,7 @@ import stat
 import tarfile
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -517,3 +518,59 @@ def test_who_hangs_up_leaves_nothing_behind(server: Running):
         following.socket.close()
     assert server.http.post(f"/api/jobs/{job}/stop").json() == {"stopped": True}
     assert ended(server, job)["status"] == "STOPPED"
+
+
+@spec("16.ray")
+def test_a_job_of_rays_api_has_a_ray_of_its_own_where_it_can(start: Start, tmp_path: Path) -> None:
+    """The setting ray_jobs, and vctl_ray in the metadata of a job; without Ray the refusal names the extra."""
+    (tmp_path / "bin").mkdir()
+
+    def submit(server: Running, name: str, **body: object) -> httpx.Response:
+        spec = {"virtual_cluster": '{"flexible_resource_min": {"CPU": 99}}'}  # it waits
+        body = {"entrypoint": "true", "submission_id": name, **body}
+        body["metadata"] = {**spec, **body.get("metadata", {})}  # type: ignore[dict-item]
+        return server.http.post("/api/jobs/", json=body)
+
+    def kind(server: Running, name: str) -> str:
+        found = server.rows(
+            f"SELECT options FROM job_launches JOIN jobs USING (job_id) WHERE submission_id = '{name}'"
+        )
+        return str(json.loads(found[0][0]).get("private_ray", ""))
+
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    plain = start(PATH=path, VCTL_RAY_JOBS="")
+    plain.nodes(1, resources={"CPU": 100})
+    if find_spec("ray") is None:
+        assert submit(plain, "without").status_code == 200
+        assert kind(plain, "without") == ""
+        answer = submit(plain, "refused", metadata={"vctl_ray": "private"})
+        assert answer.status_code == 400
+        assert "metadata.vctl_ray: Ray is not installed" in answer.text
+        assert "pip install 'vctl[ray]'" in answer.text
+        asks = start(home=tmp_path / "asks", PATH=path, VCTL_RAY_JOBS="private")
+        asks.nodes(1, resources={"CPU": 100})
+        answer = submit(asks, "refused")
+        assert answer.status_code == 400
+        assert "ray_jobs: Ray is not installed" in answer.text
+        assert "pip install 'vctl[ray]'" in answer.text
+    (ray := tmp_path / "bin/ray").write_text("#!/bin/sh\n")
+    ray.chmod(0o755)
+    for name, body, wanted in (
+        ("default", {}, "plain"),
+        ("private", {"metadata": {"vctl_ray": "private"}}, "plain"),
+        ("dashboard", {"metadata": {"vctl_ray": "dashboard"}}, "dashboard"),
+        ("none", {"metadata": {"vctl_ray": "none"}}, ""),
+        ("part", {"entrypoint_num_cpus": 0.5}, ""),
+    ):
+        assert submit(plain, name, **body).status_code == 200, name
+        assert kind(plain, name) == wanted, name
+    answer = submit(plain, "odd", metadata={"vctl_ray": "yes"})
+    assert answer.status_code == 400
+    assert "private, dashboard, none" in answer.text
+    answer = submit(plain, "both", entrypoint_num_cpus=1, metadata={"vctl_ray": "private"})
+    assert answer.status_code == 400
+    assert "metadata.vctl_ray" in answer.text
+    off = start(home=tmp_path / "off", PATH=path)
+    off.nodes(1, resources={"CPU": 100})
+    assert submit(off, "none").status_code == 200
+    assert kind(off, "none") == ""

@@ -379,3 +379,82 @@ def test_what_ray_has_to_do_lets_the_virtual_cluster_grow_and_shrink(place: Plac
     eventually(lambda: set(place.free().values()) == {3.0}, "the return of the leases", RAY_S)
     assert place.reach("e", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "e")
     assert_clean(place, used)
+
+
+WORK = """
+import os, sys, time
+import ray
+
+count, seconds, nodes = map(int, sys.argv[1:])
+ray.init(log_to_driver=False)
+
+
+@ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+def work(number):
+    with open(f"started-{number}", "a") as file:
+        file.write(ray.get_runtime_context().get_node_id() + "\\n")
+    time.sleep(seconds)
+    return number
+
+
+tasks = [work.remote(number) for number in range(count)]
+while len([node for node in ray.nodes() if node["Alive"]]) < nodes:
+    time.sleep(0.05)
+print("all are here", flush=True)
+assert sorted(ray.get(tasks)) == list(range(count))
+"""
+
+
+def starts_of(place: Place) -> dict[str, list[str]]:
+    """The nodes on which each task of WORK has started."""
+    return {path.name: path.read_text().split() for path in place.folder.glob("started-*")}
+
+
+def nodes_of(place: Place) -> int:
+    """On how many nodes tasks of WORK have started."""
+    return len({node for nodes in starts_of(place).values() for node in nodes})
+
+
+def test_an_update_drains_a_raylet_before_its_resources_are_taken(boxes: Place) -> None:
+    """Spec 9 and 16: a job's cluster is resized live, and no task of its Ray is lost."""
+    boxes.daemon()
+    (boxes.folder / "work.py").write_text(WORK)
+    one = {"nodes": [{"resources": {"CPU": 1}}]}
+    boxes.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "u", "--virtual-cluster",
+        json.dumps({"fixed_size_nodes": [one, {"nodes": [{"resources": {"CPU": 2}}]}]}), "--",
+        sys.executable, "work.py", "6", "5", "2",
+    )  # fmt: skip
+    eventually(lambda: folders(boxes), "the job to be launched", RAY_S)
+    used = folders(boxes)
+    eventually(lambda: nodes_of(boxes) == 2, "both raylets to work", RAY_S)
+    raylets = pids(boxes, ending=b"/raylet")
+    boxes.ok("vc", "update", "kPrimaryClusterID##u", "--spec", json.dumps({"fixed_size_nodes": [one]}))
+    assert len(pids(boxes, ending=b"/raylet")) == len(raylets) - 1, "it has gone before the update returned"
+    assert sum(boxes.free().values()) == 7.0
+    assert boxes.reach("u", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(boxes, "u")
+    assert {len(nodes) for nodes in starts_of(boxes).values()} == {1}, "what had begun was finished"
+    assert_clean(boxes, used)
+
+
+def test_a_lease_that_is_called_back_drains_its_raylet(place: Place) -> None:
+    """Spec 9 and 16: a lender reclaims; the raylet finishes its tasks in the grace, and none is lost."""
+    place.add_nodes(1)
+    place.daemon(VCTL_LEASE_IDLE_TIMEOUT="60", VCTL_RECLAIM_GRACE="30")
+    lends = '{"flexible_resource_min": {"CPU": 3}}'
+    place.ok("vc", "create", "lender", "--divisible", "--spec", lends, "--lending-limit", '{"CPU": 3}')
+    (place.folder / "work.py").write_text(WORK)
+    least = '{"flexible_resource_min": {"CPU": 1}}'
+    place.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "b", "--virtual-cluster", least, "--",
+        sys.executable, "work.py", "12", "5", "2",
+    )  # fmt: skip
+    eventually(lambda: folders(place), "the job to be launched", RAY_S)
+    used = folders(place)
+    eventually(lambda: nodes_of(place) == 2, "both raylets to work", RAY_S)
+    place.ok("run", "--no-wait", "-c", "lender", "--submission-id", "own", "-n", "3", "--", "true")
+    assert place.reach("own", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED"
+    assert place.reach("b", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "b")
+    assert {len(nodes) for nodes in starts_of(place).values()} == {1}, "what had begun was finished"
+    place.ok("vc", "delete", "lender")
+    assert_clean(place, used)

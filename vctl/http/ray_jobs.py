@@ -29,10 +29,13 @@ from vctl.http.ray_environment import expanded, read
 from vctl.operations import jobs
 from vctl.operations.declare import Here
 from vctl.spec.documents import JobForm
+from vctl.spec.job_request import JobRequest
 from vctl.store import jobs as table
 
 SHELL = ("/bin/sh", "-c")
 """An entrypoint of Ray is a line for a shell."""
+RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
+"""What ``vctl_ray`` in the metadata of a job means."""
 LETTERS = string.ascii_letters + string.digits
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
 """How much of the output the message of a failed job repeats."""
@@ -54,7 +57,10 @@ class Submission(BaseModel):
     runtime_env: dict[str, Any] | None = None
     metadata: Annotated[
         dict[str, StrictStr] | None,
-        Field(description="`virtual_cluster` holds a cluster spec as JSON, `virtual_cluster_id` the target."),
+        Field(
+            description="`virtual_cluster` holds a cluster spec as JSON, `virtual_cluster_id` the target,"
+            " `vctl_ray` the kind of its own Ray: private, dashboard or none."
+        ),
     ] = None
     entrypoint_num_cpus: Number | None = None
     entrypoint_num_gpus: Number | None = None
@@ -100,12 +106,13 @@ def submit(request: Request, body: Submission) -> JSONResponse:
         raise BadSpec(
             "entrypoint: there is no command to run", fix="write it after --, such as -- python train.py"
         )
+    setting = server_of(request).config.get("ray_jobs")
     with here(request) as on, ExitStack() as files:
-        _submit(on, body, submission_id, files)
+        _submit(on, body, submission_id, setting, files)
     return JSONResponse({"job_id": submission_id, "submission_id": submission_id})
 
 
-def _submit(on: Here, body: Submission, submission_id: str, files: ExitStack) -> None:
+def _submit(on: Here, body: Submission, submission_id: str, setting: str | None, files: ExitStack) -> None:
     metadata = body.metadata or {}
     given = body.runtime_env or {}
     env, working_dir, modules = read(given)
@@ -129,6 +136,7 @@ def _submit(on: Here, body: Submission, submission_id: str, files: ExitStack) ->
         python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
         if unpacked.working_dir is not None:
             request = replace(request, cwd=str(unpacked.working_dir))
+    request = replace(request, private_ray=_private_ray(on, request, metadata, setting, around))
     variables = {"PYTHONUNBUFFERED": "1", **{name: expanded(value, around) for name, value in env.items()}}
     if python_path:
         variables["PYTHONPATH"] = ":".join(filter(None, (*python_path, variables.get("PYTHONPATH"))))
@@ -142,6 +150,26 @@ def _submit(on: Here, body: Submission, submission_id: str, files: ExitStack) ->
             fix="leave it out to get a new one",
             details=error.details,
         ) from None
+
+
+def _private_ray(
+    on: Here, request: JobRequest, metadata: Mapping[str, str], setting: str | None, around: Mapping[str, str]
+) -> str:
+    """Which Ray of its own a job has: the metadata say it, else the setting, else it has one where it can."""
+    word = metadata.get("vctl_ray", setting)
+    if word is not None and word not in RAYS:
+        raise BadSpec(
+            f"metadata.vctl_ray: {word!r} is not one of {', '.join(RAYS)}",
+            fix="leave it out to have the Ray of the setting ray_jobs",
+        )
+    kind = RAYS[word or "private"]
+    error = ops.submitting.without_ray(on.store, replace(request, private_ray=kind), around)
+    if error is None:
+        return kind
+    if word is None:
+        return ""
+    origin = "metadata.vctl_ray" if "vctl_ray" in metadata else "ray_jobs"
+    raise BadSpec(str(error).replace("--ray", origin, 1), fix=error.fix)
 
 
 def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:

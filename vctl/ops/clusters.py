@@ -98,6 +98,12 @@ def update(
     wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
     rights.check_cluster(store, cluster_id)
     nodes.join(store)
+    if JOB_MARK in cluster_id:
+        from vctl.ops import private_rays
+
+        private_rays.drain_first(
+            store, cluster_id, lambda: changes.update(store, cluster_id, wanted, revision=revision)
+        )
     with store.transaction():
         changes.update(store, cluster_id, wanted, revision=revision)
         _set_queue(store, cluster_id, settled)

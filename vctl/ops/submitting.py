@@ -181,6 +181,16 @@ def _check_whole(who: str, gets: str, request: JobRequest, parent_id: str, *, sh
         )
 
 
+def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) -> BadSpec | None:
+    """Why a job cannot have a Ray of its own; None when it can."""
+    parent_id, shares_parent = _target(store, request, around)
+    try:
+        _check_ray(request, parent_id, around, shares_parent=shares_parent)
+    except BadSpec as error:
+        return error
+    return None
+
+
 def _check_ray(
     request: JobRequest, parent_id: str, around: Mapping[str, str], *, shares_parent: bool
 ) -> None:

@@ -1,0 +1,77 @@
+"""Before a job's cluster gets smaller: its private Ray drains the raylets of what goes, for a bounded time."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vctl.core.clusters import JOB
+from vctl.core.resources import Amounts
+from vctl.ops.forms import amounts
+from vctl.runtime import private_ray, ray_parent
+from vctl.store import clusters, rows
+from vctl.store.store import Store
+
+FOLDER, SUFFIX = "gangs", ".ray"
+"""The files that show their virtual nodes to the keepers of Rays, and what their names end with."""
+MARGIN_S = 5.0
+"""What a keeper gets beside the time for which raylets may drain."""
+_LOOK_S = 0.02
+
+
+class _TakenBack(Exception):
+    """A change was only tried."""
+
+
+def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> None:
+    """Have the raylets drained that a change of a cluster takes resources from. Raises what the change raises."""
+    row = clusters.get(store, cluster_id)
+    if row is None or row["kind"] != JOB:
+        return
+    for path in (Path(store.home) / FOLDER).glob(f"{row['job_id']}.*{SUFFIX}"):
+        if less := _losses(store, cluster_id, change):
+            _ask(path, less)
+
+
+def _losses(store: Store, cluster_id: str, change: Callable[[], object]) -> dict[str, Amounts]:
+    """The virtual nodes that have less after a change, with what they have then; the change is taken back."""
+    before = _held(store, cluster_id)
+    after: dict[str, Amounts] = {}
+    try:
+        with store.transaction():
+            change()
+            after = _held(store, cluster_id)
+            raise _TakenBack
+    except _TakenBack:
+        pass
+    return {
+        vnode_id: after.get(vnode_id, {})
+        for vnode_id, had in before.items()
+        if any(amount > after.get(vnode_id, {}).get(name, 0) for name, amount in had.items())
+    }
+
+
+def _held(store: Store, cluster_id: str) -> dict[str, Amounts]:
+    return {row["vnode_id"]: rows.allocation(row).amounts for row in clusters.vnode_rows(store, cluster_id)}
+
+
+def _ask(path: Path, less: Mapping[str, Amounts]) -> None:
+    """Ask the keeper of a Ray, and wait until it has answered, its time is over, or it is gone."""
+    try:
+        folder = Path(json.loads(path.read_text())["folder"])
+        name, until = secrets.token_hex(8), time.time() + private_ray.DRAIN_S + MARGIN_S
+        nodes = {vnode_id: amounts(has) for vnode_id, has in less.items()}
+        ray_parent.put(os.fspath(folder / private_ray.LEAVING), {"id": name, "until": until, "nodes": nodes})
+    except (OSError, ValueError, KeyError):
+        return  # it has not started yet, or it is over
+    while time.time() < until and folder.exists():
+        try:
+            if json.loads((folder / private_ray.LEFT).read_text())["id"] == name:
+                return
+        except (OSError, ValueError, KeyError):
+            pass
+        time.sleep(_LOOK_S)
