@@ -1,14 +1,20 @@
-"""The ``runtime_env`` of a job that comes by Ray's job API: what is done, and what is refused with a way around."""
+"""The ``runtime_env`` and the Ray of a job of Ray's job API: what is done, and what is refused with a way around."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from vctl import ops
 from vctl.errors import BadSpec
+from vctl.operations.declare import Here
 from vctl.ops.packages import PROTOCOL
+from vctl.spec.job_request import JobRequest
 
+RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
+"""What ``vctl_ray`` in the metadata of a job means."""
 PACKAGE = f"{PROTOCOL}://"
 UNDERSTOOD = ("env_vars", "working_dir", "py_modules", "excludes", "config")
 """Of a runtime_env. ``excludes`` has done its work at the client; ``config`` is about setting up what is refused."""
@@ -66,3 +72,23 @@ def expanded(value: str, around: Mapping[str, str]) -> str:
         return around.get(found[1] or found[2], "" if found[1] else found[0])
 
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", known, value)
+
+
+def private_ray(
+    on: Here, request: JobRequest, metadata: Mapping[str, str], setting: str | None, around: Mapping[str, str]
+) -> str:
+    """Which Ray of its own a job has: the metadata say it, else the setting, else it has one where it can."""
+    word = metadata.get("vctl_ray", setting)
+    if word is not None and word not in RAYS:
+        raise BadSpec(
+            f"metadata.vctl_ray: {word!r} is not one of {', '.join(RAYS)}",
+            fix="leave it out to have the Ray of the setting ray_jobs",
+        )
+    kind = RAYS[word or "private"]
+    error = ops.submitting.without_ray(on.store, replace(request, private_ray=kind), around)
+    if error is None:
+        return kind
+    if word is None:
+        return ""
+    origin = "metadata.vctl_ray" if "vctl_ray" in metadata else "ray_jobs"
+    raise BadSpec(str(error).replace("--ray", origin, 1), fix=error.fix)

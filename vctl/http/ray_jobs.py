@@ -25,17 +25,14 @@ from vctl.http.answers import JSONResponse, answer
 from vctl.http.context import here, server_of
 from vctl.http.derived import KernelText
 from vctl.http.documents import ERRORS, Document, good
-from vctl.http.ray_environment import expanded, read
+from vctl.http.ray_environment import expanded, private_ray, read
 from vctl.operations import jobs
 from vctl.operations.declare import Here
 from vctl.spec.documents import JobForm
-from vctl.spec.job_request import JobRequest
 from vctl.store import jobs as table
 
 SHELL = ("/bin/sh", "-c")
 """An entrypoint of Ray is a line for a shell."""
-RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
-"""What ``vctl_ray`` in the metadata of a job means."""
 LETTERS = string.ascii_letters + string.digits
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
 """How much of the output the message of a failed job repeats."""
@@ -136,7 +133,7 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
         python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
         if unpacked.working_dir is not None:
             request = replace(request, cwd=str(unpacked.working_dir))
-    request = replace(request, private_ray=_private_ray(on, request, metadata, setting, around))
+    request = replace(request, private_ray=private_ray(on, request, metadata, setting, around))
     variables = {"PYTHONUNBUFFERED": "1", **{name: expanded(value, around) for name, value in env.items()}}
     if python_path:
         variables["PYTHONPATH"] = ":".join(filter(None, (*python_path, variables.get("PYTHONPATH"))))
@@ -150,26 +147,6 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
             fix="leave it out to get a new one",
             details=error.details,
         ) from None
-
-
-def _private_ray(
-    on: Here, request: JobRequest, metadata: Mapping[str, str], setting: str | None, around: Mapping[str, str]
-) -> str:
-    """Which Ray of its own a job has: the metadata say it, else the setting, else it has one where it can."""
-    word = metadata.get("vctl_ray", setting)
-    if word is not None and word not in RAYS:
-        raise BadSpec(
-            f"metadata.vctl_ray: {word!r} is not one of {', '.join(RAYS)}",
-            fix="leave it out to have the Ray of the setting ray_jobs",
-        )
-    kind = RAYS[word or "private"]
-    error = ops.submitting.without_ray(on.store, replace(request, private_ray=kind), around)
-    if error is None:
-        return kind
-    if word is None:
-        return ""
-    origin = "metadata.vctl_ray" if "vctl_ray" in metadata else "ray_jobs"
-    raise BadSpec(str(error).replace("--ray", origin, 1), fix=error.fix)
 
 
 def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:
