@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -129,6 +130,31 @@ def test_a_copy_has_another_name(tmp_path: Path) -> None:
     copy = RayRuntime(tmp_path / "copy", "nowhere:1")
     assert copy.state != first.state
     assert copy.known_runs() == []
+
+
+def test_a_node_dies_before_its_runs(tmp_path: Path) -> None:
+    """spec 12: the guard ends what runs on a node whose raylet is gone. That is no end of a run until the scheduler,
+    which knows of the death, has asked for it."""
+    home = tmp_path / "home"
+    RayRuntime(home, "nowhere:1")
+    for run_id in ("guarded", "silent"):
+        log = home / "logs" / run_id
+        (home / "ray" / "runs" / run_id).write_text(json.dumps([NODE, "g", str(log), 0, {}]))
+    runtime = RayRuntime(home, "nowhere:1")
+    start = (100, 1, 99, 1, "boot", 5)
+    ended = (143, 15, None, "", True, 7, 0, 0, 0)
+    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
+    runtime._heed("seen", ["guarded", ("exited", start, ended, ""), 0, b""])
+    runtime._heed("seen", ["silent", ("running", start, None, ""), 0, b""])
+    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "gone")]])
+    assert [runtime.observe(one).state for one in ("guarded", "silent")] == [RunState.RUNNING] * 2
+    assert runtime.changes() == {"guarded", "silent"}
+    for run_id in ("guarded", "silent"):
+        runtime.stop(run_id, grace_s=0)
+    assert runtime.changes() == {"guarded", "silent"}
+    assert runtime.observe("guarded").exit is not None
+    assert runtime.observe("silent").state is RunState.LOST
+    runtime.link.drop()
 
 
 # ---- the agent, over real processes ----

@@ -256,6 +256,10 @@ class RayRuntime:
         if run.failed is not None:
             return run.failed
         seen = Seen(RunState.STARTING) if run.seen is None or run.request else wire.seen_of(run.seen)
+        if seen.exit is not None and seen.exit.stopped and run.stop is None:
+            return Seen(
+                RunState.RUNNING, seen.start
+            )  # by the guard: its node is dead, which the scheduler has to know
         if seen.state is not RunState.EXITED and run.stop is not None and self._is_dead(run):
             return Seen(RunState.LOST, seen.start, problem="Ray reports the death of its node")
         return seen
@@ -272,7 +276,7 @@ class RayRuntime:
             return
         until = time.monotonic() + grace_s
         run.stop = (until if run.stop is None else min(until, run.stop[0]), signo)
-        if self._is_dead(run):
+        if self._is_dead(run) or (run.seen is not None and run.seen[0] == RunState.EXITED):
             self.news.add(run_id)
         self._send_stop(run_id, run)
 
