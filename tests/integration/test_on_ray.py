@@ -47,21 +47,27 @@ def ray(place: Place, cluster: RayCluster) -> Iterator[Place]:
     before = settled(cluster)
     place.more.update(cluster.environment)
     begin(place, cluster)
-    yield place
-    for process in place._started:
-        if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
-            place.term(process)
-    eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
-    eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
-    eventually(lambda: not left_of(place), "the processes of jobs to end", RAY_S)
-    eventually(lambda: settled(cluster) <= before, "the processes of vctl to end", RAY_S)
+    try:
+        yield place
+        for process in place._started:
+            if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
+                place.term(process)
+        eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
+        eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
+        eventually(lambda: not left_of(place), "the processes of jobs to end", RAY_S)
+        eventually(lambda: settled(cluster) <= before, "the processes of vctl to end", RAY_S)
+    finally:
+        for pid in left_of(place):
+            os.kill(pid, signal.SIGKILL)
 
 
 def settled(cluster: RayCluster) -> set[bytes]:
     """What runs there of vctl: guards, launchers, supervisors."""
-    return {
-        b" ".join(words) for words in cluster.processes().values() if any(b"vctl" in word for word in words)
-    }
+    mine = (b"vctl.runtime", b"launcher.py")
+    found = [
+        words for words in cluster.processes().values() if any(one in word for one in mine for word in words)
+    ]
+    return {b" ".join(words) for words in found}
 
 
 def left_of(place: Place) -> list[int]:
