@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -38,6 +39,7 @@ class RayCluster:
         self.env = {
             **os.environ, **SETTINGS, "RAY_AUTH_MODE": "disabled", "HOME": str(folder), _MARK: str(folder),
             "RAY_health_check_initial_delay_ms": "2000", "RAY_health_check_timeout_ms": "3000",
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         }  # fmt: skip
         for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
             self.env.pop(name, None)
@@ -46,8 +48,12 @@ class RayCluster:
         """Address -> pid of its raylet."""
         self.environment = {"HOME": str(folder), "RAY_AUTH_MODE": "disabled", "TMPDIR": str(folder)}
         """What a daemon needs to be let in."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the head."""
         self._start(
-            "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={folder}", "--num-cpus=0",
+            "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}", "--num-cpus=0",
             "--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={free_port()}",
         )  # fmt: skip
 
@@ -114,15 +120,18 @@ class RayCluster:
         code = "print(*(a['name'] for a in ray.util.list_named_actors(all_namespaces=True)))"
         return sorted(self.ask(code).split())
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill all of it."""
         until = time.monotonic() + START_S
+        self.raylets.clear()
         while left := self.processes():
             for pid in left:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             assert time.monotonic() < until
             time.sleep(0.05)
+
+    def end(self) -> None:
+        """Kill all of it, and remove what it has left."""
+        self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -251,6 +252,50 @@ def test_what_is_not_done_on_ray_is_refused(ray: Place, cluster: RayCluster) -> 
     plain = ray.run("daemon")
     assert plain.code == 5
     assert "vctl daemon --ray" in plain.err
+    ray.assert_sound()
+
+
+def test_a_cluster_that_grows(ray: Place, cluster: RayCluster) -> None:
+    """A task that makes its job's cluster grow: what was added is reserved too, and its process sees its part."""
+    spec_ = json.dumps({"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 2}})
+    task = f"{sys.executable} -m vctl task run --num-cpus 1 -- sh -c 'echo task on $VCTL_NODE_ID; sleep 1000'"
+    ray.submit(
+        "--submission-id",
+        "grows",
+        "--virtual-cluster",
+        spec_,
+        "--entrypoint-num-cpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        task,
+    )
+    eventually(lambda: len(cluster.groups()) == 2, "the addition to be reserved", RAY_S)
+    assert [name.rpartition(".")[2] for name in cluster.groups()] == ["0", "1"]
+    assert cluster.ask("print(ray.available_resources()['CPU'])").strip() == "2.0"
+    assert ray.run("job", "stop", "grows").code == 0
+    eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
+    ray.assert_sound()
+
+
+@spec("12.node-death")
+def test_the_head_is_killed(ray: Place, cluster: RayCluster) -> None:
+    """Raylets end without their head, and what ran there with them. The daemon stays; of the head that comes back
+    instead it takes the new nodes, and the old ones are dead. This is the last test of this cluster."""
+    ray.submit("--submission-id", "stays", "--", "sh", "-c", "echo up; exec sleep 1000")
+    eventually(lambda: log_of(ray, "stays"), "the job to start", RAY_S)
+    daemon = ray._started[-1]
+    cluster.kill_head()
+    eventually(lambda: not left_of(ray), "the processes of the job to end", RAY_S)
+    assert daemon.poll() is None
+    assert ray.job("stays")["status"] == "RUNNING"  # nobody has said what became of it
+    cluster.kill()
+    cluster.begin()
+    cluster.add(cpus=2)
+    assert ray.reach("stays", "FAILED", within_s=RAY_S)["state_reason"] == "NodeFailed"
+    eventually(lambda: len(alive(ray)) == 2, "the new nodes", RAY_S)
+    assert ray.run("job", "submit", "--", "echo", "again").out == "again\n"
     ray.assert_sound()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -112,6 +113,25 @@ def test_a_log_after_a_crash(tmp_path: Path, written: int) -> None:
     after.forget("a")
     after.forget("b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    """What a full disk did not take is written when it comes again."""
+    log = str(tmp_path / "log")
+    copies = Copies(tmp_path)
+    copies.write("a", log, 0, b"one ", 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            copies.write("a", log, 4, b"x" * 200, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert copies.taken("a") == 4
+    copies.write("a", log, 4, b"x" * 200 + b" more", 0)
+    assert Path(log).read_bytes() == b"one " + b"x" * 200 + b" more"
+    assert copies.taken("a") == 209
+    copies.close()
 
 
 # ---- the state directory ----

@@ -43,35 +43,34 @@ class Copies:
         return there if run_id in self.unsure else there + count
 
     def write(self, run_id: str, log: str, there: int, chunk: bytes, most_bytes: int) -> None:
-        """Take over a part of a log. Raises OSError."""
+        """Take over a part of a log. Raises OSError; then that part is to be asked for again."""
         before, here, count = self.notes.get(run_id, (0, 0, 0))
-        if run_id in self.unsure:
+        if run_id in self.unsure and there == before and len(chunk) >= count:
+            _write(self._file(log), chunk[:count], here)
             self.unsure.discard(run_id)
-            part, rest = chunk[:count], chunk[count:]
-            if there == before and len(part) == count:
-                os.pwrite(self._file(log), part, here)
-                there, chunk = before + count, rest
-        elif there < before + count:
-            chunk, there = chunk[before + count - there :], before + count  # told twice
+        if there < before + count:
+            chunk, there = chunk[before + count - there :], before + count  # it was told twice
         if not chunk:
             return
         file = self._file(log)
         here = max(os.fstat(file).st_size, self.ends.get(log, 0))
         self._note(run_id, there, here, len(chunk))
-        os.pwrite(file, chunk, here)
         self.ends[log] = here + len(chunk)
+        self.unsure.add(run_id)
+        _write(file, chunk, here)
+        self.unsure.discard(run_id)
         if most_bytes:
             bounded = Bounded(os.fsencode(log), most_bytes)
             bounded.trim()
             bounded.close()
 
     def _note(self, run_id: str, there: int, here: int, count: int) -> None:
-        self.notes[run_id] = there, here, count
         file = os.open(self.folder / run_id, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(file, b"%20d %20d %20d\n" % (there, here, count), 0)
+            _write(file, b"%20d %20d %20d\n" % (there, here, count), 0)
         finally:
             os.close(file)
+        self.notes[run_id] = there, here, count
 
     def _file(self, log: str) -> int:
         file = self.files.get(log)
@@ -99,3 +98,9 @@ class Copies:
         for file in self.files.values():
             os.close(file)
         self.files.clear()
+
+
+def _write(file: int, data: bytes, place: int) -> None:
+    while data:
+        written = os.pwrite(file, data, place)
+        data, place = data[written:], place + written

@@ -152,8 +152,12 @@ class RayRuntime:
         run = self.runs.get(run_id)
         if run is None:
             return
-        if chunk:
+        try:
             self.copies.write(run_id, run.log, start, chunk, run.log_max_bytes)
+        except OSError as error:
+            self.say(f"{run.log} cannot be written: {error.strerror}")
+            self.link.drop()  # the next one asks for that part again
+            return
         if seen[0] == RunState.NEVER_STARTED and run.request is not None:
             return  # it is on its way
         if seen[0] != RunState.NEVER_STARTED:
@@ -220,6 +224,8 @@ class RayRuntime:
             self.runs[request.run_id] = Run(request.node_id, "", request.log_path, 0, {})
             self._fail(request.run_id, f"node {request.node_id} is not a node of the Ray cluster: remove it")
             return
+        if run is not None and run.seen is not None and run.seen[0] != RunState.NEVER_STARTED:
+            return  # it has started
         if run is None:
             name = wire.reservation_name(self.state, reserved.name)
             groups = self.reserved.setdefault(name, {})
