@@ -238,12 +238,10 @@ def test_a_stop_ends_whole_trees(bed: Bed) -> None:
 
 
 def test_a_stop_before_the_start(bed: Bed) -> None:
-    """The process never starts, whichever comes first."""
-    bed.shell("a", "echo started; sleep 1000")
+    """It may be asked for while the launch is on its way."""
+    bed.shell("a", "sleep 1000")
     bed.runtime.stop("a", grace_s=0)
-    end = bed.ended("a")
-    assert end.stopped
-    assert bed.runtime.observe("a").start is None or bed.kind == LOCAL
+    assert bed.ended("a").stopped
 
 
 def test_what_a_run_leaves_behind_ends_with_it(bed: Bed) -> None:

@@ -20,6 +20,7 @@ CONNECT_S = 60.0
 """How long it may take until Ray has answered."""
 _AGAIN_S = (1.0, 15.0)
 _FLUSH_S = 0.05
+_MOST_LOG_BYTES = 1 << 22
 _CHUNK_BYTES = 1 << 18
 
 
@@ -51,6 +52,8 @@ class Connection:
         ours, theirs = socket.socketpair()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(self.log, flags, 0o600)
+        if os.fstat(log).st_size > _MOST_LOG_BYTES:
+            os.ftruncate(log, 0)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "vctl.runtime.on_ray.link", *self.words],

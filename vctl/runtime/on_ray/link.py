@@ -46,6 +46,8 @@ _LOOK_S = (0.005, 0.25)
 _PATIENCE_S = 5.0
 _CREATED, _REMOVED = "CREATED", "REMOVED"
 _THREADS = 8
+_NOT_STARTED = "creation task"
+"""In Ray's message when an actor could not be made: its code is not there, or has failed."""
 _NODE_LABEL = "ray.io/node-id"
 
 
@@ -73,6 +75,7 @@ class Link:
         self.alive: set[str] | None = None
         self.waiting: dict[str, asyncio.Event] = {}
         """Runs that wait for their reservation; set when they are to be stopped."""
+        self.stops: dict[str, asyncio.Task[None]] = {}
         self.granted: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.said: set[str] = set()
@@ -158,12 +161,11 @@ class Link:
                 return None
             except RayError as error:
                 node.actor = None
-                if "ModuleNotFoundError" in str(error) or "No module named" in str(error):
-                    problem = f"node {node_id} cannot run the agent of vctl; install vctl[ray] there: {_last(error)}"
-                    self.say(problem)
-                    if run_id:
-                        self.tell("failed", run_id, problem)
-                        return None
+                problem = f"the agent on node {node_id} does not start: {_last(error)}"
+                self.say(f"the agent on node {node_id} does not answer: {_last(error)}")
+                if run_id and _NOT_STARTED in str(error):
+                    self.tell("failed", run_id, f"{problem}; vctl[ray] must be installed there")
+                    return None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _AGAIN_S[1])
 
@@ -203,6 +205,8 @@ class Link:
             stop.cancel()
             reserving.cancel()
             self.waiting.pop(run_id, None)
+        if (asked := self.stops.get(run_id)) is not None:
+            await asked  # so the agent knows of it first
         await self.ask(node_id, lambda actor: actor.launch.remote(request), run_id)
 
     async def reserve_all(self, groups: list[Packed]) -> list[str]:
@@ -296,13 +300,14 @@ class Link:
             self.begin_task(self.launch(request, node_id, *rest))
         elif kind == "stop":
             run_id, node_id, grace_s, signo = words
-            await self._stop(run_id, node_id, grace_s, signo)
+            self.stops[run_id] = self.begin_task(self._stop(run_id, node_id, grace_s, signo))
         elif kind == "signal":
             run_id, node_id, signo, tree = words
             self.begin_task(self._asked(node_id, lambda actor: actor.signal_run.remote(run_id, signo, tree)))
         elif kind == "forget":
             run_id, node_id = words
             self.node(node_id).known.pop(run_id, None)
+            self.stops.pop(run_id, None)
             self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
         elif kind == "release":
             for name in words[0]:
@@ -311,12 +316,9 @@ class Link:
             self.begin_task(self.leave())
 
     async def _stop(self, run_id: str, node_id: str, grace_s: float, signo: int) -> None:
-        async def stop() -> None:
-            await self.ask(node_id, lambda actor: actor.stop.remote(run_id, grace_s, signo))
-            if (waits := self.waiting.get(run_id)) is not None:
-                waits.set()
-
-        self.begin_task(stop())
+        await self.ask(node_id, lambda actor: actor.stop.remote(run_id, grace_s, signo))
+        if (waits := self.waiting.get(run_id)) is not None:
+            waits.set()
 
     async def _asked(self, node_id: str, asking: Callable[[Any], Any]) -> None:
         await self.ask(node_id, asking)
