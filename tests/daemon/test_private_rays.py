@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import Life
+from tests.daemon.conftest import Life, cpu
 from tests.daemon.test_gangs import gang
 from tests.daemon.test_holding import submit as queue
 from tests.specification import spec
 from vctl.core import labels as lb
+from vctl.core.clusters import JOB, Cluster
 from vctl.daemon import private_rays
+from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.errors import BadSpec
-from vctl.ops import jobs, submitting
+from vctl.ops import jobs, submitting, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("16.ray")
 
@@ -167,3 +170,82 @@ def test_the_keeper_is_told_of_each_virtual_node_and_the_file_goes_with_the_job(
         assert not folder.exists()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_raylets_that_are_tasks_are_left_out_and_their_leases_return_at_once(here: Life) -> None:
+    """Spec 9 and 16: growth by the demand of a Ray. What is leased and idle is no raylet's of the keeper."""
+    least, most = {"CPU": 1}, {"CPU": 4}
+    spec_of = parse_cluster_spec({"flexible_resource_min": least, "flexible_resource_max": most})
+    queue(here, "g", "sleep", "60", entry=None, spec=spec_of)
+    here.until(lambda: here.job("g")["status"] == "RUNNING")
+    assert here.scheduler is not None
+    here.scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
+    state = here.scheduler.state
+    assert state is not None
+    (run,) = state.runs.values()
+    path = Path(private_rays.command(here.home, state.ledger, run, "plain")[4])
+    rays = private_rays.PrivateRays(here.home)
+    rays.begin(state)
+
+    def shown() -> dict[str, Any]:
+        rays.follow(state)
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+
+    def task(name: str, cpus: float, *argv: str, strategy: str = "HYBRID") -> str:
+        request = TaskRequest(
+            argv=argv, job="g", request=cpu(cpus), name=name, strategy=strategy, grace_s=0.1
+        )
+        return str(tasks.run(here.store, request, environment={"PATH": os.environ["PATH"]})["task_id"])
+
+    def is_over(task_id: str) -> bool:
+        return tasks.get_task(here.store, task_id)["state"] in ("FINISHED", "FAILED")
+
+    def cpus_of(document: dict[str, Any]) -> list[float]:
+        """Of the virtual nodes that the keeper has raylets for."""
+        mine = [node for node in document["nodes"] if node["resources"] or not node["growth"]]
+        return [node["resources"]["CPU"] for node in mine]
+
+    assert cpus_of(shown()) == [1.0]
+    assert shown()["nodes"][0]["unused"] == {"CPU": 1.0}
+    elastic = {"most": {"CPU": 4.0}, "largest": {"CPU": 4.0}, "idle_s": state.lease_idle_s, "raylets": {}}
+    assert shown()["elastic"] == elastic
+    task("ray-hold", 1, "sleep", "60", strategy=f"NODE:{run.vnode_id}")
+    raylet = task(private_rays.RAYLET, 3, "sleep", "60")
+    here.until(lambda: len(state.runs) == 3)
+    assert here.store.value("SELECT count(*) FROM leases") == 1
+    assert cpus_of(shown()) == [1.0]
+    assert shown()["elastic"]["raylets"] == {raylet: True}
+    more = task(private_rays.RAYLET, 1, "sleep", "60")
+    here.turn()
+    assert shown()["elastic"]["raylets"] == {raylet: True, more: False}, "the maximum is reached"
+    tasks.cancel(here.store, more)
+    tasks.cancel(here.store, raylet)
+    here.until(lambda: is_over(raylet))
+    assert cpus_of(shown()) == [1.0], "what is leased and idle is not the keeper's"
+    assert here.store.value("SELECT count(*) FROM leases") == 1, "it could have been any task"
+    gone = task(private_rays.RAYLET, 1, sys.executable, "-I", "-S", private_rays._JOIN, str(path), "/nowhere")
+    here.until(lambda: is_over(gone))
+    here.until(lambda: not here.store.value("SELECT count(*) FROM leases"))
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ({"flexible_resource_min": {"CPU": 1}}, {}),
+        ({"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 1}}, None),
+        ({"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 4}}, {"CPU": 40_000}),
+        ({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}, None),
+        (
+            {
+                "fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}],
+                "flexible_resource_max": {"CPU": 4, "GPU": 1},
+            },
+            {"CPU": 60_000, "GPU": 10_000},
+        ),
+    ],
+)
+def test_how_far_a_ray_may_grow(text: dict[str, Any], limits: dict[str, int] | None) -> None:
+    cluster = Cluster("j", "kPrimaryClusterID", JOB, parse_cluster_spec(text), False, 1)
+    assert private_rays.limits(cluster) == limits
