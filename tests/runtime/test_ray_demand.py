@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.specification import spec
 from vctl.runtime import ray_demand
-from vctl.runtime.ray_demand import lacking
 
 pytestmark = spec("16.ray")
 
 CPU = {"CPU": 1.0}
+
+
+def lacking(free: list[ray_demand.Amounts], *more: Any) -> list[ray_demand.Node]:
+    return ray_demand.lacking([(one, {"zone": "c"}) for one in free], *more)
 
 
 def test_what_the_raylets_have_free_lacks_nothing() -> None:
@@ -42,6 +47,15 @@ def test_each_shape_and_each_place_is_a_node_of_its_own() -> None:
         (CPU, {"zone": "!in(a,b)"}, False),
     ]
     assert lacking([CPU], [(CPU, {"zone": "a"}, 1)], [], {}, 1) == [(CPU, {"zone": "a"}, False)]
+    assert ray_demand.lacking([(CPU, {"zone": "a"})], [(CPU, {"zone": "a"}, 1)], [], {}, 1) == [], (
+        "it is to come"
+    )
+
+
+@pytest.mark.parametrize("where", ["c", "!a", "in(b,c)", "!in(a,b)"])
+def test_a_request_with_a_selector_is_placed_where_the_labels_match(where: str) -> None:
+    assert lacking([CPU], [(CPU, {"zone": where}, 1)], [], {}, 1) == []
+    assert lacking([CPU], [(CPU, {"zone": "!c"}, 1)], [], {}, 1) == [(CPU, {"zone": "!c"}, False)]
 
 
 @pytest.mark.parametrize(

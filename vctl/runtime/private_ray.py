@@ -40,6 +40,8 @@ else:
 
 DASHBOARD, PLAIN = "dashboard", "plain"
 DRAIN_S = 10
+TRIES = 3
+"""How often a start is tried: Ray gives up after 30 s, which a busy machine may need."""
 LEAVING, LEFT = "leaving.json", "left.json"
 """In the directory of the Ray: what virtual nodes are to have soon, and the answer that raylets have left the rest."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
@@ -119,10 +121,9 @@ class Keeper(Parent):
         """Become the parent of all that comes from here, deaf to what the command is told."""
         os.setsid()
         self.become_parent()
-        os.mkdir(self.folder, 0o700)
         self.watch = watch.Watch()
-        for folder in (pathlib.Path(self.nodes).parent, pathlib.Path(self.folder)):
-            self.watch.add(folder, watch.MOVED_TO)
+        self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
+        self.make_folder()
         try:
             self.ends = self.handle = os.pidfd_open(self.driver)
         except ProcessLookupError:
@@ -133,6 +134,11 @@ class Keeper(Parent):
         self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
         self.env.pop("OMP_NUM_THREADS", None)
 
+    def make_folder(self) -> None:
+        """Make the directory of this Ray."""
+        os.mkdir(self.folder, 0o700)
+        self.watch.add(pathlib.Path(self.folder), watch.MOVED_TO)
+
     def start_all(self, *, dashboard: bool) -> None:
         """Start the head and all raylets, then let the command go on."""
         first, *others = self.wanted(self.shown(), {}).values()
@@ -141,12 +147,27 @@ class Keeper(Parent):
             "--head", "--port=0", f"--temp-dir={self.folder}", f"--ray-client-server-port={port}", "--no-monitor",
             f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=127.0.0.1", "--dashboard-port=0",
         ]  # fmt: skip
-        self.start(first, first, head)
+        for left in reversed(range(TRIES)):
+            try:
+                self.start(first, first, head)
+                break
+            except Failed:
+                if not left:
+                    raise
+                super().end()
+                shutil.rmtree(self.folder)
+                self.make_folder()
         with open(f"{self.folder}/ray_current_cluster", encoding="utf-8") as file:
             self.address = file.read().strip()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
         for node in others:
-            self.start(node, node, self.joins())
+            for left in reversed(range(TRIES)):
+                try:
+                    self.start(node, node, self.joins())
+                    break
+                except Failed:
+                    if not left:
+                        raise
         join = {"ray": self.ray, "address": self.address, "env": {**raylets.SETTINGS, **self.told}}
         ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
         self.told["RAY_ADDRESS"] = self.address

@@ -8,6 +8,8 @@ if MYPY:
 
     Amounts = dict[str, float]
     Where = dict[str, str]
+    Place = tuple[Amounts, Where]
+    """What a raylet has free, and its labels."""
     Node = tuple[Amounts, Where, bool]
     """What a node that is lacking is to have, the label selectors that it has to match, and whether less would do."""
 
@@ -16,7 +18,7 @@ _WHOLE = ("CPU", "GPU", "memory", "object_store_memory")
 
 
 def lacking(
-    free: "Iterable[Amounts]",
+    free: "Iterable[Place]",
     requests: "Iterable[tuple[Amounts, Where, int]]",
     gangs: "Iterable[tuple[str, list[Amounts]]]",
     most: "Amounts",
@@ -24,18 +26,19 @@ def lacking(
 ) -> "list[Node]":
     """The nodes by which a Ray has to grow, as few as possible; none for what no node can ever hold.
 
-    ``free``: what each raylet has free, that of the raylets that are to come included. ``requests``: shape, label
-    selectors, count. ``gangs``: strategy and bundles of placement groups. ``most``: what a new node has at most; a
-    resource that is missing there has no limit. ``scale``: by how much a node is smaller than it could be.
+    ``free``: what each raylet has free, that of the raylets that are to come included (in place of their labels, the
+    selectors with which they were asked for). ``requests``: shape, label selectors, count. ``gangs``: strategy and
+    bundles of placement groups. ``most``: what a new node has at most; a resource that is missing there has no limit.
+    ``scale``: by how much a node is smaller than it could be.
     """
-    places = [dict(one) for one in free]
+    places = [(dict(amounts), labels) for amounts, labels in free]
     found: list[Node] = []
     for strategy, asked in gangs:
         bundles = [total(asked)] if strategy == PACK else asked
         taken: set[int] = set()
         rest = []
         for bundle in sorted(bundles, key=_size, reverse=True):
-            place = _place(places, bundle, taken)
+            place = _place(places, bundle, {}, taken)
             if place is None:
                 rest.append(bundle)
             elif strategy == SPREAD:
@@ -47,7 +50,7 @@ def lacking(
         if not any(shape.values()):
             continue
         left = count
-        while left and not where and _place(places, shape, set()) is not None:
+        while left and _place(places, shape, where, set()) is not None:
             left -= 1
         if fits := min(left, times(shape, most)):
             number = max(fits // scale, 1)
@@ -84,9 +87,21 @@ def less(amounts: "Amounts", part: "Amounts") -> "Amounts":
     return {name: max(amount - part.get(name, 0), 0) for name, amount in amounts.items()}
 
 
-def _place(places: "list[Amounts]", bundle: "Amounts", taken: set[int]) -> int | None:
-    for number, place in enumerate(places):
-        if number not in taken and all(place.get(name, 0) >= a - 1e-9 for name, a in bundle.items() if a):
+def matches(where: "Where", labels: "Where") -> bool:
+    """Whether labels are as the selectors want them, or are those selectors."""
+    return where == labels or all(_is_one(text, labels.get(key)) for key, text in where.items())
+
+
+def _is_one(text: str, label: str | None) -> bool:
+    if text.startswith("!"):
+        return not _is_one(text[1:], label)
+    return label in (text[3:-1].split(",") if text.startswith("in(") else [text])
+
+
+def _place(places: "list[Place]", bundle: "Amounts", where: "Where", taken: set[int]) -> int | None:
+    for number, (place, labels) in enumerate(places):
+        fits = all(place.get(name, 0) >= amount - 1e-9 for name, amount in bundle.items() if amount)
+        if number not in taken and fits and matches(where, labels):
             for name, amount in bundle.items():
                 place[name] = place.get(name, 0) - amount
             return number

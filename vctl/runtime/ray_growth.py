@@ -36,8 +36,8 @@ _JOIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_join.py")
 class Asked:
     """A raylet that was asked for: what it is to have, and whether less would do too."""
 
-    def __init__(self, amounts: "ray_demand.Amounts", *, more: bool) -> None:
-        self.amounts, self.more = amounts, more
+    def __init__(self, amounts: "ray_demand.Amounts", where: "ray_demand.Where", *, more: bool) -> None:
+        self.amounts, self.where, self.more = amounts, where, more
         self.since = time.monotonic()
         self.known = self.started = False
 
@@ -136,15 +136,21 @@ class Growth:
     ) -> "list[ray_demand.Node]":
         """What is lacking beside the raylets of these tasks."""
         elastic, nodes = shown["elastic"], seen["nodes"].values()
-        asked = {task: self.asked[task].amounts for task in tasks}
-        coming = [amounts for task, amounts in asked.items() if task not in joined]
-        held = ray_demand.total([*(node["resources"] for node in shown["nodes"]), *asked.values()])
+        asked = {task: self.asked[task] for task in tasks}
+        coming = [(one.amounts, one.where) for task, one in asked.items() if task not in joined]
+        held = ray_demand.total(
+            [*(node["resources"] for node in shown["nodes"]), *(one.amounts for one in asked.values())]
+        )
         left = ray_demand.less(elastic["most"], held)
         most = {**left, **{name: min(a, left.get(name, a)) for name, a in elastic["largest"].items()}}
         now = ray_demand.lacking(
-            [*(node["free"] for node in nodes), *coming], seen["requests"], seen["gangs"], most, self.scale
+            [*((node["free"], node["labels"]) for node in nodes), *coming],
+            seen["requests"],
+            seen["gangs"],
+            most,
+            self.scale,
         )
-        total = [*(node["total"] for node in nodes if node["free"]), *coming]
+        total = [*((node["total"], node["labels"]) for node in nodes if node["free"]), *coming]
         return now or ray_demand.lacking(total, _asked(seen), [], most, self.scale)
 
     def _ask(self, lacking: "list[ray_demand.Node]", shown: "dict[str, Any]") -> None:
@@ -160,7 +166,7 @@ class Growth:
             command = [sys.executable, "-I", "-S", _JOIN, self.nodes, self.parent.folder]
             if (task := self._run(RAYLET, amounts, options, command)) is None:
                 break
-            self.asked[task] = Asked(amounts, more=more)
+            self.asked[task] = Asked(amounts, where, more=more)
 
     def _let_go(self, seen: "dict[str, Any]", joined: "dict[str, Any]", idle_s: float) -> None:
         """Drain one idle raylet, the newest first; Ray refuses it if it is not idle after all."""
@@ -170,7 +176,9 @@ class Growth:
             if not node["free"] or node["idle_s"] < idle_s:
                 continue
             others = {key: one for key, one in seen["nodes"].items() if key != node_id}
-            if asked and ray_demand.lacking([one["total"] for one in others.values()], asked, [], {}, 1):
+            if asked and ray_demand.lacking(
+                [(one["total"], {}) for one in others.values()], asked, [], {}, 1
+            ):
                 continue
             self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s")
             return

@@ -76,6 +76,8 @@ class Parent:
             pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
         ]
         if code or not found:
+            for pid in found:
+                processes.send(pid, signal.SIGKILL)  # it was too slow for Ray, which gives up after 30 s
             raise Failed(f"`ray start` ended with {code}:\n{self.last_lines()}")
         mark = b"--node_id="
         ids = [word[len(mark) :].decode() for word in processes.command(found[0]) if word.startswith(mark)]
