@@ -88,3 +88,22 @@ def test_a_held_port_is_given_to_nobody_else() -> None:
     held, port = raylets.held_port()
     with held:
         assert port not in {raylets.free_port() for _ in range(200)}
+
+
+def test_the_python_that_has_ray_is_that_of_its_command(tmp_path: Path) -> None:
+    ray = tmp_path / "ray"
+    ray.write_text("#!/opt/env/bin/python3.11\n# -*- coding: utf-8 -*-\n")
+    assert raylets.python_of(str(ray)) == "/opt/env/bin/python3.11"
+    for first in ("#!/bin/sh", "#!/usr/bin/env python3", "'''exec' too long a path"):
+        ray.write_text(f"{first}\n")
+        assert raylets.python_of(str(ray)) == "python3"
+    (python := tmp_path / "python").write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    assert raylets.python_of(str(ray)) == str(python)
+
+
+def test_what_is_about_to_be_taken_from_a_virtual_node_is_not_used() -> None:
+    whole = node(CPU=4.0, FPGA=1.0)
+    assert raylets.clipped(whole, {"CPU": 2.0})["resources"] == {"CPU": 2.0}
+    assert raylets.clipped(whole, {"CPU": 8.0, "FPGA": 1.0})["resources"] == {"CPU": 4.0, "FPGA": 1.0}
+    assert raylets.clipped(whole, {})["resources"] == {}

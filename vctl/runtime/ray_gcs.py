@@ -63,7 +63,8 @@ def _read(state: "Any") -> "dict[str, Any]":
     requests = [
         [dict(one.request.resources_bundle), _selector(one.request), one.count]
         for one in state.pending_resource_requests
-        if not any("_group_" in name for name in one.request.resources_bundle)
+        # what a placement group or one node alone has comes with no other node
+        if not any("_group_" in name or ":" in name for name in one.request.resources_bundle)
     ]
     gangs = [
         [found[1] if (found := re.search(r":([A-Z_]+)\|", one.details)) else "",

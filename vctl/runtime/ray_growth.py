@@ -55,6 +55,7 @@ class Growth:
         self.watch: subprocess.Popen[bytes] | None = None
         """Writes what Ray has to do."""
         self.line = b""
+        self.again_s = AGAIN_S
         self.inputs: list[int] = []
         """Where that is read."""
 
@@ -69,10 +70,12 @@ class Growth:
         except BlockingIOError:
             return
         if not read:
-            say(f"what Ray has to do cannot be read, so it does not grow: {self.parent.last_lines()}")
+            if self.again_s == AGAIN_S:
+                say(f"what Ray has to do cannot be read, so it does not grow: {self.parent.last_lines()}")
             self.inputs.clear()
             os.close(self.output)
-            self.watch, self.not_before = None, time.monotonic() + AGAIN_S
+            self.watch, self.not_before = None, time.monotonic() + self.again_s
+            self.again_s *= 2
             return
         *lines, self.line = (self.line + read).split(b"\n")
         if lines:
