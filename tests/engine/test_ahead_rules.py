@@ -1,4 +1,4 @@
-"""The rules of runs assigned ahead: who may follow a running member of an array, and what its end makes of them."""
+"""The rules of runs assigned ahead: who may follow a running job, and what its end makes of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.states import NOW, STARTED, pending, state_of, yielded
 from tests.engine.test_start_rules import plan_of, supply
+from tests.scheduler import candidates as g
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import FAIR, QueuePolicy
@@ -23,6 +24,7 @@ from vctl.engine.stimuli import Exit, ProcessOver, ProcessSeen
 pytestmark = spec("8.arrays", "8.end")
 
 ONCE = '{"max_retries":0,"retry_on":["ExitCode"],"backoff_s":0}'
+TWO_NODES = g.spec("STRICT_SPREAD: 1c, 1c")
 TWICE = ONCE.replace("0", "1", 1)
 
 
@@ -31,7 +33,7 @@ def members(count: int = 6, nodes: str = "1c, 1c", **fields: object) -> Schedule
     state = state_of(nodes)
     for number in range(1, count + 1):
         plain = {"array_id": "a", "rules": ONCE, **fields}
-        state.put_pending(replace(pending(number, **plain), submission_id=f"a_{number}"))
+        state.put_pending(replace(pending(number), submission_id=f"a_{number}", **plain))
     yielded(state, starts(state, plan_of(state), supply(), STARTED))
     return state
 
@@ -133,11 +135,47 @@ def test_nobody_follows_where_the_place_is_not_free_after_all() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"rules": TWICE}, {"array_id": None}, {"per_node": True}],
-    ids=["that may be tried again", "that are no members", "of gangs"],
+    [{"rules": TWICE}, {"per_node": True}],
+    ids=["that may be tried again", "of gangs with a process in each node"],
 )
 def test_nobody_follows_jobs(fields: dict[str, object]) -> None:
     assert assigned(members(**fields)) == []
+
+
+def test_single_jobs_follow_those_of_their_kind() -> None:
+    state = members(array_id=None)
+    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]
+
+
+def test_nobody_follows_a_job_of_another_user_or_one_that_may_be_tried_again() -> None:
+    state = members(2)
+    for number, user in ((3, "else"), (4, "else"), (5, "")):
+        state.put_pending(pending(number, rules=ONCE, user=user))
+    assert assigned(state) == []
+    state = members(2)
+    for number in range(3, 7):
+        state.put_pending(pending(number, rules=TWICE))
+    assert assigned(state, 3) == [(3, 1), (4, 2)]
+
+
+def test_gangs_with_one_process_follow_each_other_unless_one_of_their_nodes_is_drained() -> None:
+    state = members(5, "1c, 1c", spec=TWO_NODES)
+    assert assigned(state, 2) == [(2, 1), (3, 2)]
+    found = yielded(state, processes(state, [end(state, 1)], NOW))
+    assert kinds(found) == ["RunEnded", "JobEnded", "JobStarted"]
+    assert {vnode.node_id for vnode in state.ledger.vnodes.values()} == set(state.ledger.nodes)
+    state = members(5, "1c, 1c", spec=TWO_NODES)
+    first = state.runs[next(iter(state.runs_of_job[1]))].node_id
+    other = next(node for node in state.ledger.nodes.values() if node.node_id != first)
+    state.ledger.nodes[other.node_id] = replace(other, state="DRAINING")
+    assert assigned(state, 2) == []
+
+
+def test_where_many_run_few_follow_each() -> None:
+    state = members(40, "1c, 1c")
+    assert len(assigned(state, 99)) == 32
+    state = members(80, ", ".join(["1c"] * 20))
+    assert len(assigned(state, 99)) == 20
 
 
 def test_nobody_follows_one_that_is_told_to_stop_or_has_tasks() -> None:
@@ -159,6 +197,10 @@ def test_only_who_is_next_follows() -> None:
     """Where others come first, or may, nobody is assigned ahead: spec 9, orders of queues."""
     state = members()
     state.put_pending(pending(9, priority=5))  # as first in the queue
+    assert assigned(state) == [(9, 1), (3, 2)]
+    state = members()
+    for number in (9, 10):
+        state.put_pending(replace(pending(number, priority=5), shape="large"))
     assert assigned(state) == []
     state = members()
     state.put_pending(pending(9, parent="other"))

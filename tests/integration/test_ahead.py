@@ -1,4 +1,4 @@
-"""Members of an array that follow each other without a look of the scheduler: killed at any moment, none is lost."""
+"""Jobs of one kind that follow each other without a look of the scheduler: killed at any moment, none is lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import pytest
 from tests.integration.conftest import PATIENCE_S, Place, eventually
 from tests.integration.test_crashes import keeper
 from tests.specification import spec
+from vctl.ops import submitting
 from vctl.runtime import processes
 from vctl.runtime.supervisor import NAME
+from vctl.spec.job_request import JobRequest
+from vctl.store.store import Store
 
 pytestmark = spec("8.arrays", "12.daemon-death", "17.durable")
 
@@ -64,6 +67,25 @@ def test_members_survive_kills_of_the_daemon(place: Place) -> None:
                  "sh", "-c", SAY)  # fmt: skip
         last = int(process.stdout.readline())  # type: ignore[union-attr]
         eventually(lambda: is_over(place), "the array to end")
+        with place.sql() as db:
+            assert db.execute(FOLLOWED).fetchone()[0] > 0
+        os.kill(last, signal.SIGTERM)
+        process.wait(PATIENCE_S)
+    all_is_recorded(place, count)
+
+
+def test_single_jobs_follow_each_other_across_kills_of_the_daemon(place: Place) -> None:
+    """Each has its own command, and is started with that."""
+    place.add_nodes(1, '{"CPU": 2}')
+    count = 300
+    with Store.open(place.home) as store:
+        for n in range(1, count + 1):
+            words = ("sh", "-c", SAY.replace("VCTL_ARRAY_INDEX", str(n)))
+            request = JobRequest(argv=words, submission_id=f"a_{n}", cwd=str(place.folder))
+            submitting.submit(store, request, environment={"PATH": os.environ["PATH"]})
+    with keeper(place, 8, 3, ["daemon"]) as process:
+        last = int(process.stdout.readline())  # type: ignore[union-attr]
+        eventually(lambda: is_over(place), "the jobs to end")
         with place.sql() as db:
             assert db.execute(FOLLOWED).fetchone()[0] > 0
         os.kill(last, signal.SIGTERM)

@@ -71,7 +71,7 @@ class NextRuns:
         try:
             request = request_of(
                 self.store, state, self.carrier.commands, one.run, log_max_bytes=self.carrier.log_max_bytes,
-                waiting=one.begun(self.store.clock()),
+                ahead=one,
             )  # fmt: skip
             given = request is not None and runtime.launch_next(request, one.follows)
         except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):

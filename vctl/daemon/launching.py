@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB, PRIMARY
+from vctl.core.clusters import JOB, PRIMARY, VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, Allocation
 from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
+from vctl.engine.ahead import Ahead
+from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.runtime import relay
@@ -76,17 +78,20 @@ def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> 
 
 def request_of(
     store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
-    waiting: RunningJob | None = None,
+    ahead: Ahead | None = None,
 ) -> LaunchRequest | None:  # fmt: skip
     """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared.
 
-    ``waiting``: the job, as it will run, of a run that is assigned ahead; None also where it has to see its cluster.
+    ``ahead``: the start that a run will be that is assigned ahead; None also where it has to see a Ray of its own.
     """
     ledger = state.ledger
-    job = waiting or state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
+    if ahead is not None:
+        job: RunningJob | None = ahead.begun(store.clock())
+    else:
+        job = state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
     command = None if job is None else commands.of(run, job.array_id)
     source = ledger.nodes[run.node_id].source if run.node_id in ledger.nodes else ""
-    if job is None or command is None or (waiting is not None and (command.sees_all or source == RAY)):
+    if job is None or command is None or (ahead is not None and (command.ray or source == RAY)):
         return None
     if source == RAY and command.ray:
         raise objects.Unprepared(
@@ -95,7 +100,9 @@ def request_of(
         )
     home = str(store.home)
     in_gang = run.task_id is None and job.per_node
-    sees = visible(ledger, run) if command.sees_all else run.allocation
+    sees = run.allocation
+    if command.sees_all:
+        sees = visible(vnodes_of(ledger, run.cluster_id) if ahead is None else ahead.start.vnodes, run)
     if in_gang:
         sees = ledger.vnodes[run.vnode_id].allocation
     cpus = sees.amounts.get(CPU, 0)
@@ -164,13 +171,9 @@ def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
     return () if how is None else (sys.executable, "-I", "-S", relay.__file__, *how, "--")
 
 
-def visible(ledger: Ledger, run: Run) -> Allocation:
-    """All that the run's cluster has on the run's node."""
-    parts = [
-        ledger.vnodes[vnode_id].allocation
-        for vnode_id in ledger.members.get(run.cluster_id, ())
-        if ledger.vnodes[vnode_id].node_id == run.node_id
-    ]
+def visible(vnodes: Iterable[VNode], run: Run) -> Allocation:
+    """All that the run's cluster, which has these virtual nodes, has on the run's node."""
+    parts = [vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id]
     instances: dict[str, dict[int, int]] = {}
     for part in parts:
         for name, shares in part.instances.items():

@@ -17,7 +17,7 @@ STARTS_S = 0.05
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
-MOST_AHEAD, AHEAD_S = 3, 0.1
+MOST_AHEAD, AHEAD_S = 16, 0.1
 """So many runs follow a running one at most, and of how many seconds of work."""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"

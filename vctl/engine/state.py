@@ -51,7 +51,7 @@ class SchedulerState:
         self.ahead = RunsAhead()
         """Runs of waiting jobs that take the place of running ones at their end."""
         self.unfollowed: dict[str, None] = {}
-        """Runs of array members that have started: runs may be assigned to follow them."""
+        """Runs of jobs that have started: runs may be assigned to follow them."""
         self.seen = seen
         self.trial: Trial | None = None
         """Starts that are taken in the ledger and not committed yet: any other change takes them back."""

@@ -27,7 +27,7 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
         state.dequeue(job.job_id)
     state.array_limits.run(job.array_id, job.job_id)
     state.running.put(job)
-    if job.array_id is not None and not job.per_node:
+    if not job.per_node:
         state.unfollowed[job.run_id] = None
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from vctl.core.clusters import JOB
-from vctl.core.jobs import PendingJob, Run
-from vctl.core.nodes import DEAD
+from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.nodes import DEAD, RAY
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -27,6 +27,8 @@ from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
 """In a queue with more, nobody follows: who is next costs a look at each."""
+_MOST_TOGETHER = 32
+"""So many are assigned ahead at most where several run, unless more run: then one follows each."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
@@ -57,24 +59,35 @@ def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
 
 
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
-    """Let the next jobs of an array follow those of its members that have started lately, so many each at most."""
+    """Let the next jobs follow those of their kind that have started lately, so many each at most."""
     started = list(state.unfollowed)
     queue = _only_queue(state) if started else None
     if queue is None or is_fair(state.ledger, queue.parent_id):
         return
-    chains = [run for run_id in started if (run := state.runs.get(run_id)) is not None and _leads(state, run)]
+    last: dict[str, tuple[Run, str, PendingJob, int]] = {}
+    """Run -> it, the last one that follows it, the job of that, and how many follow."""
+    for run_id in started:
+        if (run := state.runs.get(run_id)) is not None and _leads(state, run):
+            *_, (before, like, length) = ((run_id, state.requests[run.job_id], 0), *_chain(state, run_id))
+            last[run_id] = run, before, like, length
+    most = min(most, max(1, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
-        for run in chains:
-            chain = list(state.ahead.chain(run.run_id))
-            if len(chain) >= depth:
+        for head, (run, before, like, length) in last.items():
+            if length >= depth:
                 continue
             job = _next(queue, now)
-            like = state.requests[run.job_id]
-            if job is None or (job.array_id, job.shape) != (like.array_id, like.shape):
+            if job is None:
                 return
+            if (job.user, job.shape) != (like.user, like.shape) or _is_tried_again(like):
+                continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
-            before = chain[-1].run.run_id if chain else run.run_id
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
+            last[head] = run, run_id, job, depth
+
+
+def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob, int]]:
+    for length, one in enumerate(state.ahead.chain(run_id), 1):
+        yield one.run.run_id, one.start.job, length
 
 
 def _only_queue(state: SchedulerState) -> Queue | None:
@@ -98,14 +111,24 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False
     if len(state.runs_of_job.get(run.job_id, ())) != 1 or state.tasks.of_job(run.job_id):
         return False
-    if job.attempt - job.preemptions <= json.loads(job.rules).get("max_retries", 0):
+    if _is_tried_again(job):
         return False
     cluster, request = state.ledger.clusters.get(run.cluster_id), state.requests.get(run.job_id)
     if cluster is None or request is None:
         return False
     if cluster.kind == JOB and (cluster.spec != request.spec or state.ledger.below(run.cluster_id)):
         return False
-    return state.ledger.nodes[run.node_id].schedulable
+    members = state.ledger.members.get(run.cluster_id, ()) if cluster.kind == JOB else ()
+    nodes = {run.node_id, *(state.ledger.vnodes[one].node_id for one in members)}
+    places = [state.ledger.nodes[node_id] for node_id in nodes]
+    return all(node.schedulable and node.source != RAY for node in places)
+
+
+def _is_tried_again(job: PendingJob | RunningJob) -> bool:
+    """Whether a job may wait again when it fails in this attempt, or in the next one of a job that waits."""
+    attempt = job.attempt + isinstance(job, PendingJob)
+    most: int = json.loads(job.rules).get("max_retries", 0)
+    return attempt - job.preemptions <= most
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:
