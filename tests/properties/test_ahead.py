@@ -13,8 +13,9 @@ import pytest
 
 from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts, hand_cranked
+from vctl.core.clusters import PRIMARY
 from vctl.errors import VctlError
-from vctl.ops import job_edits, submitting
+from vctl.ops import clusters, job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
@@ -191,6 +192,41 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> Flow:
 def home(tmp_path: Path) -> Path:
     Store.open(tmp_path / "home").close()
     return tmp_path / "home"
+
+
+def test_a_submit_takes_back_those_that_it_may_come_before(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By priority, in another queue, or where the order of the queue may say so: spec 9, orders of queues."""
+    with hand_cranked(monkeypatch, lambda: World(home)) as world:
+        flow = Flow(world, 1)
+
+        def ahead() -> int:
+            return int(world.store.value("SELECT count(*) FROM runs_ahead"))
+
+        def assign() -> int:
+            for _ in range(20):
+                world.turn()
+                if ahead():
+                    return ahead()
+                flow.ends(0)
+            raise AssertionError("nobody follows")
+
+        node_ops.add(world.store, resources=amounts(1), node_id="n3", template="small")
+        clusters.create(world.store, "small", divisible=True, replica_sets={"small": 1})
+        cases: list[tuple[str, str, dict[str, object], bool]] = [
+            ("priority", "alike", {}, True),
+            ("priority", "lower", {"priority": -1}, True),
+            ("priority", "higher", {"priority": 1}, False),
+            ("priority", "elsewhere", {"cluster": "small"}, False),
+            ("shortest", "short", {"time_limit_s": 1.0}, False),
+        ]
+        for order, name, fields, keeps in cases:
+            clusters.update(world.store, PRIMARY, queue={"order": order})
+            flow.submit(f"more-{name}", "1-40")
+            before = assign()
+            flow.submit(name, None, **fields)
+            assert ahead() == (before if keeps else 0), name
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

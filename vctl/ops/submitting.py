@@ -18,7 +18,7 @@ from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_warning_signal
-from vctl.store import clusters, observed, rows, shapes
+from vctl.store import ahead, clusters, observed, rows, settings, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -94,7 +94,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     )  # fmt: skip
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
-    with store.transaction():
+    with store.transaction(submits=True):
         if jobs.has_log(store, submission_id) or arrays.known(store, submission_id):
             raise Conflict(
                 f"job {submission_id} exists already",
@@ -112,6 +112,10 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
         )  # fmt: skip
+        if lost:
+            ahead.take_back(store)
+        else:
+            ahead.make_way(store, job, lambda: settings.queue_of(store, parent_id).order)
         change: JobSubmitted | ArraySubmitted
         if request.array is None:
             names, change = [submission_id], JobSubmitted(job, details, after, launch)

@@ -15,6 +15,8 @@ from pathlib import Path
 from sqlite3 import Row
 from typing import TYPE_CHECKING, TypeVar
 
+from vctl.core.jobs import PendingJob
+from vctl.core.queue_policy import FIFO, PRIORITY
 from vctl.engine.changes import Change, ClusterAdded, RunAssignedAhead, RunTakenBack, TaskSubmitted
 from vctl.engine.lifecycle import AHEAD, IllegalTransition
 from vctl.errors import Unreachable
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from vctl.store.store import Store
 
 T = TypeVar("T")
+_BEFORE = (
+    "SELECT count(*), sum(parent_cluster_id != ? OR priority < ? OR submitted_at > ?)"
+    " FROM runs_ahead JOIN jobs USING (job_id)"
+)
 FOLDER = "ahead"
 SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 """How long a command waits for the record of a start, and between looks."""
@@ -106,6 +112,16 @@ def take_back(store: Store) -> None:
             store.being_started[row["job_id"]] = int(row["follows"].partition(".")[0])
     if store.caller is not None and store.caller.job_id in store.being_started:
         raise BeingStarted(store.caller.job_id)
+
+
+def make_way(store: Store, job: PendingJob, order: Callable[[], str]) -> None:
+    """Before a job is submitted: take back those that were assigned ahead, unless it comes after all of them.
+
+    It does where all wait in one queue, and that is served by priority and arrival; ``order`` tells.
+    """
+    count, others = store.rows(_BEFORE, job.parent_id, job.priority, job.submitted_at_ns)[0]
+    if count and (others or store.caller is not None or order() not in (FIFO, PRIORITY)):
+        take_back(store)
 
 
 def check(store: Store, change: Change) -> None:

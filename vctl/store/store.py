@@ -146,8 +146,11 @@ class Store:
     # ---- writing ----
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """One decision: all of it is on disk when this returns, or none of it is."""
+    def transaction(self, *, submits: bool = False) -> Iterator[None]:
+        """One decision: all of it is on disk when this returns, or none of it is.
+
+        ``submits``: whoever comes first by their order is asked for each job (``ahead.make_way``).
+        """
         if self._joins:
             yield
             return
@@ -156,7 +159,9 @@ class Store:
             self._begin(turn)
             self.head = self._read_head()
             database.note_lost(self)
-            ahead.take_back(self)
+            self.being_started = {}
+            if not submits:
+                ahead.take_back(self)
             yield
             if self.before_commit is not None:
                 self.before_commit(self)
