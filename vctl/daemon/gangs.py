@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vctl.core.jobs import Run
@@ -16,11 +17,6 @@ FOLDER = "gangs"
 HERE = "127.0.0.1"
 
 
-def rank_of(ledger: Ledger, cluster_id: str, vnode_id: str) -> int:
-    """The place of a virtual node in its gang."""
-    return [vnode.vnode_id for vnode in vnodes_of(ledger, cluster_id)].index(vnode_id)
-
-
 # ---- what a member is told ----
 
 
@@ -28,11 +24,11 @@ def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[st
     """Rank, world and meeting point, by the names that torchrun and others use."""
     vnodes = vnodes_of(ledger, run.cluster_id)
     node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
-    rank = rank_of(ledger, run.cluster_id, run.vnode_id)
+    rank = [vnode.vnode_id for vnode in vnodes].index(run.vnode_id)
     beside = [index for index, vnode in enumerate(vnodes) if vnode.node_id == run.node_id]
-    hosts = write_host_files(
-        store.home, f"{run.job_id}.{run.attempt}", [_address(ledger, v.node_id) for v in vnodes]
-    )
+    path = f"{store.home}/{FOLDER}/{run.job_id}.{run.attempt}"
+    if not run.rank or not os.path.exists(f"{path}.nodes"):
+        write_host_files(path, [_address(ledger, vnode.node_id) for vnode in vnodes])
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(beside.index(rank)),
@@ -41,8 +37,8 @@ def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[st
         "NODE_RANK": str(node_ids.index(run.node_id)),
         "MASTER_ADDR": _address(ledger, vnodes[0].node_id),
         "MASTER_PORT": str(port),
-        "VCTL_HOSTFILE": str(hosts),
-        "VCTL_NODEFILE": str(hosts.with_suffix(".nodes")),
+        "VCTL_HOSTFILE": f"{path}.hosts",
+        "VCTL_NODEFILE": f"{path}.nodes",
     }
 
 
@@ -52,20 +48,26 @@ def _address(ledger: Ledger, node_id: str) -> str:
     return node.hostname if node is not None and node.source not in (LOCAL, SIMULATED) else HERE
 
 
-def write_host_files(home: Path, name: str, addresses: list[str]) -> Path:
-    """``ADDRESS slots=N`` as mpirun reads it, and beside it one address per member; the path of the first."""
-    folder = home / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+def write_host_files(path: str, addresses: Sequence[str]) -> None:
+    """``.hosts``, ``ADDRESS slots=N`` as mpirun reads it, and after it ``.nodes``, one address per member."""
     slots = {address: addresses.count(address) for address in dict.fromkeys(addresses)}
-    texts = {
-        ".hosts": "".join(f"{address} slots={count}\n" for address, count in slots.items()),
-        ".nodes": "".join(f"{address}\n" for address in addresses),
-    }
-    for suffix, text in texts.items():
-        path, staged = folder / f"{name}{suffix}", folder / f".{name}{suffix}.{os.getpid()}"
-        staged.write_text(text)
-        staged.rename(path)
-    return folder / f"{name}.hosts"
+    _write(f"{path}.hosts", "".join(f"{address} slots={count}\n" for address, count in slots.items()))
+    _write(f"{path}.nodes", "".join(f"{address}\n" for address in addresses))
+
+
+def _write(path: str, text: str) -> None:
+    staged = f"{path}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        fd = os.open(staged, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fd = os.open(staged, flags, 0o666)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.rename(staged, path)
 
 
 def forget(home: Path, run: Run) -> None:
@@ -73,4 +75,5 @@ def forget(home: Path, run: Run) -> None:
     name = f"{home}/{FOLDER}/{run.job_id}.{run.attempt}"
     if os.path.exists(f"{name}.hosts"):  # nearly no job is a gang
         for suffix in (".nodes", ".hosts"):
-            Path(name + suffix).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(name + suffix)

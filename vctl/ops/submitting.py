@@ -94,7 +94,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     )  # fmt: skip
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
-    with store.transaction(submits=True):
+    with ahead.left_alone(store), store.transaction():
         if jobs.has_log(store, submission_id) or arrays.known(store, submission_id):
             raise Conflict(
                 f"job {submission_id} exists already",

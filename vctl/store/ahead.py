@@ -114,6 +114,16 @@ def take_back(store: Store) -> None:
         raise BeingStarted(store.caller.job_id)
 
 
+@contextmanager
+def left_alone(store: Store) -> Iterator[None]:
+    """Transactions inside take back only what they are told to (``make_way``)."""
+    store.takes_back = False
+    try:
+        yield
+    finally:
+        store.takes_back = True
+
+
 def make_way(store: Store, job: PendingJob, order: Callable[[], str]) -> None:
     """Before a job is submitted: take back those that were assigned ahead, unless it comes after all of them.
 

@@ -80,6 +80,8 @@ class Store:
         """Number of the newest entry of the journal when this connection wrote last."""
         self.being_started: dict[int, int] = {}
         """In a command: waiting jobs that a supervisor starts now -> the jobs that are over before them."""
+        self.takes_back = True
+        """Whether a transaction begins with taking back all runs that were assigned ahead."""
         self._unwritten: list[Entry] = []
         """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
@@ -146,11 +148,8 @@ class Store:
     # ---- writing ----
 
     @contextmanager
-    def transaction(self, *, submits: bool = False) -> Iterator[None]:
-        """One decision: all of it is on disk when this returns, or none of it is.
-
-        ``submits``: whoever comes first by their order is asked for each job (``ahead.make_way``).
-        """
+    def transaction(self) -> Iterator[None]:
+        """One decision: all of it is on disk when this returns, or none of it is."""
         if self._joins:
             yield
             return
@@ -160,7 +159,7 @@ class Store:
             self.head = self._read_head()
             database.note_lost(self)
             self.being_started = {}
-            if not submits:
+            if self.takes_back:
                 ahead.take_back(self)
             yield
             if self.before_commit is not None:
