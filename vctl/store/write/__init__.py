@@ -4,11 +4,12 @@ Entries are written when the tables are looked at, and before the commit: until 
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import groupby
 from typing import NamedTuple
 
-from vctl.engine.changes import HOMES, Change, JobEnded, RunEnded
+from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
 from vctl.store.write.table import Table, insert
@@ -16,8 +17,9 @@ from vctl.store.write.table import Table, insert
 _WRITERS: Table = {
     kind: function for home in HOMES for kind, function in import_module(f"{__name__}.{home}").WRITERS.items()
 }
-_APART = {RunEnded, JobEnded}
-"""Changes that write no table in common."""
+_IN_TURNS = (JobStarted, RunEnded, JobEnded)
+"""Where jobs end and others start in their place: in this order, all of a type together leave the same rows. A job
+starts before its run and itself end, and of two jobs none writes rows of the other."""
 _EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
 
 
@@ -52,18 +54,17 @@ def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     insert(db, _EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
 
 
-def _gathered(emitted: Iterable[Change]) -> list[tuple[type[Change], list[Change]]]:
-    """Changes of one type that follow each other. Ends of runs and of jobs alternate, and write other tables."""
-    found: list[tuple[type[Change], list[Change]]] = []
-    for change in emitted:
-        kind = type(change)
-        if found and found[-1][0] is kind:
-            found[-1][1].append(change)
-        elif len(found) > 1 and found[-2][0] is kind and {kind, found[-1][0]} == _APART:
-            found[-2][1].append(change)
+def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[type[Change], Sequence[Change]]]:
+    """Changes of one type that follow each other, or would do so in ``_IN_TURNS``."""
+    for in_turns, some in groupby(emitted, lambda change: type(change) in _IN_TURNS):
+        if in_turns:
+            among = list(some)
+            for kind in _IN_TURNS:
+                if equal := [change for change in among if type(change) is kind]:
+                    yield kind, equal
         else:
-            found.append((kind, [change]))
-    return found
+            for other, alike in groupby(some, type):
+                yield other, list(alike)
 
 
 def _event(entry: Entry) -> Event:

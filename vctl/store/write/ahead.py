@@ -17,10 +17,12 @@ _ASSIGN = (
 
 
 def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
-    for one in assigned:
-        values = one.run_id, one.follows, one.supervisor, one.revision, one.job_id
-        if db.execute(_ASSIGN, values).rowcount != 1:
-            raise moves.refused(db, JOB, "assign_ahead", one.job_id)
+    values = [(one.run_id, one.follows, one.supervisor, one.revision, one.job_id) for one in assigned]
+    if db.executemany(_ASSIGN, values).rowcount == len(values):
+        return
+    run_ids = {row[0] for row in db.execute("SELECT run_id FROM runs_ahead")}
+    wrong = next(one.job_id for one in assigned if one.run_id not in run_ids)
+    raise moves.refused(db, JOB, "assign_ahead", wrong)
 
 
 def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
