@@ -117,7 +117,7 @@ def take_back(store: Store) -> None:
 @contextmanager
 def left_alone(store: Store) -> Iterator[None]:
     """Transactions inside take back only what they are told to (``make_way``)."""
-    store.takes_back = False
+    store.takes_back, store.being_started = False, {}
     try:
         yield
     finally:

@@ -158,7 +158,6 @@ class Store:
             self._begin(turn)
             self.head = self._read_head()
             database.note_lost(self)
-            self.being_started = {}
             if self.takes_back:
                 ahead.take_back(self)
             yield
@@ -282,10 +281,7 @@ class Store:
         """Record a change, in the transaction of the change. ``kind`` reads ``job.submitted``."""
         head = self._head()
         head.seq += 1
-        if object_ in (
-            "node",
-            "cluster",
-        ):  # what there is has changed: judgements of what could ever run end here
+        if object_ in ("node", "cluster"):  # what there is has changed: judgements of it end here
             head.capacity = head.seq
         text = dumps(data) if data else "{}"
         self._unwritten.append(Event(self.clock(), kind, object_, object_id, cluster_id, job_id, text))
