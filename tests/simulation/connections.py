@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tests.simulation.machine import Violation
+from tests.simulation.kernel import Violation
 from tests.world import Killed
 from vctl.store.store import Store
 

@@ -13,14 +13,13 @@ import random
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 
-from tests.simulation.machine import Violation
 from vctl.runtime import (
     findings,
     lines,
@@ -30,12 +29,17 @@ from vctl.runtime import (
     supervisor,
     supervisors,
 )
+from vctl.runtime.protocol import LaunchRequest, RunState, RuntimeUnavailable
 from vctl.store import ahead
 
 FIRST_PID = 2_000_000
 LOCK_PAUSES = 200
 LINE, CHILD = "line", "child"
 """What a supervisor waits for."""
+
+
+class Violation(AssertionError):
+    """The code under test broke a rule."""
 
 
 class Timeline(Protocol):
@@ -53,6 +57,8 @@ class Timeline(Protocol):
     def wake(self) -> None: ...
     def runtime(self) -> local.LocalRuntime | None: ...
     def disk_is_full(self) -> bool: ...
+    def can_fork(self) -> bool: ...
+    def boundary(self, actor: Any, where: str) -> None: ...
     def taken(self, run_id: str) -> None: ...
     def left(self, run_id: str) -> None: ...
 
@@ -97,6 +103,12 @@ class Main(Process):
         self.above = above
         self.stubborn = kernel.dice.random() < 0.1
         self.code = self.signo = 0
+
+    def signal(self, signo: int) -> None:
+        if signo == signal.SIGKILL and self.kernel.dice.random() < 0.1:  # the kernel is busy with it
+            self.kernel.soon(f"kill {self.run_id}", lambda: self.alive and self.die(137, signo), 4.0)
+        else:
+            super().signal(signo)
 
     def handle(self, signo: int) -> None:
         if not self.stubborn:
@@ -225,6 +237,7 @@ class Supervisor(Process):
                     own.decline(run.name)
                     yield self.pause()
                     continue
+                kernel.accepted.add(os.fsdecode(run.name))
                 yield self.pause()
             yield from self.while_full()
             if not own.take_now(run.name):
@@ -271,7 +284,7 @@ class Supervisor(Process):
 
     def kill(self, main: Main) -> None:
         if self.alive and main.alive:
-            main.die(137, signal.SIGKILL)
+            main.signal(signal.SIGKILL)
 
     def pause(self) -> float:
         return self.kernel.pause_s(0.01)
@@ -285,6 +298,8 @@ class Launcher:
     """A fork server of one scheduler."""
 
     def __init__(self, kernel: Kernel) -> None:
+        if not kernel.timeline.can_fork():
+            raise RuntimeUnavailable("the launcher dies as soon as it is started")
         self.kernel = kernel
         self.dead = False
         self.sent: dict[int, int] = {}
@@ -335,6 +350,8 @@ class Kernel:
         """Run -> the exit code that its record gives."""
         self.orphaned: set[str] = set()
         """Runs whose supervisor was killed before it had said all of them."""
+        self.accepted: set[str] = set()
+        """Runs assigned ahead whose offer a supervisor has taken."""
         self.poll = select.epoll()
         self.waiting: dict[int, Supervisor] = {}
 
@@ -407,6 +424,9 @@ class Kernel:
                 for line in text.split(b"\n"):
                     if line[:1] == b"E" and line.split(b" ")[1] not in kept:
                         self.truth.pop(os.fsdecode(line.split(b" ")[1]), None)
+        for run_id in sorted(self.accepted):
+            if self.dice.random() < 0.3:  # nor does the disk know that its offer was taken
+                ahead.offer(self.timeline.home, run_id)
         self.boots += 1
 
     def close(self) -> None:
@@ -479,6 +499,8 @@ class Kernel:
         patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
         patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
         patch.setattr(ahead, "_boot", lambda: self.boot.encode())  # noqa: PLW0108 - of the day
+        listdir = os.listdir
+        patch.setattr(os, "listdir", lambda *of: sorted(listdir(*of)))  # a disk has an order of its own
         clock: Any = SimpleNamespace(
             monotonic=lambda: self.timeline.elapsed_s,
             monotonic_ns=lambda: int(self.timeline.elapsed_s * 1e9),
@@ -487,3 +509,70 @@ class Kernel:
         )
         for module in (supervisors, findings, local, records, supervisor):
             patch.setattr(module, "time", clock)
+
+
+class Runtime(local.LocalRuntime):
+    """The real one, of a scheduler that can be killed or overtaken before each call, and whose disk can be full."""
+
+    def __init__(self, timeline: Timeline, actor: object) -> None:
+        self.timeline, self.actor = timeline, actor
+        super().__init__(timeline.home)
+
+    def _boundary(self, where: str) -> None:
+        self.timeline.boundary(self.actor, where)
+
+    def _writes(self, what: str) -> None:
+        self._boundary(what)
+        if self.timeline.disk_is_full():
+            raise RuntimeUnavailable("cannot use the state directory: No space left on device")
+
+    def prepare(self) -> None:
+        self._boundary("prepare")
+        super().prepare()
+
+    def assign(self) -> int:
+        self._writes("assign")
+        return super().assign()
+
+    def launch(self, request: LaunchRequest) -> None:
+        self._boundary(f"launch {request.run_id}")
+        if not self.timeline.can_fork():
+            raise OSError(28, "no space left for a socket")
+        super().launch(request)
+        self._boundary(f"launched {request.run_id}")
+
+    def launch_next(self, request: LaunchRequest, follows: str) -> bool:
+        self._boundary(f"launch {request.run_id} after {follows}")
+        return super().launch_next(request, follows)
+
+    def let_next_go(self, run_id: str) -> None:
+        self._boundary(f"let {run_id} go")
+        super().let_next_go(run_id)
+
+    def changes(self) -> set[str]:
+        self._boundary("changes")
+        return super().changes()
+
+    def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
+        self._writes(f"stop {run_id}")
+        super().stop(run_id, grace_s=grace_s, signo=signo)
+
+    def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
+        self._boundary(f"signal {run_id}")
+        return super().signal_run(run_id, signo, tree=tree)
+
+    def clear_lost(self, run_id: str) -> tuple[int, ...]:
+        self._boundary(f"clear {run_id}")
+        return super().clear_lost(run_id)
+
+    def forget(self, run_id: str) -> None:
+        self._boundary(f"forget {run_id}")
+        if (state := self.observe(run_id).state) in (RunState.STARTING, RunState.RUNNING):
+            raise Violation(f"run {run_id} is forgotten and {state}")
+        super().forget(run_id)
+
+    def settle(self, live: Mapping[str, int | None]) -> None:
+        self._boundary("settle")
+        if None in live.values():
+            raise Violation("a run has no number")
+        super().settle(live)

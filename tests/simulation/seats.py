@@ -110,6 +110,11 @@ class Seats:
     def disk_is_full(self) -> bool:
         return False
 
+    def can_fork(self) -> bool:
+        return True
+
+    def boundary(self, actor: object, where: str) -> None: ...
+
     def left(self, run_id: str) -> None: ...
 
     def taken(self, run_id: str) -> None:

@@ -70,6 +70,7 @@ def play(seed: int, steps: int, *, without: frozenset[str] = frozenset()) -> Pla
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
             with hand_cranked(patch, lambda: Simulation(folder / "state", seed, without=without)) as world:
                 assert isinstance(world, Simulation)
+                world.processes.install(patch)
                 try:
                     played.fingerprint = world.run(steps)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the code under test has failed

@@ -1,7 +1,7 @@
 """A seed decides everything: who acts when, what takes how long, what fails. The same seed repeats the run exactly.
 
-One timeline of events on a virtual clock. The scheduler, the store and the operations of commands are the real ones;
-the machine (``machine.py``), the clock, wake-ups and failures are simulated. After each event the rules are checked.
+One timeline of events on a virtual clock. The scheduler, the store, the runtime and the operations of commands are real;
+the kernel (``kernel.py``), the clock, wake-ups and failures are simulated. After each event the rules are checked.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
-from tests.simulation.machine import Client, Machine, Violation
+from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.daemon.lease_expiry import LeaseTerms
@@ -37,12 +38,14 @@ from vctl.store.store import Fenced, Store
 
 FAULTS = (
     "kill daemon", "kill command", "suspend daemon", "restart daemon", "interleave", "kill supervisor",
-    "kill launcher", "no launcher", "power cut", "disk full", "write error", "commit lost", "commit kept",
+    "suspend supervisor", "kill launcher", "no launcher", "power cut", "disk full", "write error", "commit lost", "commit kept",
     "clock jump", "drop wake-ups",
 )  # fmt: skip
 """What can go wrong; each seed draws which of them and how often."""
 MOST_EVENTS = 400_000
 MOST_MEMBERS = 40
+TURN_S = 0.0001
+"""What a turn takes."""
 IDLE_TURNS = 20
 """After so many turns in which nothing changed, the state is compared with the tables all the same."""
 
@@ -115,7 +118,7 @@ class Simulation(World):
         super().__init__(
             home, terms=LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5), provider=provider
         )
-        self.processes: Any = Machine(self)  # type: ignore[assignment]
+        self.processes: Any = Kernel(self)  # type: ignore[assignment]
         self.users = Users(self, seed)
         self.users.actions = [
             (weight * swarm.choice([0, 0.5, 1, 3]) * (0.3 if action == self.users.run_task else 1), action)
@@ -159,16 +162,28 @@ class Simulation(World):
         self.trace.append(line)
         self.digest.update(line.encode())
 
+    def sleep(self, seconds: float) -> None:
+        """Others act while somebody sleeps, unless he has the tables locked."""
+        until = self.elapsed_s + seconds
+        self.depth += 1
+        while self.writer is None and self.heap and self.heap[0][0] <= until:
+            self._event()
+        self.depth -= 1
+        self.elapsed_s = max(self.elapsed_s, until)
+
     def disk_is_full(self) -> bool:
         return self.elapsed_s < self.full_until
 
+    def can_fork(self) -> bool:
+        return self.elapsed_s >= self.no_launcher_until
+
+    def runtime(self) -> Runtime | None:
+        return None if self.scheduler is None else self.scheduler.runtime  # type: ignore[return-value]
+
     # ---- boundaries ----
 
-    def boundary(self, who: Actor | Client, where: str) -> None:
+    def boundary(self, actor: Actor, where: str) -> None:
         """Between two things that a process does: here it dies, or others act, or it is suspended."""
-        actor = self._actor_of(who) if isinstance(who, Client) else who
-        if actor is None:
-            return
         if actor.dead:
             raise Killed
         self.boundaries += 1
@@ -178,12 +193,6 @@ class Simulation(World):
                 actor.dead = True
                 self.note(f"{actor.name} dies at {where}")
                 raise Killed
-        if (
-            isinstance(who, Client)
-            and where.startswith("launch ")
-            and self.elapsed_s < self.no_launcher_until
-        ):
-            raise OSError(28, "no space left for a socket")
         if self.nest is None or self.writer is not None or self.depth > 0:
             return
         if self.suspend and not actor.is_daemon:
@@ -192,9 +201,6 @@ class Simulation(World):
         if self.nest <= 0:
             self.nest = None
             self._nested(actor, where)
-
-    def _actor_of(self, client: Client) -> Actor | None:
-        return getattr(client, "actor", None)
 
     def _nested(self, actor: Actor, where: str) -> None:
         suspended, self.suspend = self.suspend, False
@@ -250,15 +256,13 @@ class Simulation(World):
         actor = self.daemon = Actor(f"daemon {self.actors}", is_daemon=True)
         store = opened(self.home, self, actor)
         store.clock = self.now
-        client = Client(self.processes)
-        client.actor = actor  # type: ignore[attr-defined]
         scheduler = Scheduler(
             store,
             kind="foreground",
             local_node=False,
             terms=self.terms,
             provider=self.provider,
-            runtime=client,
+            runtime=Runtime(self, actor),
         )
         scheduler.watch.close()
         scheduler.watch = Watch()  # type: ignore[assignment]
@@ -310,7 +314,7 @@ class Simulation(World):
             return
         self.in_turn = False
         if scheduler is self.scheduler:
-            self.daemon_due = self.elapsed_s + (0.001 if self.woken else sleep_s)
+            self.daemon_due = self.elapsed_s + (0.001 if self.woken else max(sleep_s, TURN_S))
             self._check_state(scheduler)
         else:
             self._bury(scheduler)  # it has noticed nothing, and done nothing
@@ -375,6 +379,8 @@ class Simulation(World):
         match name.split():
             case "kill", "launcher":
                 self.processes.kill_launcher()
+            case "suspend", "supervisor":
+                self._suspend_supervisor()
             case "kill", what:
                 self._kill(what)
             case "commit", how:
@@ -401,6 +407,12 @@ class Simulation(World):
             self.daemon.fuse = self._some()
         elif what == "supervisor" and (alive := self.processes.supervisors()):
             self.processes.kill_supervisor(self.dice.choice(alive))
+
+    def _suspend_supervisor(self) -> None:
+        if alive := self.processes.supervisors():
+            one = self.dice.choice(alive)
+            one.signal(signal.SIGSTOP)
+            self.after(self.dice.choice([0.01, 0.3, 10.0]), "resume", lambda: one.signal(signal.SIGCONT))
 
     def _some(self) -> int:
         """How many boundaries away: mostly near."""
@@ -447,6 +459,7 @@ class Simulation(World):
             self.elapsed_s = max(self.elapsed_s, self.daemon_due)
             self.note("turn")
             self.turn()
+        self.processes.pump()
         if self.depth == 0 or self.writer is None:
             self.check_tables()
 
@@ -462,6 +475,8 @@ class Simulation(World):
         )
         if row is None and self.store.row("SELECT 1 FROM runs_ahead WHERE run_id = ?", run_id):
             return
+        if row is None and run_id in self.processes.accepted:
+            return  # its place was given to another run meanwhile
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables")
         if row["state"] == "ENDED":
@@ -493,7 +508,7 @@ class Simulation(World):
         if problems := prove(self.store):
             raise Violation(problems)
         self.folding.check(None)
-        machine: Machine = self.processes
+        kernel: Kernel = self.processes
         for row in self.store.rows(
             "SELECT run_id, exit_code, message, stop_reason FROM runs WHERE state = 'ENDED'"
         ):
@@ -501,10 +516,10 @@ class Simulation(World):
             if run_id in self.ended:
                 continue
             self.ended.add(run_id)
-            if (process := machine.processes.get(run_id)) is not None and process.alive:
+            if (process := kernel.processes.get(run_id)) is not None and process.alive:
                 raise Violation(f"{run_id} has ended, and its process lives")
-            if row["stop_reason"] is None and row["exit_code"] != machine.truth.get(run_id, row["exit_code"]):
-                raise Violation(f"{run_id} ended with {machine.truth[run_id]}, not {tuple(row)}")
+            if row["stop_reason"] is None and row["exit_code"] != kernel.truth.get(run_id, row["exit_code"]):
+                raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {tuple(row)}")
         for array_id, at_once, running in self.store.rows(
             "SELECT a.array_id, a.at_once, count(*) FROM arrays a JOIN jobs j USING (array_id)"
             " WHERE j.status = 'RUNNING' AND a.at_once IS NOT NULL GROUP BY 1"
@@ -591,6 +606,7 @@ class Simulation(World):
 
     def close(self) -> None:
         self.die()
+        self.processes.close()
         self.folding.close()
         self.store.close()
 
