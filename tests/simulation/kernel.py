@@ -352,6 +352,8 @@ class Kernel:
         """Runs whose supervisor was killed before it had said all of them."""
         self.accepted: set[str] = set()
         """Runs assigned ahead whose offer a supervisor has taken."""
+        self.synced: set[int] = set()
+        """Files that outlive a power cut as they are."""
         self.poll = select.epoll()
         self.waiting: dict[int, Supervisor] = {}
 
@@ -415,7 +417,7 @@ class Kernel:
             if one.alive:
                 one.die(137, 9)
         for path in sorted((self.timeline.home / "records").iterdir()):
-            if self.dice.random() < 0.3:
+            if self.dice.random() < 0.3 and path.stat().st_ino not in self.synced:
                 text = path.read_bytes()
                 os.truncate(path, self.dice.randint(0, len(text)))
                 kept = {
@@ -499,6 +501,7 @@ class Kernel:
         patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
         patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
         patch.setattr(ahead, "_boot", lambda: self.boot.encode())  # noqa: PLW0108 - of the day
+        patch.setattr(os, "fsync", lambda fd: self.synced.add(os.fstat(fd).st_ino))
         listdir = os.listdir
         patch.setattr(os, "listdir", lambda *of: sorted(listdir(*of)))  # a disk has an order of its own
         clock: Any = SimpleNamespace(

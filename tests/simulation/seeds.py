@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.simulation import FAULTS, Simulation
+from tests.simulation.simulation import FAULTS, OFTEN, Simulation
 from tests.world import hand_cranked
 from vctl.store.store import Store
 
@@ -59,6 +59,14 @@ def _template() -> Path:
 
 def play(seed: int, steps: int, *, without: frozenset[str] = frozenset()) -> Played:
     """Play a seed to its end, or to its first violation."""
+    played = _play(seed, steps, without, OFTEN)
+    if played.problem is not None:  # everything is checked after each step now, which tells which one it was
+        again = _play(seed, steps, without, 1)
+        played = again if again.problem is not None else played
+    return played
+
+
+def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
     folder = Path(tempfile.mkdtemp(prefix="vctl-simulation-"))
     noise = random.Random(f"{seed} noise")
     played = Played(seed, without=without)
@@ -68,7 +76,7 @@ def play(seed: int, steps: int, *, without: frozenset[str] = frozenset()) -> Pla
         with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()):
             patch.setattr(os, "urandom", noise.randbytes)
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
-            with hand_cranked(patch, lambda: Simulation(folder / "state", seed, without=without)) as world:
+            with hand_cranked(patch, lambda: Simulation(folder / "state", seed, without=without, often=often)) as world:
                 assert isinstance(world, Simulation)
                 world.processes.install(patch)
                 try:

@@ -21,7 +21,7 @@ from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, u
 from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
-from vctl.engine.changes import JobStarted
+from vctl.engine.changes import Change, JobStarted, RunEnded
 from vctl.engine.codec import decode
 from vctl.engine.stimuli import Left
 from vctl.errors import VctlError
@@ -44,6 +44,8 @@ FAULTS = (
 """What can go wrong; each seed draws which of them and how often."""
 MOST_EVENTS = 400_000
 MOST_MEMBERS = 40
+OFTEN = 4
+"""Everything is checked after so many commits; a seed that fails is played again with a check after each one."""
 TURN_S = 0.0001
 """What a turn takes."""
 IDLE_TURNS = 20
@@ -80,7 +82,10 @@ class Measuring:
 class Simulation(World):
     """One seed. ``without``: faults that are left out, to find those that matter."""
 
-    def __init__(self, home: Path, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, home: Path, seed: int, *, without: frozenset[str] = frozenset(), often: int = OFTEN
+    ) -> None:
+        self.often = often
         self.dice = random.Random(f"{seed} world")
         swarm = random.Random(f"{seed} swarm")
         self.user_gap_s = swarm.choice([0.1, 0.5, 2.0, 5.0])
@@ -111,8 +116,7 @@ class Simulation(World):
         self.in_turn = False
         self.woken = False
         self.calm = False
-        self.ended: set[str] = set()
-        self.turns = 0
+        self.turns = self.commits = self.states = self.read_to = 0
         self.checked: object = None
         provider = PROVIDER if swarm.random() < 0.3 else None
         super().__init__(
@@ -128,9 +132,11 @@ class Simulation(World):
         self.users.actions += [(8, self.users.submit), (1, self.users.join)]
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
-        if swarm.random() < 0.25:  # they do only where arrays wait and little else happens
+        self.short_arrays = swarm.random() < 0.25
+        if self.short_arrays:  # they do only where arrays wait and little else happens
             self.follows = True
-            self.processes.lasts_s = [0.001, 0.01, 0.1, 0.1, 1.0]
+            self.user_gap_s = max(1.0, self.user_gap_s)
+            self.processes.lasts_s = [0.001, 0.001, 0.01, 0.01, 0.1, 0.3]
             few = (
                 self.users.hold,
                 self.users.release,
@@ -139,8 +145,8 @@ class Simulation(World):
                 self.users.undrain,
             )
             self.users.actions = [
-                (8, self.submit_many),
-                (1, self.users.join),
+                (12, self.submit_many),
+                (0.5, self.users.join),
                 *((1, action) for action in few),
             ]
 
@@ -355,7 +361,7 @@ class Simulation(World):
             self.users.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')")
             < MOST_MEMBERS
         ):
-            name, array = f"m{self.users.number():03}", parse_array("1-20")
+            name, array = f"m{self.users.number():03}", parse_array("1-30")
             request = JobRequest(
                 argv=("x",), submission_id=name, cwd="/", entry=amounts(0.5), array=array, grace_s=0
             )
@@ -434,8 +440,10 @@ class Simulation(World):
 
     def run(self, steps: int) -> str:
         """Let things happen, then let all faults heal and everything end. The fingerprint of all that happened."""
-        for _ in range(self.dice.choice([3, 5, 8])):
+        for _ in range(1 if self.short_arrays else self.dice.choice([3, 5, 8])):
             self.users.join()
+        if self.short_arrays:
+            self.submit_many()
         self.after(0.0, "users", self._users)
         self.plan_faults()
         for self.steps in range(steps):
@@ -495,37 +503,53 @@ class Simulation(World):
     # ---- the rules ----
 
     def check_tables(self) -> None:
-        """What holds whatever is going on."""
+        """What holds whatever is going on: of what has changed after each step, of everything now and then."""
         if not self.changed:
             return
         self.changed = False
-        for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.folding.seq):
+        for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.read_to):
             self.note(f"{row['seq']} {row['change']}")
-            if row["change"] is not None and isinstance(change := decode(row["change"]), JobStarted):
+            self.read_to = row["seq"]
+            if row["change"] is not None:
+                self._check_change(decode(row["change"]))
+        self.commits += 1
+        if self.commits % self.often == 0:
+            self.check_everything()
+
+    def _check_change(self, change: Change) -> None:
+        match change:
+            case JobStarted():
                 members = len(change.vnodes) if change.job.per_node else 1
                 if len(change.runs) != members:
                     raise Violation(f"{len(change.runs)} of {members} members start: {change}")
+                if (array_id := change.job.array_id) is not None:
+                    self._check_array(array_id)
+            case RunEnded():
+                self._check_end(change.run_id)
+
+    def _check_end(self, run_id: str) -> None:
+        row = self.store.row("SELECT exit_code, message, stop_reason FROM runs WHERE run_id = ?", run_id)
+        kernel: Kernel = self.processes
+        if (process := kernel.processes.get(run_id)) is not None and process.alive:
+            raise Violation(f"{run_id} has ended, and its process lives")
+        if row is not None and row["stop_reason"] is None:
+            if row["exit_code"] != kernel.truth.get(run_id, row["exit_code"]):
+                raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {tuple(row)}")
+
+    def _check_array(self, array_id: str) -> None:
+        at_once, running = self.store.rows(
+            "SELECT a.at_once, count(*) FROM arrays a JOIN jobs j USING (array_id)"
+            " WHERE j.status = 'RUNNING' AND array_id = ?",
+            array_id,
+        )[0]
+        if at_once is not None and running > at_once:
+            raise Violation(f"{running} of {array_id} run")
+
+    def check_everything(self) -> None:
+        """The rules from the raw tables; and the journal, folded, gives the tables."""
         if problems := prove(self.store):
             raise Violation(problems)
         self.folding.check(None)
-        kernel: Kernel = self.processes
-        for row in self.store.rows(
-            "SELECT run_id, exit_code, message, stop_reason FROM runs WHERE state = 'ENDED'"
-        ):
-            run_id = row["run_id"]
-            if run_id in self.ended:
-                continue
-            self.ended.add(run_id)
-            if (process := kernel.processes.get(run_id)) is not None and process.alive:
-                raise Violation(f"{run_id} has ended, and its process lives")
-            if row["stop_reason"] is None and row["exit_code"] != kernel.truth.get(run_id, row["exit_code"]):
-                raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {tuple(row)}")
-        for array_id, at_once, running in self.store.rows(
-            "SELECT a.array_id, a.at_once, count(*) FROM arrays a JOIN jobs j USING (array_id)"
-            " WHERE j.status = 'RUNNING' AND a.at_once IS NOT NULL GROUP BY 1"
-        ):
-            if running > at_once:
-                raise Violation(f"{running} of {array_id} run")
 
     def _check_state(self, scheduler: Scheduler) -> None:
         """What the scheduler knows is what the tables say, once it has read all of the journal."""
@@ -536,8 +560,10 @@ class Simulation(World):
         self.turns += 1
         if checked != self.checked:
             self.checked = checked
-            if problems := unlike(picture_of(state), picture_of(loaded(self.store))):
-                raise Violation(problems[:5])
+            self.states += 1
+            if self.states % self.often == 0:
+                if problems := unlike(picture_of(state), picture_of(loaded(self.store))):
+                    raise Violation(problems[:5])
 
     # ---- the end ----
 
@@ -583,6 +609,7 @@ class Simulation(World):
 
     def at_rest(self) -> None:
         """Nothing was overlooked, and everything that waits knows why."""
+        self.check_everything()
         self.check()
         if found := self.overlooked():
             self.settle(60)
@@ -602,6 +629,7 @@ class Simulation(World):
             if clusters.get(self.store, row[0]) is not None:
                 self._ask(lambda cluster=row[0]: cluster_ops.delete(self.store, cluster, force=True))
         self.settle(120)
+        self.check_everything()
         self.check()
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ def write(home: Path, name: str) -> None:
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, f"{name} {os.fstat(fd).st_ino}\n".encode())
+        os.fsync(fd)  # the tables that know the name are synced, too
     finally:
         os.close(fd)
     os.rename(staged, home / RECORDS / MARK)
