@@ -13,7 +13,9 @@ from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.daemon.commit import commit
 from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.errors import VctlError
 from vctl.ops import clusters, leases, nodes
+from vctl.ops.prove import prove
 from vctl.ops.views import cluster_resources
 from vctl.scheduler.cycle import decide
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -156,3 +158,21 @@ def test_a_virtual_node_made_for_work_without_a_request_goes_when_the_work_is_ov
     life.end("nothing")
     life.turn(maintain=True)
     assert life.store.value("SELECT count(*) FROM vnodes WHERE cluster_id = 'team'") == 0
+
+
+def test_a_cluster_grows_on_a_node_in_one_place_only(life: Life) -> None:
+    """Its parent has two virtual nodes there, it has none anywhere: of flexible ones it gets one per node (spec 2)."""
+    for node_id, cpus in (("n1", 4), ("n2", 1)):
+        nodes.add(life.store, resources=parse_resources({"CPU": cpus}, "r"), node_id=node_id)
+    one = {"resources": {"CPU": 1}}
+    outer = parse_cluster_spec(
+        {"fixed_size_nodes": [{"nodes": [one, one], "scheduling_policy": "STRICT_PACK"}]}, logical=True
+    )
+    clusters.create(life.store, "outer", divisible=True, spec=outer)
+    inner = parse_cluster_spec({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 4}}, logical=True)
+    clusters.create(life.store, "inner", divisible=True, spec=inner, parent_id="outer")
+    with pytest.raises(VctlError):
+        cluster(life, "both", {"CPU": 2}, "inner")
+    assert prove(life.store) == []
+    cluster(life, "one", {"CPU": 1}, "inner")
+    assert prove(life.store) == []

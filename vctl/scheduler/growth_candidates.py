@@ -97,11 +97,13 @@ def growth_candidates(
     view.see_members()
     if lending:
         view.see_lenders()
+    index = ledger.index(top_id)
+    for node_id in index.crowded:  # of several slots there one can be gone
+        view.node(node_id)
     for node_id in avoid:
         view.node(node_id).clear()
     for slot_id in barred:
         view.node(ledger.vnodes[slot_id].node_id)
-    index = ledger.index(top_id)
     classes: dict[int, SlotClass] = {}
     for one in index.classes.values():
         labels = {**one.labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: cluster_id}
