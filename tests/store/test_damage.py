@@ -285,3 +285,24 @@ def test_a_text_that_is_no_utf_8_is_named_and_set_aside(
         verb.at(here)  # type: ignore[attr-defined]
         assert upkeep.repair.at(here)["repaired"] == []
         assert store.value("SELECT count(*) FROM set_aside WHERE source = ?", f"{row}s") == 1
+
+
+@pytest.mark.parametrize("column", ["argv", "env", "options"])
+def test_a_command_that_cannot_be_read_is_named_and_set_aside_with_its_job(
+    written: Written, column: str
+) -> None:
+    """Also of a job that is over, which can be run again."""
+    with written.with_wal(written.wal) as store:
+        here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
+        jobs.stop.at(here, "j4")
+        ids = "(SELECT job_id FROM jobs WHERE submission_id IN ('j3', 'j4'))"
+        store.db.execute(f"UPDATE job_launches SET {column} = '{{ee' WHERE job_id IN {ids}")
+        with pytest.raises(VctlError) as refused:
+            jobs.rerun.at(here, "j4")
+        assert "a row of jobs" in refused.value.problem
+        assert f"its command cannot be read: {column}" in refused.value.problem
+        assert "vctl doctor --repair" in refused.value.fix
+        repaired = upkeep.repair.at(here)["repaired"]
+        assert len([action for action in repaired if " of jobs: " in action]) == 2
+        assert store.value("SELECT count(*) FROM set_aside WHERE source = 'jobs'") == 2
+        assert upkeep.repair.at(here)["repaired"] == []

@@ -79,6 +79,23 @@ def unshown(store: Store) -> Iterator[RowSetAside]:
                     make(row)
                 except UNREADABLE as error:
                     yield repair.aside(store, table, row, f"{type(error).__name__}: {error}")
+                    continue
+                if problem := None if table == "events" else _wrong_command(store, table, row):
+                    yield repair.aside(store, table, row, f"its command cannot be read: {problem}")
+
+
+def _wrong_command(store: Store, table: str, row: Row) -> str | None:
+    """What is wrong with what a job or a task starts with."""
+    of_job = table == "jobs"
+    launch = jobs.launch(store, row["job_id"]) if of_job else tasks.launch(store, row["task_id"])
+    kinds = {"argv": list, "env": dict, "options": dict}
+    for name in launch.keys() if launch is not None else ():
+        try:
+            if name in kinds and not isinstance(rows.loads(launch[name]), kinds[name]):
+                raise ValueError("it is of another type")
+        except UNREADABLE as error:
+            return f"{name}: {error}"
+    return None
 
 
 def _check_key_and_text(row: Row) -> None:
