@@ -468,6 +468,8 @@ class Folding:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.steps = 0
+        self.unlike = False
+        """Whether something came since tables and folded journal were compared."""
         self.folded: sqlite3.Connection | None = None
         self.begin()
 
@@ -484,11 +486,17 @@ class Folding:
         if self.folded is not None:
             self.folded.close()
 
-    def check(self, state: FollowedState | None) -> None:
-        """Fold all that came since the last look, where all of it has moved; else begin anew."""
+    def check(self, state: FollowedState | None, *, compare: bool = True) -> None:
+        """Fold all that came since the last look, where all of it has moved; else begin anew. Then ``compare``."""
         entries = feed.journal(self.store, self.seq)
-        if not entries:
-            return
+        self.unlike |= bool(entries)
+        if entries:
+            self._take_in(state, entries)
+        if compare and self.unlike:
+            self.unlike = False
+            self._compare([row["change"] for row in entries])
+
+    def _take_in(self, state: FollowedState | None, entries: Sequence[Any]) -> None:
         has_moved = all(row["change"] is not None for row in entries)
         if has_moved:
             self.steps += 1
@@ -510,16 +518,19 @@ class Folding:
         assert self.folded is not None
         changes = [Emitted(row["at"], decode(row["change"])) for row in entries]
         write(self.folded, changes, entries[-1]["seq"])
+        sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
+        assert self.folded.execute(sql, (self.seq,)).fetchall() == [
+            tuple(row) for row in self.store.rows(sql, self.seq)
+        ]
+
+    def _compare(self, changes: Sequence[str | None]) -> None:
+        assert self.folded is not None
         for table, columns in self.KEPT.items():
             sql = f"SELECT {columns} FROM {table} ORDER BY 1"
             folded, real = (
                 set(found) for found in (self.folded.execute(sql), map(tuple, self.store.rows(sql)))
             )
-            assert folded == real, (table, folded ^ real, [row["change"] for row in entries])
-        sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
-        assert self.folded.execute(sql, (self.seq,)).fetchall() == [
-            tuple(row) for row in self.store.rows(sql, self.seq)
-        ]
+            assert folded == real, (table, folded ^ real, changes)
 
 
 def loaded(store: Store) -> FollowedState:
