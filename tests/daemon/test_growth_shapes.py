@@ -169,7 +169,9 @@ def test_a_cluster_grows_on_a_node_in_one_place_only(life: Life) -> None:
         {"fixed_size_nodes": [{"nodes": [one, one], "scheduling_policy": "STRICT_PACK"}]}, logical=True
     )
     clusters.create(life.store, "outer", divisible=True, spec=outer)
-    inner = parse_cluster_spec({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 4}}, logical=True)
+    inner = parse_cluster_spec(
+        {"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 4}}, logical=True
+    )
     clusters.create(life.store, "inner", divisible=True, spec=inner, parent_id="outer")
     with pytest.raises(VctlError):
         cluster(life, "both", {"CPU": 2}, "inner")

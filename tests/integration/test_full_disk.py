@@ -90,3 +90,19 @@ def test_a_full_disk_ends_nothing_and_is_waited_for(small: Place) -> None:
     assert "Traceback" not in log
     assert "internal error" not in log
     small.term(daemon)
+
+
+def test_a_scheduler_that_starts_on_a_full_disk_says_so_and_ends(small: Place) -> None:
+    """Nothing waits for it yet: exit 1, one error, and the next one starts where there is space (spec 13)."""
+    small.submit("--submission-id", "waits", "--hold", "--", "true")
+    fill(small)
+    for words in (["daemon"], ["job", "submit", "--", "true"], ["status"]):
+        ran = small.run(*words)
+        assert (ran.code, ran.err.count("Error: ")) == (1, 1), (words, ran)
+        assert FULL in ran.err, (words, ran)
+        assert "free some space" in ran.err, (words, ran)
+    empty(small)
+    daemon = small.daemon()
+    small.ok("job", "release", "waits")
+    small.reach("waits", "SUCCEEDED")
+    small.term(daemon)

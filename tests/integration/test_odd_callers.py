@@ -85,6 +85,9 @@ def annoy(place: Place, seed: int, count: int) -> None:
     assert (done.code, done.json["items"]) == (0, [])
     assert IMPORTED not in done.stderr
     assert place.jobs() == {}
+    log = (place.folder / "daemon.log").read_text()
+    assert "Traceback" not in log
+    assert "a message is no command: " in log
 
 
 def test_odd_callers_disturb_nobody(served: Place) -> None:

@@ -407,9 +407,6 @@ class Kernel:
             launcher.abandon()
         self.launchers.clear()
 
-    def kill_supervisor(self, one: Supervisor) -> None:
-        one.signal(signal.SIGKILL)
-
     def power_cut(self) -> None:
         """No process is left, and what the disk had not of the record files is gone."""
         self.kill_launcher()

@@ -215,7 +215,7 @@ class Seats:
         supervisors = self.kernel.supervisors()
         match name:
             case "kill supervisor" if supervisors:
-                self.kernel.kill_supervisor(self.dice.choice(supervisors))
+                self.dice.choice(supervisors).signal(signal.SIGKILL)
             case "suspend supervisor" if supervisors:
                 one = self.dice.choice(supervisors)
                 one.signal(signal.SIGSTOP)

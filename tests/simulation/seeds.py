@@ -76,7 +76,9 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
         with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()):
             patch.setattr(os, "urandom", noise.randbytes)
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
-            with hand_cranked(patch, lambda: Simulation(folder / "state", seed, without=without, often=often)) as world:
+            with hand_cranked(
+                patch, lambda: Simulation(folder / "state", seed, without=without, often=often)
+            ) as world:
                 assert isinstance(world, Simulation)
                 world.processes.install(patch)
                 try:

@@ -1,7 +1,7 @@
 """A seed decides everything: who acts when, what takes how long, what fails. The same seed repeats the run exactly.
 
-One timeline of events on a virtual clock. The scheduler, the store, the runtime and the operations of commands are real;
-the kernel (``kernel.py``), the clock, wake-ups and failures are simulated. After each event the rules are checked.
+One timeline of events on a virtual clock. The scheduler, the store, the runtime and the operations of commands are
+real; the kernel (``kernel.py``), the clock, wake-ups and failures are simulated. The rules are checked all the time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from vctl.store.store import Fenced, Store
 
 FAULTS = (
     "kill daemon", "kill command", "suspend daemon", "restart daemon", "interleave", "kill supervisor",
-    "suspend supervisor", "kill launcher", "no launcher", "power cut", "disk full", "write error", "commit lost", "commit kept",
-    "clock jump", "drop wake-ups",
+    "suspend supervisor", "kill launcher", "no launcher", "power cut", "disk full", "write error", "commit lost",
+    "commit kept", "clock jump", "drop wake-ups",
 )  # fmt: skip
 """What can go wrong; each seed draws which of them and how often."""
 MOST_EVENTS = 400_000
@@ -383,12 +383,8 @@ class Simulation(World):
             return
         self._plan(name)
         match name.split():
-            case "kill", "launcher":
-                self.processes.kill_launcher()
-            case "suspend", "supervisor":
-                self._suspend_supervisor()
-            case "kill", what:
-                self._kill(what)
+            case ["kill", what] | ["suspend", "supervisor" as what]:
+                self._strike(what, kills=name.startswith("kill"))
             case "commit", how:
                 self.commit_fault = how
             case "write", "error":
@@ -408,17 +404,19 @@ class Simulation(World):
             case "disk", "full":
                 self.full_until = self.elapsed_s + self.dice.choice([0.01, 0.1, 1.0, 5.0])
 
-    def _kill(self, what: str) -> None:
-        if what == "daemon" and self.daemon is not None:
-            self.daemon.fuse = self._some()
-        elif what == "supervisor" and (alive := self.processes.supervisors()):
-            self.processes.kill_supervisor(self.dice.choice(alive))
-
-    def _suspend_supervisor(self) -> None:
-        if alive := self.processes.supervisors():
+    def _strike(self, what: str, *, kills: bool) -> None:
+        """Kill a process of the system, or suspend a supervisor."""
+        kernel: Kernel = self.processes
+        if what == "launcher":
+            kernel.kill_launcher()
+        elif what == "daemon":
+            if self.daemon is not None:
+                self.daemon.fuse = self._some()
+        elif alive := kernel.supervisors():
             one = self.dice.choice(alive)
-            one.signal(signal.SIGSTOP)
-            self.after(self.dice.choice([0.01, 0.3, 10.0]), "resume", lambda: one.signal(signal.SIGCONT))
+            one.signal(signal.SIGKILL if kills else signal.SIGSTOP)
+            if not kills:
+                self.after(self.dice.choice([0.01, 0.3, 10.0]), "resume", lambda: one.signal(signal.SIGCONT))
 
     def _some(self) -> int:
         """How many boundaries away: mostly near."""

@@ -18,6 +18,7 @@ from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, 
 from vctl import SOCKET
 from vctl.cli import command_client
 from vctl.cli.command_client import stamp
+from vctl.core.text import visible
 
 LIFE = 0
 """The descriptor that ends with the scheduler."""
@@ -110,8 +111,8 @@ def answer(line: socket, mine: bytes) -> None:
             return  # it does without, or is another installation
         code = carry_out(message.split(b"\0"), files)
         line.send(b"%d" % code)
-    except BaseException:  # noqa: BLE001 - nothing may leave a fork but by _exit
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - nothing may leave a fork but by _exit
+        sys.stderr.write(f"a message is no command: {type(error).__name__}: {visible(str(error))}\n")
     finally:
         os._exit(code)
 

@@ -98,8 +98,7 @@ def growth_candidates(
     if lending:
         view.see_lenders()
     index = ledger.index(top_id)
-    for node_id in index.crowded:  # of several slots there one can be gone
-        view.node(node_id)
+    view.nodes |= {one: [[] for _ in chain] for one in index.crowded if one not in view.nodes}
     for node_id in avoid:
         view.node(node_id).clear()
     for slot_id in barred:

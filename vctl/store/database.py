@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -31,6 +32,10 @@ _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat
 
 class NotText(ValueError):
     """A text in the tables is not UTF-8: the file was damaged, or edited by hand."""
+
+
+_SQLITE_NO_FILE = (10, 14)
+"""IOERR, CANTOPEN."""
 
 
 def fetched(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
@@ -155,9 +160,17 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
         return Unreachable(
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
         )
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_FILE and _is_full(path.parent):
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the files beside it SQLite says no more
     if (found := known(error)) is not None and not isinstance(found, Damaged):
         return found
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether a filesystem has no block or no inode left."""
+    left = os.statvfs(folder)
+    return not left.f_bavail or bool(left.f_files and not left.f_favail)
 
 
 def _migrate(home: Path, path: Path) -> None:
