@@ -19,6 +19,7 @@ STEPS, MIDDLE, LONG = 150, 250, 500
 PROGRAM = "from tests.simulation.seeds import play; print(play({seed}, {steps}).fingerprint)"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", IN_CI, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_seeds_keep_all_rules(seeds: range) -> None:
     for seed in seeds:
