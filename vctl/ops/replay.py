@@ -88,10 +88,12 @@ def _wrong_command(store: Store, table: str, row: Row) -> str | None:
     """What is wrong with what a job or a task starts with."""
     of_job = table == "jobs"
     launch = jobs.launch(store, row["job_id"]) if of_job else tasks.launch(store, row["task_id"])
+    if launch is None:
+        return None
     kinds = {"argv": list, "env": dict, "options": dict}
-    for name in launch.keys() if launch is not None else ():
+    for name in kinds.keys() & launch.keys():
         try:
-            if name in kinds and not isinstance(rows.loads(launch[name]), kinds[name]):
+            if not isinstance(rows.loads(launch[name]), kinds[name]):
                 raise ValueError("it is of another type")
         except UNREADABLE as error:
             return f"{name}: {error}"
