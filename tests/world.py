@@ -20,7 +20,6 @@ from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.daemon.following import FollowedState
-from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.looking import MOST_AHEAD, Pace
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine import effects
@@ -28,6 +27,7 @@ from vctl.engine.apply import apply
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
 from vctl.engine.rules.objects import judge
+from vctl.engine.settings import LeaseTerms
 from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
@@ -39,20 +39,8 @@ from vctl.store.ahead import withdraw
 from vctl.store.store import Store
 from vctl.store.write import Emitted, write
 
-ON_THE_CLOCK = (
-    "scheduler",
-    "maintenance",
-    "lease_expiry",
-    "lease_revocation",
-    "provider",
-    "objects",
-    "looking",
-    "remains",
-    "trouble",
-    "usage_checkpoint",
-    "ahead",
-)
-"""Modules of ``vctl.daemon`` that read ``time.monotonic``."""
+ON_THE_CLOCK = ("turn", "looking", "remains", "trouble", "ahead")
+"""Modules of ``vctl.daemon`` that measure how long something takes."""
 MOST_TURNS = 40
 """A scheduler that still finds something to do after that many turns never comes to rest."""
 
@@ -270,8 +258,7 @@ class World:
             runtime=self.processes,
         )
         scheduler.uptime_ns = self.now
-        scheduler.pace = ShortRuns()
-        scheduler.next_runs.pace = scheduler.carrier.pace = scheduler.pace
+        scheduler.observer.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
         self.scheduler = scheduler
         scheduler.start()
         return scheduler
@@ -288,9 +275,7 @@ class World:
         scheduler = self.scheduler or self.start()
         for _ in range(MOST_TURNS):
             before = self._moved()
-            scheduler._last_sweep = float(
-                "-inf"
-            )  # look at every process: nobody writes into the watched directory
+            scheduler.observer.processes_at = 0  # every process: nobody writes into the watched directory
             scheduler.turn()
             self.folding.check(scheduler.state)
             if self._moved() == before:
@@ -368,7 +353,7 @@ class World:
         old = self.scheduler.state
         assert old is not None
         fresh = FollowedState.load(self.store)
-        fresh.lease_s, fresh.ledger.may_gain_nodes = old.lease_s, old.ledger.may_gain_nodes
+        fresh.lease_terms, fresh.ledger.may_gain_nodes = old.lease_terms, old.ledger.may_gain_nodes
         fresh.ledger.joined.clear()
         plan = decide(
             fresh.ledger,

@@ -65,7 +65,7 @@ class Life:
     def turn(self, *, maintain: bool = True) -> None:
         scheduler = self.scheduler or self.start()
         if maintain:
-            scheduler.maintenance._next = 0.0
+            scheduler.observer.all_at = 0
         scheduler.turn()
         self.check()
 

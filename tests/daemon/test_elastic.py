@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.core.resources import SCALE
-from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
@@ -38,7 +38,7 @@ class Elastic:
 
     def start(self) -> None:
         scheduler = self.life.start()
-        scheduler.returns.terms = LeaseTerms(idle_s=self.idle_s, cooldown_s=0.0)
+        scheduler.lease_terms = LeaseTerms(idle_s=self.idle_s, cooldown_s=0.0)
         if self.provider is not None:
             scheduler.provider.spec = self.provider
             scheduler.provider.announce()
@@ -351,7 +351,7 @@ def test_owned_tasks_end_even_if_the_scheduler_dies_when_their_owner_has(work: E
     child = work.task("j", inside={"VCTL_TASK_ID": owner})
     scheduler = work.life.scheduler
     assert scheduler is not None
-    scheduler._stop_run = lambda *_: None  # type: ignore[method-assign]  # it dies before that
+    scheduler.runtime.stop = lambda *_, **__: None  # type: ignore[method-assign]  # it dies before that
     work.life.until(lambda: work.state(owner) == "FINISHED")
     work.die_and_start()
     assert until_over(work, child) == [("FAILED", "OwnerEnded", 143)]
@@ -489,7 +489,7 @@ def test_idle_borrowed_capacity_comes_back_before_a_machine_is_started(life: Lif
     life.run("j", spec=GANG)
     elastic.cancel(elastic.task("j", 4))
     assert elastic.leases() == [("kPrimaryClusterID##j", "kPrimaryClusterID", 3.0)]
-    life.scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=2.0)
+    life.scheduler.lease_terms = LeaseTerms(idle_s=3600, cooldown_s=2.0)
     life.run("k", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
     assert elastic.node_ids() == ["n1"]
     assert elastic.leases() == []

@@ -8,8 +8,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
-from vctl.daemon.lease_expiry import LeaseTerms
-from vctl.daemon.provider import Provider
+from vctl.engine.settings import LeaseTerms
 from vctl.ops import clusters, leases, nodes, tasks
 from vctl.ops.views import available_resources, cluster_resources
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -28,7 +27,7 @@ def minimum(cpus: int) -> dict[str, dict[str, int]]:
 
 def begin(life: Life, *, idle_s: float = 0.2) -> None:
     scheduler = life.start()
-    scheduler.returns.terms = LeaseTerms(idle_s=idle_s, cooldown_s=0.0)
+    scheduler.lease_terms = LeaseTerms(idle_s=idle_s, cooldown_s=0.0)
 
 
 def start_task(life: Life, job: str, cpus: int, *, cluster: str | None = None) -> str:
@@ -125,7 +124,7 @@ def test_the_elastic_walk_through_step_by_step(life: Life) -> None:
         "templates": {"2c": {"resources": {"CPU": 2}, "max": 4}},
         "idle_timeout": 0.2,
     }
-    life.scheduler.provider = Provider(life.scheduler.store, parse_provider(json.dumps(setting)))
+    life.scheduler.provider.spec = parse_provider(json.dumps(setting))
 
     def free() -> tuple[float, float, float]:
         """(available in the primary, total of the job's cluster, available in it)"""

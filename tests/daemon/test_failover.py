@@ -169,6 +169,21 @@ def test_a_chain_of_divisible_clusters_is_repaired_from_the_top(life: Life) -> N
 
 
 @spec("17.one-daemon")
+def test_a_scheduler_that_was_replaced_ends_at_its_next_look_although_nothing_is_to_be_done(
+    life: Life,
+) -> None:
+    """Before it removes files of runs that it does not know."""
+    old, life.scheduler = life.start(), None
+    old.turn()
+    life.start()
+    old.observer.processes_at = 0
+    with pytest.raises(Fenced):
+        old.turn()
+    old.close(orderly=False)
+    old.store.close()
+
+
+@spec("17.one-daemon")
 def test_a_scheduler_that_was_replaced_ends_nothing_that_it_does_not_know(life: Life) -> None:
     """It was suspended before it looked for processes of no job: by then a newer one has started some."""
     old, life.scheduler = life.start(), None
@@ -177,7 +192,7 @@ def test_a_scheduler_that_was_replaced_ends_nothing_that_it_does_not_know(life: 
     life.run("j")
     assert old.state is not None
     with pytest.raises(Fenced):
-        old._sweep(old.state, first=True)
+        old.carrier.begin(old.state)
     old.close(orderly=False)
     old.store.close()
     life.turn()

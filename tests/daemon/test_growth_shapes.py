@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.daemon.commit import commit
-from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.engine.settings import LeaseTerms
 from vctl.errors import VctlError
 from vctl.ops import clusters, leases, nodes
 from vctl.ops.prove import prove
@@ -78,7 +78,7 @@ def test_a_gang_starts_wherever_the_capacity_is_and_all_of_it_goes_back(
             cluster(life, "team", {})
             levels = ["rich", "team"]
     before = [cluster_resources(life.store, one) for one in levels]
-    life.start().returns.terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
+    life.start().lease_terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
     life.run("train", cluster="team", spec=SHAPES[shape])
     found = leases.list_leases(life.store)
     assert bool(found) == (shortage != "own")
@@ -97,7 +97,7 @@ def test_a_whole_node_that_a_cluster_grew_over_follows_the_totals_of_its_node(li
     """Specification, sections 3 and 9: totals may change; what lies above a minimum is a lease, and goes back."""
     nodes.add(life.store, resources=parse_resources(NODE, "r"), node_id="n1", template="box")
     cluster(life, "team", {})
-    life.start().returns.terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
+    life.start().lease_terms = LeaseTerms(idle_s=0.1, cooldown_s=0.0)
     life.run("train", cluster="team", spec={"replica_sets": {"box": 1}})
     for cpus in (12, 6):
         nodes.update(life.store, "n1", resources=parse_resources({"CPU": cpus}, "r"))
@@ -131,7 +131,9 @@ def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: 
         clusters.update(life.store, "rich", lending_limit=two)
     else:
         clusters.update(life.store, "team", borrow_limit=two)
-    assert commit(scheduler.store, scheduler.state, plan) == 0
+    with scheduler.store.transaction():
+        scheduler.state.follow(scheduler.store)
+        assert commit(scheduler.store, scheduler.state, plan, scheduler.now()) == 0
     life.turn()
     assert life.job("train")["status"] == "PENDING"
 

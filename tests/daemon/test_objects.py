@@ -77,7 +77,8 @@ class Site(Elastic):
 
     def tidy(self) -> None:
         assert self.life.scheduler is not None
-        self.life.scheduler.objects.tidy()
+        self.life.scheduler.observer.processes_at = 0
+        self.life.turn()
 
     def states(self, task_id: str) -> list[str]:
         """What the history says of a task."""
@@ -380,8 +381,7 @@ def test_an_attempt_of_a_job_starts_with_nothing(life: Life) -> None:
     life.until(lambda: life.job("j")["status"] == "SUCCEEDED")
     assert b"".join(logs.read_log(job_ops.log_path(site.store, "j"))) == b""
     assert life.scheduler is not None
-    life.scheduler.objects.tidy()
-    life.scheduler.objects._next = 0.0
+    life.scheduler.observer.processes_at = life.scheduler.carrier.objects._next = 0
     life.turn()
     assert list((life.home / "objects").iterdir()) == []
 

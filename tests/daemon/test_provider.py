@@ -15,7 +15,6 @@ from tests.daemon.conftest import Life
 from tests.specification import spec
 from tests.world import Killed, MortalStore
 from vctl.daemon import provider as provider_module
-from vctl.daemon.provider import Provider
 from vctl.errors import BadSpec, Infeasible
 from vctl.ops import nodes, views
 from vctl.spec.provider_spec import ProviderSpec, parse_provider
@@ -32,7 +31,7 @@ def begin(life: Life, store: Store | None = None, **setting: object) -> None:
     document = {"kind": "simulated", "templates": TEMPLATES, "idle_timeout": 0.2, **setting}
     spec = parse_provider(json.dumps(document))
     scheduler = life.start(store)
-    scheduler.provider = Provider(scheduler.store, spec, scheduler.returns)
+    scheduler.provider.spec = spec
     scheduler.provider.announce()
 
 

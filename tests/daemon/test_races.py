@@ -12,7 +12,7 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts, hand_cranked, loaded, picture_of, unlike
-from vctl.daemon import scheduler as scheduler_module
+from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
 from vctl.ops import clusters, job_edits, nodes, tasks
 from vctl.ops import jobs as job_ops
@@ -44,7 +44,7 @@ class Crossroads(World):
                 act()
             return plan
 
-        monkeypatch.setattr(scheduler_module, "decide", deciding)
+        monkeypatch.setattr(turn_module, "decide", deciding)
 
     def submit(self, name: str, cpus: float, **options: Any) -> None:
         spec = parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": cpus}}]}]})
@@ -128,7 +128,7 @@ def test_rounds_without_end_keep_nothing_else_from_its_turn(
         there.sleep(0.2)
         return replace(decide(*given, **options), unsearched=True)
 
-    monkeypatch.setattr(scheduler_module, "decide", slow)
+    monkeypatch.setattr(turn_module, "decide", slow)
     assert there.scheduler is not None
     began = there.elapsed_s
     there.scheduler.turn()

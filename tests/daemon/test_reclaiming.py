@@ -11,9 +11,13 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
-from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.core.leases import CALLED
+from vctl.daemon import turn as turn_module
+from vctl.daemon.following import FollowedState
 from vctl.engine.changes import LeaseReturned
-from vctl.engine.rules.leases import called_in
+from vctl.engine.rules.revocation import to_call
+from vctl.engine.settings import LeaseTerms
+from vctl.engine.turn import follows
 from vctl.ops import clusters, leases, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal
@@ -36,8 +40,7 @@ def shared(life: Life) -> Life:
         limit = parse_resources({"CPU": lends}, "limit")
         clusters.create(life.store, name, divisible=True, spec=spec, lending_limit=limit)
     scheduler = life.start()
-    scheduler.returns.terms = TERMS
-    scheduler.lease_revocation.grace_s = TERMS.reclaim_grace_s
+    scheduler.lease_terms = TERMS
     return life
 
 
@@ -105,7 +108,7 @@ def lend_and_call_in(shared: Life) -> str:
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
     assert shared.scheduler is not None
-    shared.scheduler.lease_revocation.grace_s = 60.0
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))
     return task
@@ -137,7 +140,7 @@ def test_the_borrowers_job_gets_the_signal_that_it_asked_for(shared: Life) -> No
     )
     shared.until(log.exists)
     assert shared.scheduler is not None
-    shared.scheduler.lease_revocation.grace_s = 60.0
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: log.read_text() == "told\n")
     assert shared.job("train")["status"] == "RUNNING"
@@ -150,8 +153,7 @@ def test_the_next_scheduler_knows_that_a_lease_is_called_in_and_tells_the_job_ag
     shared.die()
     notice.unlink()
     scheduler = shared.start()
-    scheduler.returns.terms = TERMS
-    scheduler.lease_revocation.grace_s = 0.2
+    scheduler.lease_terms = TERMS
     shared.until(notice.exists)
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert task_state(shared, task) == ("FAILED", "Preempted")
@@ -214,31 +216,31 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
     assert loans(shared) == [("b", "a", 1.0)]
-    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     scheduler = shared.scheduler
     assert scheduler is not None
-    monkeypatch.setattr(scheduler.lease_revocation, "grace_s", 60.0)
-    monkeypatch.setattr(scheduler.lease_revocation, "turn", lambda *_: None)
-    shared.until(lambda: shared.job("own")["state_reason"] == "InsufficientResources")
-    monkeypatch.undo()
-    scheduler.lease_revocation.grace_s = 60.0
-    with (
-        shared.store.transaction()
-    ):  # somebody else, after the scheduler looked: half of it has been given back
-        (lease,) = table.of_borrower(shared.store, "b")
-        shared.store.emit(LeaseReturned(replace(lease, amounts={"CPU": 5000})))
-    state = scheduler.state
-    assert state is not None
-    began = time.monotonic()
-    scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
-    assert not shared.events("lease.called_in")
-    assert scheduler.lease_revocation.due_s() == float("inf")  # nobody was told, so no grace runs
-    assert not called_in(state)
-    shared.turn()
-    assert len(shared.events("lease.called_in")) == 1
+    scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
+    halved: list[bool] = []
+
+    def looked(state: FollowedState, *rest: Any) -> bool:
+        """Somebody else, after the scheduler looked and before it has the lock, gives half of the lease back."""
+        found = follows(state, *rest)
+        if to_call(state) and not halved:
+            halved.append(True)
+            (lease,) = table.of_borrower(shared.store, "b")
+            with shared.store.transaction():
+                shared.store.emit(LeaseReturned(replace(lease, amounts={"CPU": 5000})))
+        return found
+
+    monkeypatch.setattr(turn_module, "follows", looked)
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+    shared.until(lambda: shared.events("lease.called_in"))
+    assert halved
+    (lease,) = table.of_borrower(shared.store, "b")
+    assert (lease.state, dict(lease.amounts)) == (CALLED, {"CPU": 5000})
     assert (shared.home / "notices" / "train.json").exists()
-    assert 59 < scheduler.lease_revocation.due_s() + time.monotonic() - began <= 61
-    scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
+    ((ends,),) = [of_lease.values() for of_lease in scheduler.work.memo.told.values()]
+    assert 50 < (ends - scheduler.uptime_ns()) / 1e9 <= 60
+    shared.turn()
     assert len(shared.events("lease.called_in")) == 1
     assert task_state(shared, task)[0] == "RUNNING"
 
@@ -247,29 +249,25 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     """Spec 9: nobody is ended unwarned; the newest is still the first to go."""
     scheduler = shared.scheduler
     assert scheduler is not None
-    scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
+    scheduler.lease_terms = LeaseTerms(idle_s=3600, cooldown_s=0.0, reclaim_grace_s=60.0)
     shared.run("train", cluster="b", spec=GANG)
     first = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, first)[0] == "RUNNING")
-    scheduler.lease_revocation.grace_s = 60.0
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
-    shared.until(lambda: shared.events("lease.called_in"))
-    state = scheduler.state
-    assert state is not None
-    (lease_id,) = scheduler.lease_revocation._deadline
-    told, notice = scheduler.lease_revocation._told[lease_id], shared.home / "notices" / "train.json"
-    (job_id,) = told
+    notice = shared.home / "notices" / "train.json"
+    shared.until(notice.exists)
+    shared.turn()
+    told = scheduler.work.memo.told
+    ((job_id,),) = told.values()
     told.clear()  # as if it had begun a moment later
     notice.unlink()
 
-    def at_the_deadline() -> list[str | None]:
-        scheduler.lease_revocation._deadline[lease_id] = 0.0
-        scheduler.lease_revocation.turn(state, scheduler._stop_run, scheduler._tell)
-        return [run.stop_reason for run in state.runs.values() if run.task_id == first]
-
-    assert at_the_deadline() == [None]
-    assert notice.exists()
-    assert told[job_id] > time.monotonic() + 50
-    assert at_the_deadline() == [None]
-    told[job_id] = 0.0
-    assert at_the_deadline() == ["Preempted"]
+    shared.turn()
+    assert scheduler.state is not None
+    (run,) = [run for run in scheduler.state.runs.values() if run.task_id == first]
+    assert (run.stop_reason, notice.exists()) == (None, True)
+    ((ends,),) = [of_lease.values() for of_lease in told.values()]
+    assert ends > scheduler.uptime_ns() + 50 * 10**9
+    for of_lease in told.values():
+        of_lease[job_id] = 0
+    shared.until(lambda: task_state(shared, first) == ("FAILED", "Preempted"))

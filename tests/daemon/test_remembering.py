@@ -27,7 +27,7 @@ def used(life: Life) -> float:
 @pytest.fixture
 def hour(life: Life, monkeypatch: pytest.MonkeyPatch) -> Life:
     """A job has held four CPUs for an hour, which is one half-life; the memory is written at every turn."""
-    monkeypatch.setattr(usage_checkpoint, "EVERY_S", 0.0)
+    monkeypatch.setattr(usage_checkpoint, "EVERY_NS", 0)
     life.nodes(1, "t", 4)
     cluster_ops.update(life.store, "primary", queue={"order": "fair", "half_life_s": 3600})
     life.submit("job", entry=cpu(4))

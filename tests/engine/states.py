@@ -13,8 +13,11 @@ from vctl.core.tasks import PENDING_ARGS, RUNNING, Task
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
+from vctl.engine.rules.starts import Supply
 from vctl.engine.state import SchedulerState
 
+NOTHING = Supply(str, int, int, int, str, len)
+"""A supply of names and numbers that no rule of a test asks for."""
 STARTED, NOW = 2 * 10**9, 5 * 10**9
 """When the jobs started, and the time of the rule."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tests.engine.states import follows
 from tests.scheduler import trees
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
@@ -21,12 +22,15 @@ from vctl.engine.changes import (
     LeaseCalled,
     LeaseReturned,
     QueueChanged,
+    RunStopping,
     VNodesChanged,
 )
-from vctl.engine.rules.leases import LeaseTerms, called_in, give_back, waits
+from vctl.engine.rules.leases import called_in, expired, give_back, waits
 from vctl.engine.rules.preemption import nominated
-from vctl.engine.rules.revocation import called, to_call, to_end
+from vctl.engine.rules.revocation import revoked, to_call, to_end, told, untold
+from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import LeaseTold, Now
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.scheduling_class import Verdict
 
@@ -126,11 +130,44 @@ def test_a_lender_with_waiting_work_calls_in_the_newest_lease_of_what_it_lent() 
     assert to_call(state) == []
     waiting(state, "a")
     assert to_call(state) == [leases[1]]
-    (change,) = called(state, leases[1], 50)
-    assert change == LeaseCalled(replace(leases[1], state=CALLED, expires_at=50))
-    apply(state, change)
-    assert list(called(state, leases[1], 60)) == []  # it is another lease by now
-    assert list(called(state, state.leases[2], 60)) == []  # the scheduler before has called it in
+    state.lease_terms = LeaseTerms(reclaim_grace_s=5)
+    called = LeaseCalled(replace(leases[1], state=CALLED, expires_at=15 * S))
+    assert follows(state, revoked(state, Memo(), Now(10 * S, S))) == [called]
+    assert follows(state, revoked(state, Memo(), Now(11 * S, 2 * S))) == []  # it was called in
+
+
+def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_unless_it_is_free() -> None:
+    ledger = trees.tree("8c", "a < primary [6c] lend=4c: n1~2c", "b < primary []: n1~4c")
+    lease = replace(trees.lease(ledger, "b/0: 2c", lender="a"), since=1, state=CALLED)
+    run = Run("1.1.0.x", 1, 1, 0, "b", "b/0", "n1", Allocation({"CPU": 40000}), "RUNNING", started_at=1)
+    state = state_of(ledger, [lease])
+    state.add_run(run)
+    ledger.charge(run.run_id, run.vnode_id, run.allocation)
+    state.running.put(RunningJob(1, "b", "b", run.run_id, "me", None, "j", started_at_ns=1))
+    state.lease_terms, memo = LeaseTerms(reclaim_grace_s=5), Memo()
+    assert list(untold(state, memo)) == [(lease, 1)]
+    assert list(revoked(state, memo, Now(90 * S, 90 * S))) == []  # nobody ends without a grace
+    told(state, memo, [LeaseTold(lease.lease_id, 1), LeaseTold(99, 1)], Now(90 * S, 10 * S))
+    assert (list(untold(state, memo)), memo.told) == ([], {lease.lease_id: {1: 15 * S}})
+    assert (list(revoked(state, memo, Now(90 * S, 15 * S - 1))), memo.due) == ([], [15 * S])
+    ends = [RunStopping(run.run_id, "Preempted")]
+    assert follows(state, revoked(state, memo, Now(90 * S, 15 * S))) == ends
+    assert follows(state, revoked(state, memo, Now(90 * S, 16 * S))) == []
+    del state.leases[lease.lease_id]
+    assert (list(revoked(state, memo, Now(90 * S, 17 * S))), memo.told) == ([], {})
+
+
+def test_a_lease_that_is_idle_is_given_back_when_it_was_so_long_enough() -> None:
+    ledger = trees.tree("8c", "a < primary []: n1~2c")
+    lease = replace(trees.lease(ledger, "a/0: 2c"), since=S)
+    state, memo = state_of(ledger, [lease]), Memo()
+    state.lease_terms = LeaseTerms(idle_s=10, cooldown_s=2)
+    assert (list(expired(state, memo, Now(20 * S, 50 * S))), memo.due) == ([], [60 * S])
+    memo.due.clear()
+    assert list(expired(state, memo, Now(29 * S, 59 * S))) == []
+    assert LeaseReturned(replace(lease, amounts={})) in follows(
+        state, expired(state, memo, Now(30 * S, 60 * S))
+    )
 
 
 def test_of_the_users_of_a_lease_the_newest_end_and_no_more_than_needed() -> None:

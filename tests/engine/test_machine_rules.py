@@ -14,6 +14,7 @@ from vctl.core.resources import DEFAULT_UNITS, Allocation, whole_node
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import machines
+from vctl.engine.settings import MachineTerms
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.provisioning import Template
 from vctl.scheduler.scheduling_class import Verdict
@@ -47,7 +48,8 @@ def job(number: int, cpus: int) -> ch.JobSubmitted:
 
 
 def counts(state: SchedulerState) -> dict[str, int]:
-    return dict(machines.wanted(state, [FOUR], DEFAULT_UNITS, (), NOW).nodes)
+    state.machine_terms = MachineTerms("simulated", (FOUR,))
+    return dict(machines.wanted(state, NOW).nodes)
 
 
 def test_as_many_machines_are_asked_for_as_let_what_waits_start_and_no_more_than_there_may_be() -> None:

@@ -17,7 +17,9 @@ from vctl.core.tasks import Task
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import nodes
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import NodeSilent
 
 pytestmark = spec("12.node-death", "12.maintenance")
 
@@ -40,14 +42,15 @@ def move(state: SchedulerState, node_id: str, to: str) -> None:
 
 
 def order(state: SchedulerState, *, sweep: bool = False) -> list[ch.Change]:
-    return follows(state, nodes.upkeep(state, NOW, iter(range(7, 99)).__next__, sweep=sweep))
+    return follows(state, nodes.upkeep(state, Memo(), NOW, iter(range(7, 99)).__next__, sweep=sweep))
 
 
 def test_a_node_dies_whose_lease_of_heartbeats_is_over() -> None:
-    leases = [("n1", 2.5, NOW), ("n2", 2.5, NOW + 1)]
-    assert list(nodes.silent(leases, NOW)) == [
-        ch.NodeMoved(NOW, "n1", "die", DEAD, "no heartbeat for 2.5 s", "vctl")
-    ]
+    state = state_of(trees.tree("4c,4c"))
+    told = [NodeSilent("n1", 2.5, NOW), NodeSilent("gone", 2.5, NOW)]
+    dead = ch.NodeMoved(NOW, "n1", "die", DEAD, "no heartbeat for 2.5 s", "vctl")
+    assert follows(state, nodes.silent(state, told, NOW)) == [dead]
+    assert follows(state, nodes.silent(state, told, NOW)) == []
 
 
 def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:
@@ -58,10 +61,13 @@ def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:
         Run("2.1.0.c", 2, 1, 0, PRIMARY, "n2", "n2", one),
     ]
     state = state_of(trees.tree("4c,4c"), *runs)
-    assert nodes.lost(state, ["n1"]) == []  # it changed, and lives
+    move(state, "n1", DRAINING)
+    assert list(nodes.failed(state)) == []  # it changed, and lives
     move(state, "n1", DEAD)
-    assert nodes.lost(state, ["n1", "n2"]) == runs[:2]
-    assert nodes.lost(state, ["n2"]) == []
+    ended = [ch.RunStopping(run.run_id, "NodeFailed") for run in runs[:2]]
+    assert list(nodes.failed(state)) == ended
+    state.nodes_changed = {"n2"}
+    assert list(nodes.failed(state)) == []
 
 
 def test_a_dead_whole_node_gives_way_to_a_spare_and_the_events_say_so() -> None:

@@ -97,7 +97,7 @@ def test_a_copy_counts_for_the_nearest_node_of_tasks_that_wait_already() -> None
     state = state_with(task(1, inputs="a"))
     apply(state, ch.ObjectCreated(NOW, 1, "a", "n1", "p##j", 5))
     follows(state, "a")
-    state.tasks.put_copy(1, "a", "n2", 5, None)
+    state.tasks.put_copy(1, "a", "n2", 5, None, "p##j")
     queue = state.tasks.queues["p##j"]
     assert queue.tasks["task-1"].inputs_at == {"n1": 5, "n2": 5}
     apply(state, ch.ObjectLost(1, "a", "n1", "p##j", silent=True))
@@ -146,7 +146,6 @@ CHANGING = {
 }  # fmt: skip
 TAKES = {
     "effects": ["state.affected"],
-    "turn": ["state.stops.clear", "state.array_limits.changed.clear"],
 }
 """What was to be looked at is forgotten when it was."""
 
@@ -194,8 +193,8 @@ BESIDE = {
     "state.displaced": "runs ahead that found no place and may have started",
     "state.trial": "starts of a plan that is not committed: any change takes them back",
     "state.ledger.may_gain_nodes": "a setting",
-    "state.lease_s": "a setting",
-    "state.reclaim_grace_s": "a setting",
+    "state.lease_terms": "a setting",
+    "state.machine_terms": "a setting",
     "state.assign": "gives numbers",
     "queue.emptied": "reasons to wait that are to be forgotten in the tables",
 }

@@ -33,7 +33,7 @@ def supply() -> Supply:
     def number() -> int:
         return next(numbers)
 
-    return Supply(lambda: f"x{next(names)}", number, number, number, port)
+    return Supply(lambda: f"x{next(names)}", number, number, number, lambda: "", port)
 
 
 def plan_of(state: SchedulerState) -> Plan:

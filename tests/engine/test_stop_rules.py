@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.engine.states import PROCESS, STARTED, add_task, run_job, state_of, yielded
+from tests.engine.states import NOTHING, PROCESS, STARTED, add_task, run_job, state_of, yielded
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Preemption
@@ -16,9 +16,10 @@ from vctl.engine.apply import apply
 from vctl.engine.changes import Change
 from vctl.engine.effects import Done, Effect, Launch, Stop, Tell, Warn
 from vctl.engine.rules import preemption, stops
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import JobTold, JobWarned, Stimulus
-from vctl.engine.turn import Now, follows, looked_at, rules
+from vctl.engine.stimuli import JobTold, JobWarned, Now, Stimulus
+from vctl.engine.turn import follows, looked_at, rules
 
 pytestmark = spec("8.stop", "8.limits", "8.preemption", "9.lending", "12.daemon-death")
 
@@ -154,7 +155,6 @@ GRACES: dict[str, tuple[Sequence[Change], Stop]] = {
 @pytest.mark.parametrize(("changes", "expected"), GRACES.values(), ids=list(GRACES))
 def test_what_a_process_gets_before_it_is_killed(changes: Sequence[Change], expected: Stop) -> None:
     state = state_of()
-    state.reclaim_grace_s = 30.0
     run_job(state, grace_s=2.0)
     for change in changes:
         apply(state, change)
@@ -244,10 +244,10 @@ def test_later_rules_see_what_earlier_ones_have_changed() -> None:
     run_job(state, 2, time_limit_ns=10 * SECOND)
     apply(state, asked())
     moment = Now(STARTED + 10 * SECOND, BEGAN + 10 * SECOND)
-    assert follows(state, moment)
-    assert yielded(state, rules(state, (), moment)) == [
+    assert follows(state, (), moment, NOTHING, Memo())
+    assert yielded(state, rules(state, (), moment, NOTHING, Memo())) == [
         *stopping("j1.0"),
         *stopping("j2.0", reason="TimeLimit"),
     ]
     looked_at(state)
-    assert not follows(state, moment)
+    assert not follows(state, (), moment, NOTHING, Memo())

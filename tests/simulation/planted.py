@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from vctl.daemon import carrying, commit, following, looking
+from vctl.daemon.observing import Observer
 from vctl.daemon.scheduler import Scheduler
+from vctl.daemon.turn import Turn
 from vctl.engine import changes as ch
 from vctl.scheduler.plan import Trial
 from vctl.store import write
@@ -24,11 +26,11 @@ def double_launch(patch: pytest.MonkeyPatch) -> None:
     original = carrying.Carrier._launch
     launched: set[str] = set()
 
-    def launch(self: Any, state: Any, runtime: Any, run: Any) -> Any:
+    def launch(self: Any, state: Any, run: Any) -> Any:
         if run.run_id in launched:
-            run = replace(run, supervisor=runtime.assign())
+            run = replace(run, supervisor=self.runtime.assign())
         launched.add(run.run_id)
-        return original(self, state, runtime, run)
+        return original(self, state, run)
 
     patch.setattr(carrying.Carrier, "_launch", launch)
 
@@ -43,7 +45,7 @@ def lost_exit(patch: pytest.MonkeyPatch) -> None:
             replace(found, exit=None) if isinstance(found, looking.ProcessOver) and run.pid is None else found
         )
 
-    patch.setattr("vctl.daemon.scheduler.look", look)
+    patch.setattr("vctl.daemon.observing.look", look)
 
 
 def leaked_lease(patch: pytest.MonkeyPatch) -> None:
@@ -104,18 +106,15 @@ def wrong_take_back(patch: pytest.MonkeyPatch) -> None:
 
 def effect_before_commit(patch: pytest.MonkeyPatch) -> None:
     """After an end, the next run is launched inside of the transaction."""
+    original = Turn._decide
 
-    def follow_up(self: Any, state: Any, ended: list[Any]) -> None:
+    def decide(self: Any, state: Any, stimuli: Any, now: Any, plan: Any) -> Any:
         with self.store.together():
-            self._record(state, *ended)
-            self._settle_awaited(state)
-            plan, started = self._decide(state)
-            self._carry_out(state)
-        self._settled = None if commit.leaves_more(plan, started) else self._mark(state)
-        for end in ended:
-            self._let_go(state, end.run)
+            found = original(self, state, stimuli, now, plan)
+            self._found += self.carrier.carry_out(state, now, stimuli)
+        return found
 
-    patch.setattr(Scheduler, "_follow_up", follow_up)
+    patch.setattr(Turn, "_decide", decide)
 
 
 def forgotten_write(patch: pytest.MonkeyPatch) -> None:
@@ -125,12 +124,10 @@ def forgotten_write(patch: pytest.MonkeyPatch) -> None:
 
 def no_adoption(patch: pytest.MonkeyPatch) -> None:
     """A new scheduler takes what was assigned for launched, and does not look."""
-    original = Scheduler._observe
-
-    def observe(self: Scheduler, state: Any, run_ids: set[str], **_: bool) -> None:
-        original(self, state, run_ids)
-
-    patch.setattr(Scheduler, "_observe", observe)
+    original = Observer._processes
+    patch.setattr(
+        Observer, "_processes", lambda self, *given, relaunch: original(self, *given, relaunch=False)
+    )
 
 
 def kept_state(patch: pytest.MonkeyPatch) -> None:

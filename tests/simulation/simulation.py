@@ -18,11 +18,11 @@ from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, ope
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
-from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.changes import Change, JobStarted, RunEnded
 from vctl.engine.codec import decode
+from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Left
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
@@ -272,10 +272,10 @@ class Simulation(World):
         )
         scheduler.watch.close()
         scheduler.watch = Watch()  # type: ignore[assignment]
-        scheduler.objects.measuring = Measuring()  # type: ignore[assignment]
+        scheduler.observer.measuring = Measuring()  # type: ignore[assignment]
         scheduler.uptime_ns = self.uptime
         if self.follows:
-            scheduler.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
+            scheduler.observer.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
         self.scheduler = scheduler
         scheduler.start()
         return scheduler

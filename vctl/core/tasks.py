@@ -88,6 +88,8 @@ class StoredObject:
 
     maker: str | None
     at: Mapping[str, int]
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    """Node id -> the cluster for which the copy lies there."""
 
 
 @value(frozen=True, slots=True)

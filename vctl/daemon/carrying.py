@@ -1,34 +1,54 @@
-"""Carries effects out: launches and ends processes, warns and tells jobs. What comes of it is a stimulus."""
+"""Carries effects out: launches and ends processes, warns and tells jobs, calls the node provider, removes files."""
 
 from __future__ import annotations
 
+import signal as signals
+from collections.abc import Iterable
+
 from vctl.core.jobs import Preemption, Run
-from vctl.daemon import notices
+from vctl.core.leases import Lease
+from vctl.daemon import gangs, notices
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
-from vctl.daemon.looking import Pace
-from vctl.daemon.objects import Unprepared
+from vctl.daemon.looking import Pace, took_s
+from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.private_rays import PrivateRays
+from vctl.daemon.provider import Provider
+from vctl.daemon.remains import Remains
 from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
 from vctl.engine.changes import RunAssigned
 from vctl.engine.effects import Done, Launch, Stop
-from vctl.engine.stimuli import JobTold, JobWarned, ProcessOver, Stimulus
+from vctl.engine.rules import revocation
+from vctl.engine.settings import Memo
+from vctl.engine.stimuli import JobTold, JobWarned, LeaseTold, Now, ProcessOver, RunNotLaunched, Stimulus
 from vctl.engine.timers import signal_of
 from vctl.errors import VctlError
 from vctl.runtime.protocol import Runtime
+from vctl.store import jobs
 from vctl.store.store import Store
+
+FORGET_S = 0.01
+"""How long a turn removes files of runs that are over."""
+NOTICE_SIGNAL = signals.SIGURG
+"""Ignored by default, so that a job which does not know of leases is not harmed by being told."""
 
 
 class Carrier:
     """Knows what it has carried out, so that of all that is due it does what is new."""
 
-    def __init__(self, store: Store, trouble: Trouble, pace: Pace, *, log_max_bytes: int) -> None:
-        self.store, self.trouble, self.pace = store, trouble, pace
+    def __init__(
+        self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, pace: Pace, *,
+        interval_s: float, log_max_bytes: int,
+    ) -> None:  # fmt: skip
+        self.store, self.runtime, self.provider = store, runtime, provider
+        self.trouble, self.pace = trouble, pace
         self.log_max_bytes = log_max_bytes
-        self.commands = Commands(store)
+        self.commands, self.remains = Commands(store), Remains(store)
+        self.objects = Objects(store, interval_s=interval_s)
         self.rays = PrivateRays(store.home)
         self.done: Done = {}
+        self.memo = Memo()
         self.postponed: set[str] = set()
         """Runs that could not be launched for a reason that passes."""
 
@@ -36,6 +56,8 @@ class Carrier:
         """A state was loaded: of its runs nobody knows what was done but that they may have been launched."""
         self.done = {run_id: (Launch(run_id),) for run_id in state.runs}
         self.postponed.clear()
+        self.store.check_term()  # what a newer scheduler has started is not known here
+        self.remains.end_unknown(self.runtime, state)
         self.rays.begin(state)
 
     def launched(self, run_id: str) -> None:
@@ -53,36 +75,65 @@ class Carrier:
         for run_id in postponed:
             self.again(state, run_id)
 
-    def carry_out(self, state: FollowedState, runtime: Runtime, uptime: int) -> list[Stimulus]:
-        """Do what is new; what came of it."""
+    def carry_out(self, state: FollowedState, now: Now, told: Iterable[Stimulus]) -> list[Stimulus]:
+        """Do what is new; ``told``: what led to it. What came of it is for the rules again."""
         found: list[Stimulus] = []
+        runtime = self.runtime
+        for one in told:
+            if isinstance(one, ProcessOver) and not state.knows(one.run.run_id):
+                self._let_go(state, one.run, took_s(one))
+            elif isinstance(one, RunNotLaunched):
+                self.again(state, one.run_id)
         self.rays.follow(state)
         for effect in effects.news(state, self.done):
             match effect:
                 case Launch(run_id) if (run := state.runs.get(run_id)) is not None:
-                    found += self._launch(state, runtime, run)
+                    found += self._launch(state, run)
                 case Stop(run_id, grace_s, ends_ns):
                     if ends_ns is not None:
                         grace_s = max(0.0, (ends_ns - self.store.clock()) / 1e9)
                     runtime.stop(run_id, grace_s=grace_s)
-        for warn in effects.warnings(state, uptime):
+        for warn in effects.warnings(state, now.uptime):
             runtime.signal_run(
                 warn.run_id, warn.signal["number"]
             )  # first the signal: it is sent twice, never not
             found.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.tells(state):
-            found.append(JobTold(tell.preemption, heard=self._tell(state, runtime, tell.preemption)))
+            found.append(JobTold(tell.preemption, heard=self._tell(state, tell.preemption)))
+        for lease, job_id in revocation.untold(state, self.memo) if state.leases else ():
+            self._call_in(state, lease, job_id)
+            found.append(LeaseTold(lease.lease_id, job_id))
         for name in state.untold:
             notices.remove(self.store.home, name)
         state.untold.clear()
+        self.provider.carry_out(state, now)
         return found
 
-    def _launch(self, state: FollowedState, runtime: Runtime, run: Run) -> list[Stimulus]:
+    def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None) -> None:
+        """A process is over."""
+        self.done.pop(run.run_id, None)
+        self.pace.over(run.run_id, lasted_s)
+        self.remains.over.append(run.run_id)
+        self.objects.let_go(state, run)
+        if run.job_id not in state.runs_of_job:
+            gangs.forget(self.store.home, run)
+        self.rays.forget(run)
+        self.memo.wanted_leases.update(self.rays.returned(state, run))
+
+    def settle(self, state: FollowedState, uptime: int) -> None:
+        """After a look at every process: remove files that nobody needs."""
+        self.store.check_term()  # what a newer scheduler has started is not known here
+        self.objects.tidy(state, uptime)
+        ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
+        self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()} | ahead)
+
+    def _launch(self, state: FollowedState, run: Run) -> list[Stimulus]:
+        runtime = self.runtime
         try:
             if run.supervisor is None:
                 if not runtime.adopt(run.run_id):
                     return []  # the version before has started it
-                run = self._assigned(state, runtime, run)
+                run = self._assigned(state, run)
             request = request_of(self.store, state, self.commands, run, log_max_bytes=self.log_max_bytes)
             if request is not None:
                 self.pace.launched(run.run_id)
@@ -98,14 +149,14 @@ class Carrier:
             self.postponed.add(run.run_id)
         return []
 
-    def _assigned(self, state: FollowedState, runtime: Runtime, run: Run) -> Run:
+    def _assigned(self, state: FollowedState, run: Run) -> Run:
         """A run that the version before has assigned to nobody, with its number."""
         with self.store.transaction():
             state.follow(self.store)
-            state.emit(self.store, RunAssigned(run.run_id, runtime.assign()))
+            state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
         return state.runs[run.run_id]
 
-    def _tell(self, state: FollowedState, runtime: Runtime, one: Preemption) -> bool:
+    def _tell(self, state: FollowedState, one: Preemption) -> bool:
         """Write the notice and send the signal of a job; whether one of its processes got it."""
         notice = {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns}
         notices.write(self.store.home, one.victim, notice)
@@ -113,5 +164,27 @@ class Carrier:
         if signal is None:
             return False
         members = sorted(state.members_of(one.victim_id))
-        heard = [runtime.signal_run(run_id, signal["number"]) for run_id in members]
+        heard = [self.runtime.signal_run(run_id, signal["number"]) for run_id in members]
         return any(heard)
+
+    def _call_in(self, state: FollowedState, lease: Lease, job_id: int) -> None:
+        """The file named by VCTL_LEASE_FILE, then a signal to every process of a job that uses a lease."""
+        job = state.running.jobs.get(job_id)
+        name = jobs.submission_id(self.store, job_id) if job is None else job.submission_id
+        if name is None:
+            return
+        ends = self.store.clock() + int(state.lease_terms.reclaim_grace_s * 1e9)
+        notice = {
+            "lease_id": lease.lease_id,
+            "amounts": dict(lease.amounts),
+            "lender_id": lease.lender_id,
+            "task_ids": [
+                run.task_id for runs in revocation.to_end(state, lease, ends) for run in runs if run.task_id
+            ],
+            "ends_at_ns": ends,
+        }
+        notices.write(self.store.home, name, notice)
+        asked, members = None if job is None else signal_of(job), state.members_of(job_id)
+        for run_id in sorted(state.runs_of_job.get(job_id, ())):
+            number = asked["number"] if asked and run_id in members else NOTICE_SIGNAL
+            self.runtime.signal_run(run_id, number, tree=True)

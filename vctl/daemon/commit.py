@@ -1,4 +1,4 @@
-"""Writing what a round decided, in one transaction: what starts, and why others wait."""
+"""Writing what a search decided, inside a transaction: what starts, and why others wait."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from vctl.core import jobs as jb
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import JobNominated, JobStarted, TaskBound, TaskStarted
 from vctl.engine.rules.starts import Supply, starts
+from vctl.engine.stimuli import Now
+from vctl.ops.nodes import new_request_id
 from vctl.scheduler.cycle import MOST_STARTS
 from vctl.scheduler.plan import Plan
 from vctl.store import observed
@@ -30,42 +32,39 @@ def _free_port(taken: set[int]) -> int:
 
 
 def supply_of(store: Store, state: FollowedState) -> Supply:
-    """Names and numbers that were never used."""
-    return Supply(_name, state.assign, store.next_revision, store.next_lease, _free_port)
+    """Where rules get names and numbers."""
+    return Supply(_name, state.assign, store.next_revision, store.next_lease, new_request_id, _free_port)
 
 
-def commit(store: Store, state: FollowedState, plan: Plan) -> int:
+def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
     """Write all of a plan that is still right. Returns how many jobs and tasks started."""
     started = nominated = 0
-    state.trial = plan.trial
-    with store.transaction():
-        state.follow(store)  # inside the write lock: from here on nobody changes anything
-        bound = set()
-        for change in starts(state, plan, supply_of(store, state), store.clock()):
-            state.emit(store, change)
-            if isinstance(change, JobStarted | TaskStarted):
-                started += 1
-            elif isinstance(change, JobNominated):
-                nominated += 1
-            elif isinstance(change, TaskBound):
-                bound.add(change.task_id)
-        if started < plan.proposed or nominated < len(plan.preempts):
-            state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
-        waits = [one for one in plan.task_waits if state.tasks.is_queued(one.task_id)]
-        for task in waits:
-            if task.task_id in bound:
-                state.tasks.heard(task)
-        if waits:
-            observed.tell_tasks(store, [
-                (jb.INFEASIBLE if one.infeasible else jb.INSUFFICIENT, one.message, one.task_id) for one in waits
-            ])  # fmt: skip
-        for wait in plan.waits:
-            observed.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
-        for parent_id, shape in plan.cleared:
-            queue = state.queues[parent_id]
-            queue.emptied.discard(shape)
-            if shape not in queue.shapes:
-                observed.clear_wait(store, parent_id, shape)
+    bound = set()
+    for change in starts(state, plan, supply_of(store, state), now.wall):
+        state.emit(store, change)
+        if isinstance(change, JobStarted | TaskStarted):
+            started += 1
+        elif isinstance(change, JobNominated):
+            nominated += 1
+        elif isinstance(change, TaskBound):
+            bound.add(change.task_id)
+    if started < plan.proposed or nominated < len(plan.preempts):
+        state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
+    waits = [one for one in plan.task_waits if state.tasks.is_queued(one.task_id)]
+    for task in waits:
+        if task.task_id in bound:
+            state.tasks.heard(task)
+    if waits:
+        observed.tell_tasks(store, [
+            (jb.INFEASIBLE if one.infeasible else jb.INSUFFICIENT, one.message, one.task_id) for one in waits
+        ])  # fmt: skip
+    for wait in plan.waits:
+        observed.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)
+    for parent_id, shape in plan.cleared:
+        queue = state.queues[parent_id]
+        queue.emptied.discard(shape)
+        if shape not in queue.shapes:
+            observed.clear_wait(store, parent_id, shape)
     return started
 
 

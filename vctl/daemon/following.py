@@ -49,8 +49,6 @@ class FollowedState(SchedulerState):
         self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
         """Gives the number of who carries out one more run."""
-        self.looks = 0
-        """How often the journal was looked at."""
         self.displaced: set[str] = set()
         """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()
@@ -92,13 +90,6 @@ class FollowedState(SchedulerState):
         """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""
         for change in changes:
             self.emit(store, change)
-
-    def emit_all(self, store: Store, rule: Callable[[], Iterable[Change]]) -> None:
-        """Make all changes that follow from a rule. It is asked again when nobody else can change anything."""
-        if next(iter(rule()), None) is not None:
-            with store.transaction():
-                self.follow(store)
-                self.emit_each(store, rule())
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:
@@ -150,7 +141,9 @@ class FollowedState(SchedulerState):
 
     def _read_tasks(self, store: Store) -> None:
         for row in objects.copies(store):
-            self.tasks.put_copy(row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"])
+            self.tasks.put_copy(
+                row["job_id"], row["name"], row["node_id"], row["size"], row["task_id"], row["cluster_id"]
+            )
         for job_id, name, maker in objects.all_makers(store):
             self.tasks.promise(job_id, (name,), maker)
         self.tasks.with_objects.update(objects.with_objects(store))
@@ -169,7 +162,6 @@ class FollowedState(SchedulerState):
 
     def follow(self, store: Store) -> bool:
         """Take over what others wrote since the last look; True when there was anything."""
-        self.looks += 1
         if store.head is not None and store.head.seq == self.seen:
             return False
         events = feed.journal(store, self.seen)

@@ -13,7 +13,7 @@ from vctl.engine.stimuli import ProcessOver, ProcessSeen
 from vctl.runtime import processes
 from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
-STARTS_S = 0.05
+STARTS_NS = 50_000_000
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
@@ -112,13 +112,13 @@ class Starts:
 
     def __init__(self) -> None:
         self.seen: dict[str, Process] = {}
-        self._since = 0.0
+        self._due = 0
 
-    def note(self, run: Run, process: Process) -> None:
+    def note(self, run: Run, process: Process, uptime: int) -> None:
         """A process was seen to run."""
         if run.pid is None:
             if not self.seen:
-                self._since = time.monotonic()
+                self._due = uptime + STARTS_NS
             self.seen[run.run_id] = process
 
     def known(self, run: Run) -> Run:
@@ -132,6 +132,10 @@ class Starts:
         return [ProcessSeen(run_id, process) for run_id, process in seen.items()]
 
     @property
-    def are_due(self) -> bool:
+    def due(self) -> list[int]:
+        """When they are to be written, in ns since the machine started."""
+        return [self._due] if self.seen else []
+
+    def are_due(self, uptime: int) -> bool:
         """Whether they are to be written now."""
-        return bool(self.seen) and time.monotonic() - self._since >= STARTS_S
+        return bool(self.seen) and self._due <= uptime

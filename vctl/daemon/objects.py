@@ -6,20 +6,15 @@ and are made again until the process has started. So the tables are right whenev
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from pathlib import Path
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
+from vctl.core.nodes import DEAD
 from vctl.daemon.following import FollowedState
-from vctl.daemon.measuring import Measuring
 from vctl.engine.changes import ObjectLost
-from vctl.engine.rules.objects import drop, give_up, settled
-from vctl.engine.stimuli import ProcessOver
 from vctl.errors import VctlError, disk_trouble
-from vctl.ops import objects as ops
 from vctl.runtime import objects as files
 from vctl.store import jobs
 from vctl.store import objects as table
@@ -83,100 +78,60 @@ def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str
 # ---- in the course of time ----
 
 
+def attempt_of(store: Store, state: FollowedState, job_id: int) -> int | None:
+    """The attempt of a job that runs, or of one that is over, but for what it detached."""
+    if (known := state.running.jobs.get(job_id)) is not None:
+        return known.attempt
+    row = jobs.get(store, job_id)
+    return None if row is None else int(row["attempt"])
+
+
 class Objects:
-    """What goes with its job or its node. ``interval_s`` is the time between looks at what a crash left."""
+    """Directories of objects that go with their job or their node. ``interval_s``: between looks at all of them."""
 
     def __init__(self, store: Store, *, interval_s: float = 30.0) -> None:
         self.store = store
         self.interval_s = interval_s
-        self._next = 0.0
-        self.measuring = Measuring(store.wake)
+        self._next = 0
         self._nodes: dict[int, set[str]] = {}
         """job -> the nodes on which processes of it have ended."""
         self._over: list[tuple[int, int, str]] = []
         """(job, attempt, node) of directories that can go; at leisure, removing files is slow beside commits."""
-
-    def turn(self, state: FollowedState) -> None:
-        """Do what is due."""
-        if state.lost_nodes:
-            lost, state.lost_nodes = state.lost_nodes, set()
-            self._lose(state, sorted(lost))
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self.interval_s
-            self.sweep(state)
-
-    def _attempt(self, state: FollowedState, job_id: int) -> int | None:
-        """The attempt of a job that runs, or of one that is over, but for what it detached."""
-        if (known := state.running.jobs.get(job_id)) is not None:
-            return known.attempt
-        row = jobs.get(self.store, job_id)
-        return None if row is None else int(row["attempt"])
-
-    def measured(self, state: FollowedState, end: ProcessOver) -> ProcessOver | None:
-        """An end with what the task left; None while that is being measured."""
-        if (
-            end.exit is None
-            or end.exit.exit_code != 0
-            or (task := state.tasks.unfinished.get(end.run.task_id or "")) is None
-            or not task.outputs
-        ):
-            return end
-        attempt = self._attempt(state, end.run.job_id) or 0
-        place = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
-        left = self.measuring.result(end.run.run_id, place, list(task.outputs))
-        return None if left is None else dataclasses.replace(end, left=left)
+        self._dead: set[str] = set()
 
     def let_go(self, state: FollowedState, run: Run) -> None:
         """A process is over; with the last one of its job the objects go."""
         self._nodes.setdefault(run.job_id, set()).add(run.node_id)
         if run.job_id in state.runs_of_job or state.tasks.waiting_of.get(run.job_id):
             return
-        attempt = run.attempt if run.task_id is None else self._attempt(state, run.job_id)
+        attempt = run.attempt if run.task_id is None else attempt_of(self.store, state, run.job_id)
         nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
             over = [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
             self._over += [place for place in over if not files.recycle(self.store.home, *place)]
 
-    def tidy(self) -> None:
-        """Remove the directories of what is over; those a crash made us forget are found by the next sweep."""
+    def have_lost_a_node(self, state: FollowedState) -> bool:
+        """Whether a node has died since the last time."""
+        return not state.dead_nodes <= self._dead
+
+    def tidy(self, state: FollowedState, uptime: int) -> None:
+        """Remove the directories of what is over; now and then also those that a crash made us forget."""
         for place in self._over:
             files.remove(self.store.home, *place)
         self._over.clear()
+        is_due = self._next <= uptime
+        if is_due or self.have_lost_a_node(state):
+            for place in files.kept(self.store.home):
+                if self._is_on_a_lost_node(state, *place) or (is_due and not self._is_wanted(*place)):
+                    files.remove(self.store.home, *place)
+            self._dead = set(state.dead_nodes)
+        if is_due:
+            self._next = uptime + int(self.interval_s * 1e9)
 
-    def sweep(self, state: FollowedState) -> None:
-        """Remove what belongs to nobody, and end what waits for nobody: a scheduler may have died before it did."""
-        over = set(state.tasks.awaiting().values()) - set(state.running.jobs)
-        ownerless = state.tasks.with_objects - set(state.running.jobs)
-        if over or any(not state.tasks.of_job(job_id) for job_id in ownerless):
-            with self.store.transaction():
-                state.follow(self.store)
-                for job_id in sorted(over):
-                    state.emit_each(self.store, give_up(state, job_id, self.store.clock()))
-                for job_id in sorted(ownerless):
-                    if not state.tasks.of_job(job_id):
-                        state.emit_each(self.store, drop(state, job_id))
-        for place in ops.left_over(self.store):
-            files.remove(self.store.home, *place)
+    def _is_on_a_lost_node(self, state: FollowedState, job_id: int, _: int, node_id: str) -> bool:
+        node = state.ledger.nodes.get(node_id)
+        runs = (state.runs[run_id] for run_id in state.runs_of_job.get(job_id, ()))
+        return (node is None or node.state == DEAD) and all(run.node_id != node_id for run in runs)
 
-    def _lose(self, state: FollowedState, node_ids: list[str]) -> None:
-        """Nodes are gone, and what lay on them."""
-        there = {row["job_id"]: row["attempt"] for one in node_ids for row in table.are_on(self.store, one)}
-        if not there:
-            return
-        with self.store.transaction():
-            state.follow(self.store)
-            names: dict[int, list[str]] = {}
-            for node_id in node_ids:
-                for row in table.are_on(self.store, node_id):
-                    job_id, name = row["job_id"], row["name"]
-                    is_last = len(state.tasks.objects[job_id][name].at) == 1
-                    state.emit(
-                        self.store, ObjectLost(job_id, name, node_id, row["cluster_id"], silent=not is_last)
-                    )
-                    if is_last:
-                        names.setdefault(job_id, []).append(name)
-            for job_id, lost in names.items():
-                state.emit_each(self.store, settled(state, job_id, lost, self.store.clock()))
-        for job_id, attempt in there.items():
-            for node_id in node_ids:
-                files.remove(self.store.home, job_id, attempt, node_id)
+    def _is_wanted(self, job_id: int, attempt: int, _: str) -> bool:
+        return table.is_wanted(self.store, job_id, attempt)

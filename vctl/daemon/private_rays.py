@@ -182,7 +182,7 @@ class PrivateRays:
             document["elastic"] = {
                 "most": amounts(most),
                 "largest": {} if ledger.may_gain_nodes else amounts(_largest(ledger)),
-                "idle_s": state.lease_idle_s,
+                "idle_s": state.lease_terms.idle_s,
                 "raylets": {task.task_id: task.task_id in running for task in tasks},
             }
         return document

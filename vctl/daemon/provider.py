@@ -11,22 +11,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from vctl.core.nodes import DEAD, DOWN, UP, NodeRequest
+from vctl.core.nodes import DOWN, UP, NodeRequest
 from vctl.daemon.following import FollowedState
-from vctl.daemon.lease_expiry import LeaseExpiry
 from vctl.engine.rules import machines
+from vctl.engine.settings import MachineTerms
+from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
-from vctl.ops.nodes import NODE_ID, new_request_id
+from vctl.ops.nodes import NODE_ID
 from vctl.runtime.commands import Call, end_left_behind
 from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
 from vctl.store import observed
 from vctl.store.store import Store
 
 RETRY_S, MOST_RETRY_S = 10.0, 300.0
-POLL_S = 0.2
+POLL_NS = 200_000_000
 CLOSE_S = 2.0
 MOST_CALLS = 8
 """Most commands at work at a time."""
@@ -38,18 +38,19 @@ class Provider:
 
     store: Store
     spec: ProviderSpec
-    returns: LeaseExpiry | None = None
-    """Who gives idle leases back: before a machine is started."""
     _calls: dict[str, Call] = field(default_factory=dict)
     """request id -> its command, while that works."""
-    _retry_at: dict[str, float] = field(default_factory=dict)
-    _idle_since: dict[str, float] = field(default_factory=dict)
+    _retry_at: dict[str, int] = field(default_factory=dict)
+    """request id -> when it is asked again, in ns since the machine started."""
+    _failed: list[Stimulus] = field(default_factory=list)
+    """Commands that could not be called."""
     _adopted: bool = False
-    _due: float | None = None
 
-    def due_s(self) -> float:
-        """Seconds until something is due."""
-        return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
+    @property
+    def terms(self) -> MachineTerms:
+        """What the rules go by."""
+        spec = self.spec
+        return MachineTerms(spec.kind, spec.templates, spec.units, spec.boot_s, spec.idle_s)
 
     def announce(self) -> None:
         """Tell submitters what could be had at most: who judges whether a job can ever run needs it."""
@@ -57,16 +58,6 @@ class Provider:
         if kinds != self.store.recall(TEMPLATES):
             with self.store.transaction():
                 observed.remember(self.store, TEMPLATES, kinds)
-
-    def turn(self, state: FollowedState) -> None:
-        """Carry out what was asked for, ask for more when something waits for it, release idle nodes."""
-        if self.spec.kind == NONE:
-            return
-        self._due = None
-        self._carry_out(state)
-        self._scale_up(state)
-        self._scale_down(state)
-        self._carry_out(state)  # what was asked for just now
 
     def is_needed(self, state: FollowedState) -> bool:
         """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
@@ -86,51 +77,48 @@ class Provider:
 
     # ---- requests ----
 
-    def _carry_out(self, state: FollowedState) -> None:
-        requests = sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
-        for gone in [one for one in self._calls if one not in state.node_requests]:  # given up by hand
-            if self._calls[gone].poll() is not None:
-                del self._calls[gone]
+    def due(self, uptime: int) -> list[int]:
+        """When a command may be over or is called again, in ns since the machine started."""
+        retries = self._retry_at.values() if len(self._calls) < MOST_CALLS else ()
+        return [*retries, *([uptime] if self._failed else [uptime + POLL_NS] if self._calls else [])]
+
+    def results(self, state: FollowedState, now: Now) -> list[Stimulus]:
+        """What became of the commands that were called."""
+        found, self._failed = self._failed, []
+        for request_id, call in list(self._calls.items()):
+            if (called := call.poll()) is None:
+                continue
+            del self._calls[request_id]
+            if (request := state.node_requests.get(request_id)) is None:
+                continue  # given up by hand
+            try:
+                if called.problem is not None:
+                    raise ValueError(called.problem)
+                made = list(request.nodes) if request.action == DOWN else _ids(called.answer, request)
+            except ValueError as error:
+                found.append(self._refused(request, str(error), now))
+            else:
+                found.append(MachinesReady(request, tuple(made)))
+        return found
+
+    def carry_out(self, state: FollowedState, now: Now) -> None:
+        """Call the commands of requests that are due."""
+        if self.spec.kind != COMMAND:
+            return
+        requests = machines.in_order(state)
         if not self._adopted:
             self._adopted = True
             for request in requests:
                 end_left_behind(request.request_id)
+        self._retry_at = {one: at for one, at in self._retry_at.items() if one in state.node_requests}
         for request in requests:
-            if request.kind == COMMAND:
-                if self.spec.kind == COMMAND:
-                    self._advance(state, request)
-            elif (wait_s := (request.created_at - self.store.clock()) / 1e9 + self.spec.boot_s) > 0:
-                self._wake_in(wait_s)
-            else:
-                self._finish(state, request, list(request.nodes))
+            if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MOST_CALLS:
+                continue
+            if self._retry_at.get(request.request_id, 0) <= now.uptime:
+                self._retry_at.pop(request.request_id, None)
+                self._call(request, now)
 
-    def _advance(self, state: FollowedState, request: NodeRequest) -> None:
-        """Call the command of a request, or look how its call goes."""
-        call = self._calls.get(request.request_id)
-        if call is None:
-            wait_s = self._retry_at.get(request.request_id, 0.0) - time.monotonic()
-            if wait_s > 0:
-                self._wake_in(wait_s)
-            elif len(self._calls) >= MOST_CALLS:
-                self._wake_in(POLL_S)
-            else:
-                self._call(state, request)
-            return
-        called = call.poll()
-        if called is None:
-            self._wake_in(POLL_S)
-            return
-        del self._calls[request.request_id]
-        try:
-            if called.problem is not None:
-                raise ValueError(called.problem)
-            made = list(request.nodes) if request.action == DOWN else _ids(called.answer, request)
-        except ValueError as error:
-            self._failed(state, request, str(error))
-        else:
-            self._finish(state, request, made)
-
-    def _call(self, state: FollowedState, request: NodeRequest) -> None:
+    def _call(self, request: NodeRequest, now: Now) -> None:
         words = self.spec.up if request.action == UP else self.spec.down
         question = {
             "action": request.action,
@@ -146,52 +134,13 @@ class Provider:
             )  # fmt: skip
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._failed(state, request, f"cannot run {words[0]}: {reason}")
-        self._wake_in(POLL_S)
+            self._failed.append(self._refused(request, f"cannot run {words[0]}: {reason}", now))
 
-    def _failed(self, state: FollowedState, request: NodeRequest, problem: str) -> None:
+    def _refused(self, request: NodeRequest, problem: str, now: Now) -> MachinesRefused:
         """It is asked again, later and later, under the same id: whether it had an effect is not known."""
         wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
-        self._retry_at[request.request_id] = time.monotonic() + wait_s
-        message = f"{request.action}: {problem}; next try in {wait_s:g} s"
-        state.emit_all(self.store, lambda: machines.failed(state, request, message))
-        self._wake_in(wait_s)
-
-    def _finish(self, state: FollowedState, request: NodeRequest, node_ids: Collection[str]) -> None:
-        now = self.store.clock()
-        state.emit_all(self.store, lambda: machines.done(state, request, node_ids, self.spec.units, now))
-        self._retry_at.pop(request.request_id, None)
-
-    def _scale_up(self, state: FollowedState) -> None:
-        spec, now = self.spec, self.store.clock()
-        idle = [] if self.returns is None else self.returns.returnable(state)
-        wanted = machines.wanted(state, spec.templates, spec.units, idle, now)
-        if self.returns is not None and wanted.called_back:
-            self._wake_in(self.returns.call_back(wanted.called_back))
-        state.emit_all(
-            self.store,
-            lambda: machines.asked(state, wanted.nodes, spec.templates, spec.kind, now, new_request_id),
-        )
-
-    def _scale_down(self, state: FollowedState) -> None:
-        """Take away nodes of ours that have been empty for the idle time; those that died at once."""
-        now, wall, kind = time.monotonic(), self.store.clock(), self.spec.kind
-        unused = machines.unused(state, kind)
-        before = self._idle_since
-        self._idle_since = {node.node_id: before.get(node.node_id, now) for node in unused}
-        due = set()
-        for node in unused:
-            left_s = self.spec.idle_s - (now - self._idle_since[node.node_id])
-            if node.node_id in before and (node.state == DEAD or left_s <= 0):
-                due.add(node.node_id)
-            else:  # a new one is for work that has its turn first
-                self._wake_in(left_s)
-        if due:
-            state.emit_all(self.store, lambda: machines.released(state, due, kind, wall, new_request_id))
-
-    def _wake_in(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
-        self._due = at if self._due is None else min(self._due, at)
+        self._retry_at[request.request_id] = now.uptime + int(wait_s * 1e9)
+        return MachinesRefused(request, f"{request.action}: {problem}; next try in {wait_s:g} s")
 
 
 def _ids(answer: bytes, request: NodeRequest) -> list[str]:

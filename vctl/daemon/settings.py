@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vctl.daemon.lease_expiry import LeaseTerms
 from vctl.daemon.scheduler import Scheduler
+from vctl.engine.settings import LeaseTerms
 from vctl.runtime.protocol import runtime_of
 from vctl.spec.provider_spec import parse_provider
 from vctl.store.store import Store

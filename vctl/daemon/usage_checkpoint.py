@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from vctl.daemon.following import FollowedState
 from vctl.store import observed
 from vctl.store.store import Store
 
-EVERY_S = 5.0
+EVERY_NS = 5 * 10**9
 """Between two writes: so much use is forgotten at worst."""
 
 
@@ -17,13 +15,14 @@ class UsageCheckpoint:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._written_at = 0.0
+        self._next = 0
         self._was_used = False
         """Whether something was held at the last write: what only fades need not be written again."""
 
-    def turn(self, state: FollowedState) -> None:
+    def turn(self, state: FollowedState, uptime: int) -> None:
         """Write when it is due."""
-        if time.monotonic() - self._written_at >= EVERY_S:
+        if uptime >= self._next:
+            self._next = uptime + EVERY_NS
             self.write(state)
 
     def write(self, state: FollowedState) -> None:
@@ -33,4 +32,3 @@ class UsageCheckpoint:
             with self.store.transaction():
                 observed.save_usage(self.store, state.usage)
         self._was_used = is_used
-        self._written_at = time.monotonic()

@@ -94,7 +94,7 @@ def _stop(state: SchedulerState, run: Run) -> Stop:
     if run.stop_reason == jb.PREEMPTED:
         one = state.preemptions.get(run.job_id)
         if one is None:  # a lender wants back what it runs on
-            return Stop(run.run_id, state.reclaim_grace_s if task is None else TASK_GRACE_S)
+            return Stop(run.run_id, state.lease_terms.reclaim_grace_s if task is None else TASK_GRACE_S)
         if not one.warns:
             return Stop(run.run_id, 0.0, one.ends_ns)
     return Stop(run.run_id, 0.0 if job is None else job.grace_s)

@@ -12,6 +12,7 @@ from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
 from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
+from vctl.engine.settings import LeaseTerms, MachineTerms
 from vctl.engine.tasks import Tasks
 from vctl.engine.timers import Timers
 from vctl.scheduler.fairness import Usage
@@ -82,12 +83,7 @@ class SchedulerState:
         self.node_requests: dict[str, NodeRequest] = {}
         """What a node provider was asked for and has not done, by request id."""
         self.leases: dict[int, Lease] = {}
-        self.lease_s: float | None = None
-        """How long new leases run; None: until they are idle."""
-        self.lease_idle_s = 0.0
-        """How long a lease is idle before it returns."""
-        self.reclaim_grace_s = 0.0
-        """What a process gets that runs on what a lender wants back."""
+        self.lease_terms, self.machine_terms = LeaseTerms(), MachineTerms()
 
     def sort_node(self, node: Node) -> None:
         """Remember a node among those that somebody has to look after."""
@@ -105,6 +101,10 @@ class SchedulerState:
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         if run.task_id is not None:
             self.running.put_task(run.job_id, run.run_id)
+
+    def knows(self, run_id: str) -> bool:
+        """Whether a run is not over, or is assigned ahead."""
+        return run_id in self.runs or run_id in self.ahead.runs
 
     def drop_run(self, run: Run) -> None:
         """A process that is over; what it held returns."""

@@ -1,17 +1,27 @@
-"""What a scheduler observes and tells to the rules: processes that were seen to run, and processes that are over."""
+"""What a scheduler observes and tells to the rules: of processes, of nodes, of the tables, and of what it has done."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import NamedTuple
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
+from vctl.core.nodes import NodeRequest
 from vctl.core.values import Exit, value
 from vctl.engine.changes import Process
+from vctl.scheduler.provisioning import Wanted
 
 Left = Mapping[str, int] | str
 """Bytes of each output of a task, or why one of them is none."""
+
+
+class Now(NamedTuple):
+    """One moment in nanoseconds: since the epoch, and since the machine started."""
+
+    wall: int
+    uptime: int
 
 
 @value(frozen=True, slots=True)
@@ -36,6 +46,13 @@ class ProcessOver:
 
 
 @value(frozen=True, slots=True)
+class RunNotLaunched:
+    """A run that was assigned has not started: it is to be launched."""
+
+    run_id: str
+
+
+@value(frozen=True, slots=True)
 class JobWarned:
     """The process of a job got the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
 
@@ -51,4 +68,74 @@ class JobTold:
     heard: bool
 
 
-Stimulus = ProcessSeen | ProcessOver | JobWarned | JobTold
+@value(frozen=True, slots=True)
+class LeaseTold:
+    """A job was told that a lender wants back a lease that it uses."""
+
+    lease_id: int
+    job_id: int
+
+
+@value(frozen=True, slots=True)
+class NodeSilent:
+    """The lease of heartbeats of a node was over at ``ends_at``."""
+
+    node_id: str
+    timeout_s: float
+    ends_at: int
+
+
+@value(frozen=True, slots=True)
+class AwaitedOver:
+    """Of a job or an array that others wait for something has ended. How many members ended well, ended badly, and are
+    not over; who waits for it: (job, condition)."""
+
+    name: str
+    good: int
+    bad: int
+    left: int
+    waiting: tuple[tuple[int, str], ...]
+
+
+@value(frozen=True, slots=True)
+class MachinesWanted:
+    """More of what waits could start on so many machines of each template, and on leases that are idle."""
+
+    wanted: Wanted
+
+
+@value(frozen=True, slots=True)
+class MachinesReady:
+    """A request to the node provider was carried out: these machines are there, or gone."""
+
+    request: NodeRequest
+    node_ids: tuple[str, ...]
+
+
+@value(frozen=True, slots=True)
+class MachinesRefused:
+    """An attempt to carry out a request to the node provider had no success."""
+
+    request: NodeRequest
+    message: str
+
+
+@value(frozen=True, slots=True)
+class Sweep:
+    """It is time to look also for what only a look at everything finds."""
+
+
+Stimulus = (
+    ProcessSeen
+    | ProcessOver
+    | RunNotLaunched
+    | JobWarned
+    | JobTold
+    | LeaseTold
+    | NodeSilent
+    | AwaitedOver
+    | MachinesWanted
+    | MachinesReady
+    | MachinesRefused
+    | Sweep
+)

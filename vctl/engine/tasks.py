@@ -113,12 +113,15 @@ class Tasks:
 
     # ---- objects ----
 
-    def put_copy(self, job_id: int, name: str, node_id: str, size: int, maker: str | None) -> None:
+    def put_copy(
+        self, job_id: int, name: str, node_id: str, size: int, maker: str | None, cluster_id: str
+    ) -> None:
         """A copy of an object is on a node."""
         self.with_objects.add(job_id)
         found = self.objects.setdefault(job_id, {})
         one = found.get(name) or StoredObject(maker, {})
-        found[name] = replace(one, at={**one.at, node_id: size})
+        there = {**one.clusters, node_id: cluster_id}
+        found[name] = replace(one, at={**one.at, node_id: size}, clusters=there)
         self._moved(job_id, name)
 
     def lose_copy(self, job_id: int, name: str, node_id: str | None) -> None:
@@ -127,7 +130,7 @@ class Tasks:
         if (one := found.pop(name, None)) is None:
             return
         if left := {} if node_id is None else {n: size for n, size in one.at.items() if n != node_id}:
-            found[name] = replace(one, at=left)
+            found[name] = replace(one, at=left, clusters={n: one.clusters[n] for n in left})
         if not found:
             del self.objects[job_id]
         self._moved(job_id, name)

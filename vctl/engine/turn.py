@@ -1,33 +1,47 @@
-"""A turn of the scheduler: what follows from what was observed, in a fixed order, and what is done outside then.
+"""What a scheduler decides, in a fixed order: the rules, of which each sees the changes of those before it.
 
-Nothing here reads a clock, a table or a file. The scheduler (``vctl/daemon/scheduler.py``) observes, gives the time,
-makes the changes in a transaction, and carries the effects out after its commit.
+Nothing here reads a clock, a table or a file. ``vctl/daemon/turn.py`` observes, gives the time, makes the changes in a
+transaction, and carries the effects out after its commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from vctl.engine.changes import Change
-from vctl.engine.rules import ends, gates, nodes, preemption, stops
+from vctl.engine.rules import (
+    ends,
+    gates,
+    leases,
+    machines,
+    nodes,
+    objects,
+    preemption,
+    revocation,
+    stops,
+)
+from vctl.engine.rules.starts import Supply
+from vctl.engine.settings import NO_PROVIDER, Memo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import Stimulus
+from vctl.engine.stimuli import Now, Stimulus, Sweep
 
 
-class Now(NamedTuple):
-    """One moment in nanoseconds: since the epoch, and since the machine started."""
-
-    wall: int
-    uptime: int
-
-
-def rules(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now) -> Iterator[Change]:
+def rules(
+    state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo
+) -> Iterator[Change]:
     """All changes that follow. Each is applied before the next one is asked for, so later rules see it."""
+    memo.due.clear()
+    sweep = any(isinstance(one, Sweep) for one in stimuli)
+    if stimuli:
+        yield from nodes.silent(state, stimuli, now.wall)
+    if state.dead_nodes and state.nodes_changed:  # before the ends of processes: so their reason is known
+        yield from nodes.failed(state)
     if stimuli:
         yield from ends.processes(state, stimuli, now.wall)
+        yield from gates.awaited(state, stimuli, now.wall)
         yield from stops.warned(state, stimuli, now.uptime)
         yield from preemption.told(state, stimuli)
+        revocation.told(state, memo, stimuli, now)
     if state.stops:
         yield from stops.asked(state)
     yield from stops.limits(state, now.uptime)
@@ -36,15 +50,24 @@ def rules(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now) -> Itera
     if state.nominations or state.preemptions:
         yield from preemption.review(state, now.wall)
         yield from preemption.due(state, now.wall)
-    yield from nodes.drained(state, now.wall)
+    yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
+    if state.leases or memo.told:
+        yield from leases.expired(state, memo, now)
+        yield from revocation.revoked(state, memo, now)
+    if state.machine_terms.kind != NO_PROVIDER:
+        yield from machines.changes(state, memo, stimuli, now, supply.request)
+    if state.lost_nodes:
+        yield from objects.lost(state, now.wall)
+    if sweep:
+        yield from objects.left_behind(state, now.wall)
 
 
-def follows(state: SchedulerState, now: Now) -> bool:
-    """Whether any change follows although nothing was observed."""
-    return any(True for _ in rules(state, (), now))
+def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo) -> bool:
+    """Whether any change follows."""
+    return any(True for _ in rules(state, stimuli, now, supply, memo))
 
 
 def looked_at(state: SchedulerState) -> None:
     """The rules have seen what was to be looked at."""
-    state.stops.clear()
-    state.array_limits.changed.clear()
+    for seen in (state.stops, state.array_limits.changed, state.nodes_changed, state.lost_nodes):
+        seen.clear()

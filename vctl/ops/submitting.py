@@ -128,7 +128,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             logs.forget_log(store.home, name)
         store.emit(change)
         if lost:
-            dependencies.settle(store, lost, store.emit)
+            dependencies.settle(store, lost)
         if not wanted.known:
             observed.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
     return submission_id

@@ -15,13 +15,13 @@ def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
     )  # fmt: skip
 
 
-def waiting_for(store: Store, awaited: str) -> list[Row]:
+def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
     """The jobs that wait for a job or an array, with their conditions."""
-    return store.rows(
-        "SELECT d.condition, j.job_id, j.submission_id, j.array_id, j.parent_cluster_id, j.waits_for"
-        " FROM dependencies d JOIN jobs j USING (job_id) WHERE awaited = ? ORDER BY job_id, condition DESC",
+    found = store.rows(
+        "SELECT job_id, condition FROM dependencies WHERE awaited = ? ORDER BY job_id, condition DESC",
         awaited,
     )
+    return tuple((row[0], row[1]) for row in found)
 
 
 def awaited_names(store: Store) -> list[str]:

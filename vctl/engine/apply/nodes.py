@@ -27,6 +27,8 @@ def _node_changed(state: SchedulerState, change: ch.NodeChanged) -> None:
 def _put_node(state: SchedulerState, node: Node) -> None:
     if node.state == DEAD:
         state.lost_nodes.add(node.node_id)
+        of_node = [run.run_id for run in state.runs.values() if run.node_id == node.node_id]
+        state.affected.update(dict.fromkeys(of_node))  # their stop gets no grace any more
     state.ledger.put_node(node)
     state.sort_node(node)
     state.nodes_changed.add(node.node_id)

@@ -9,7 +9,9 @@ from vctl.engine.state import SchedulerState
 
 
 def _created(state: SchedulerState, change: ch.ObjectCreated) -> None:
-    state.tasks.put_copy(change.job_id, change.name, change.node_id, change.size, change.task_id)
+    state.tasks.put_copy(
+        change.job_id, change.name, change.node_id, change.size, change.task_id, change.cluster_id
+    )
     if change.task_id is None:
         state.tasks.promise(change.job_id, (change.name,), Maker(None))
 

@@ -45,7 +45,7 @@ def _started(state: SchedulerState, change: ch.TaskStarted) -> None:
         )
         state.tasks.put(started)
     for copy in change.copies:
-        state.tasks.put_copy(run.job_id, copy.name, run.node_id, copy.size, copy.maker)
+        state.tasks.put_copy(run.job_id, copy.name, run.node_id, copy.size, copy.maker, run.cluster_id)
 
 
 def _stop_asked(state: SchedulerState, change: ch.TaskStopAsked) -> None:

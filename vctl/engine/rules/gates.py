@@ -1,12 +1,48 @@
-"""Which waiting jobs come into their queue now: begin times that are over, places among the members of arrays."""
+"""Which waiting jobs come into their queue now: begin times, ends of others that they wait for, places in arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from vctl.core import jobs as jb
+from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
-from vctl.engine.changes import BeginTimesPassed, Change, MembersAdmitted
+from vctl.engine.changes import BeginTimesPassed, Change, DependencyMet, JobEnded, MembersAdmitted
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import AwaitedOver, Stimulus
+
+OPEN, MET, IMPOSSIBLE = "open", "met", "impossible"
+
+
+def awaited(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
+    """Release the jobs that waited for others which have ended; end those for which it was the wrong end."""
+    for one in [one for one in stimuli if isinstance(one, AwaitedOver)]:
+        for job_id, condition in one.waiting:
+            job = state.pending(job_id)
+            if job is not None and job.waits_for and (found := judged(condition, one)) != OPEN:
+                yield followed(job, condition, one.name, now, met=found == MET)
+
+
+def judged(condition: str, one: AwaitedOver) -> str:
+    """Whether a condition came true, can no longer, or is open."""
+    if one.good + one.bad + one.left == 0:  # deleted, so it is over; how it ended is not known any more
+        return MET if condition == "any" else IMPOSSIBLE
+    if condition == "ok" and one.bad:
+        return IMPOSSIBLE
+    if one.left:
+        return OPEN
+    return MET if condition == "any" or (condition == "ok") == (one.bad == 0) else IMPOSSIBLE
+
+
+def followed(job: PendingJob, condition: str, name: str, now: int, *, met: bool) -> DependencyMet | JobEnded:
+    """What follows for a job when a condition came true, or can no longer: the job will never run."""
+    if met:
+        return DependencyMet(job.job_id, job.submission_id, job.parent_id, condition, name, job.waits_for - 1)
+    wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]
+    return JobEnded(
+        now, job.job_id, job.submission_id, job.array_id, job.parent_id, "reject", jb.FAILED,
+        jb.DEPENDENCY_FAILED, f"it waited for {name} {wish}, which can no longer happen", None,
+    )  # fmt: skip
 
 
 def begin_due(state: SchedulerState, now: int) -> Iterator[Change]:

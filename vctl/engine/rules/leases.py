@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vctl.core import resources as rs
 from vctl.core.leases import CALLED, Lease
@@ -11,24 +11,30 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.core.resources import Amounts
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
+from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.fairness import Shares, must_yield
 from vctl.scheduler.leasing import above_minimum, free_part, newest_first, restored, return_of
 from vctl.scheduler.replacement import below
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTerms:
-    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted.
+def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+    """Give back what nobody has used for long enough, what is over, and what was called in."""
+    memo.wanted_leases &= state.leases.keys()
+    idle_s = {lease_id: (now.uptime - since) / 1e9 for lease_id, since in memo.idle_leases.items()}
+    found = waits(state, idle_s, memo.wanted_leases, state.lease_terms, now.wall)
+    memo.idle_leases = {one.lease_id: memo.idle_leases.get(one.lease_id, now.uptime) for one, _ in found}
+    memo.due += [now.uptime + int(wait_s * 1e9) for _, wait_s in found if wait_s > 0]
+    yield from give_back(state, [lease for lease, wait_s in found if wait_s <= 0])
 
-    ``reclaim_grace_s``: what a borrower gets between being told and being cut. ``duration_s`` None: while used.
-    """
 
-    idle_s: float = 10.0
-    cooldown_s: float = 2.0
-    duration_s: float | None = None
-    reclaim_grace_s: float = 30.0
+def returnable(state: SchedulerState) -> list[Lease]:
+    """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
+    nominated = kept(state)
+    leases = [lease for lease in state.leases.values() if lease.vnode_id not in nominated]
+    return leases if any(free_part(state.ledger, lease) for lease in leases) else []
 
 
 def waits(

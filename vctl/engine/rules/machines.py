@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from vctl.core.leases import Lease
 from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.engine.changes import (
@@ -18,8 +17,10 @@ from vctl.engine.changes import (
     NodeMoved,
     NodeRemoved,
 )
-from vctl.engine.rules.leases import kept
+from vctl.engine.rules.leases import kept, returnable
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
 from vctl.scheduler.provisioning import Template, Wanted, wanted_nodes
 
 NewId = Callable[[], str]
@@ -31,17 +32,31 @@ def is_ours(node: Node) -> bool:
     return node.labels.get(MADE_BY) is not None and node.state != DEAD
 
 
+def changes(
+    state: SchedulerState, memo: Memo, stimuli: Sequence[Stimulus], now: Now, new_id: NewId
+) -> Iterator[Change]:
+    """What follows for machines and the requests for them."""
+    terms = state.machine_terms
+    for one in stimuli:
+        match one:
+            case MachinesReady(request, node_ids):
+                yield from done(state, request, node_ids, terms.units, now.wall)
+            case MachinesRefused(request, message):
+                yield from failed(state, request, message)
+            case MachinesWanted(wanted):
+                memo.wanted_leases |= set(wanted.called_back)
+                memo.due.append(now.uptime + int(state.lease_terms.cooldown_s * 1e9))
+                yield from asked(state, wanted.nodes, terms.templates, terms.kind, now.wall, new_id)
+    yield from booted(state, memo, now)
+    yield from unneeded(state, memo, now, new_id)
+
+
 # ---- more machines ----
 
 
-def wanted(
-    state: SchedulerState,
-    templates: Collection[Template],
-    units: frozenset[str],
-    idle: Collection[Lease],
-    now: int,
-) -> Wanted:
+def wanted(state: SchedulerState, now: int) -> Wanted:
     """How many machines of each template let more of what waits start; none of a template that fails."""
+    templates, units = state.machine_terms.templates, state.machine_terms.units
     if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
         return Wanted({})
     present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
@@ -53,7 +68,7 @@ def wanted(
     possible = [one for one in templates if one.name not in failing]
     return wanted_nodes(
         state.ledger, state.queues, state.tasks.queues, possible, present, units,
-        coming={one.name: coming[one.name] for one in possible if coming[one.name]}, idle=idle,
+        coming={one.name: coming[one.name] for one in possible if coming[one.name]}, idle=returnable(state),
         running=state.running, now_ns=now,
     )  # fmt: skip
 
@@ -100,6 +115,21 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
     ]
 
 
+def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iterator[Change]:
+    """Take away machines of ours that have been empty for the idle time; those that died at once."""
+    kind, before = state.machine_terms.kind, memo.idle_machines
+    found = {node.node_id: node for node in unused(state, kind)}
+    memo.idle_machines = {node_id: before.get(node_id, now.uptime) for node_id in found}
+    due = set()
+    for node_id, node in found.items():
+        ends = memo.idle_machines[node_id] + int(state.machine_terms.idle_s * 1e9)
+        if node_id in before and (node.state == DEAD or ends <= now.uptime):
+            due.add(node_id)
+        else:  # a new one is for work that has its turn first
+            memo.due.append(ends)
+    yield from released(state, due, kind, now.wall, new_id)
+
+
 def released(
     state: SchedulerState, node_ids: Collection[str], kind: str, now: int, new_id: NewId
 ) -> Iterator[Change]:
@@ -124,6 +154,22 @@ def _has_objects(state: SchedulerState, node_id: str) -> bool:
 
 
 # ---- what became of a request ----
+
+
+def booted(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+    """Simulated machines are there after their boot time; nobody is asked for them."""
+    for request in in_order(state):
+        if request.kind != MADE_BY_COMMAND:
+            left = request.created_at + int(state.machine_terms.boot_s * 1e9) - now.wall
+            if left <= 0:
+                yield from done(state, request, request.nodes, state.machine_terms.units, now.wall)
+            else:
+                memo.due.append(now.uptime + left)
+
+
+def in_order(state: SchedulerState) -> list[NodeRequest]:
+    """Requests to the node provider, the oldest first."""
+    return sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
 
 
 def done(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from vctl.core import jobs as jb
 from vctl.core.clusters import FLEXIBLE, JOB
 from vctl.core.jobs import Run
 from vctl.core.leases import Lease
@@ -25,24 +26,33 @@ from vctl.engine.changes import (
     NodesPublished,
     VNodesChanged,
 )
+from vctl.engine.rules import stops
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.leasing import empty_parts, settle
 from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, slice_moves, whole_moves
 
 
-def silent(leases: Iterable[tuple[str, float, int]], now: int) -> Iterator[Change]:
-    """Nodes whose lease of heartbeats is over are dead; of each its id, the timeout in seconds, and the end."""
-    for node_id, timeout_s, ends_at in leases:
-        if ends_at <= now:
-            yield NodeMoved(now, node_id, "die", DEAD, f"no heartbeat for {timeout_s:g} s", "vctl")
+def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
+    """Nodes whose lease of heartbeats is over are dead."""
+    for one in stimuli:
+        if isinstance(one, NodeSilent) and one.node_id in state.ledger.nodes.keys() - state.dead_nodes:
+            yield NodeMoved(now, one.node_id, "die", DEAD, f"no heartbeat for {one.timeout_s:g} s", "vctl")
 
 
-def lost(state: SchedulerState, node_ids: Iterable[str]) -> list[Run]:
-    """Processes on nodes that are dead, and all members of each job of which one, or a slice of its gang, was on one.
+def failed(state: SchedulerState) -> Iterator[Change]:
+    """The processes end that a dead node took with it."""
+    for run in lost(state):
+        yield from stops.stop(state, [run.run_id], jb.NODE_FAILED)
+
+
+def lost(state: SchedulerState) -> list[Run]:
+    """Processes on nodes that have died, and all members of each job of which one, or a slice of its gang, was on one.
 
     Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
     """
-    dead = state.dead_nodes.intersection(node_ids)
+    dead = state.dead_nodes & state.nodes_changed
     found = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
     ended = {run.job_id for run in found.values() if run.task_id is None}
     for node_id in dead:
@@ -52,16 +62,21 @@ def lost(state: SchedulerState, node_ids: Iterable[str]) -> list[Run]:
     return [found[run_id] for run_id in sorted(found)]
 
 
-def upkeep(state: SchedulerState, now: int, number: Callable[[], int], *, sweep: bool) -> Iterator[Change]:
+def upkeep(
+    state: SchedulerState, memo: Memo, now: int, number: Callable[[], int], *, sweep: bool
+) -> Iterator[Change]:
     """All that is to be put in order now; ``sweep``: what only a look at everything finds, too."""
-    yield from replaced(state, now, number)
+    if state.dead_nodes and (sweep or memo.replaced != state.seen):
+        yield from replaced(state, now, number)
+        memo.replaced = state.seen
     if sweep:
         yield from over(state)
     yield from settled(state)
     yield from drained(state, now)
     if sweep and (parts := tuple(empty_parts(state.ledger))):
         yield VNodesChanged(parts)
-    yield from removed(state)
+    if state.ledger.removing:
+        yield from removed(state)
 
 
 # ---- replacement ----

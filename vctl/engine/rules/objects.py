@@ -11,7 +11,15 @@ from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
-from vctl.engine.changes import Change, ObjectCreated, ObjectsDropped, TaskAwaits, TaskEnded, TaskReady
+from vctl.engine.changes import (
+    Change,
+    ObjectCreated,
+    ObjectLost,
+    ObjectsDropped,
+    TaskAwaits,
+    TaskEnded,
+    TaskReady,
+)
 
 if TYPE_CHECKING:
     from vctl.engine.rules.outcomes import Outcome
@@ -146,6 +154,34 @@ def give_up(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
     """A job takes no more tasks: those that wait for what nobody makes fail."""
     waiting = (task for task in state.tasks.of_job(job_id) if task.state == tk.PENDING_ARGS)
     yield from settled(state, job_id, sorted({name for task in waiting for name in task.inputs}), now)
+
+
+def lost(state: SchedulerState, now: int) -> Iterator[Change]:
+    """Nodes are gone, and what lay on them."""
+    there = sorted(
+        (job_id, name, node_id)
+        for job_id, found in state.tasks.objects.items()
+        for name, one in found.items()
+        for node_id in state.lost_nodes & one.at.keys()
+    )
+    names: dict[int, list[str]] = {}
+    for job_id, name, node_id in there:
+        one = state.tasks.objects[job_id][name]
+        is_last = len(one.at) == 1
+        yield ObjectLost(job_id, name, node_id, one.clusters.get(node_id), silent=not is_last)
+        if is_last:
+            names.setdefault(job_id, []).append(name)
+    for job_id, found in names.items():
+        yield from settled(state, job_id, found, now)
+
+
+def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
+    """What waits for nobody ends, and what belongs to nobody goes: a scheduler may have died before it did that."""
+    for job_id in sorted(set(state.tasks.awaiting().values()) - state.running.jobs.keys()):
+        yield from give_up(state, job_id, now)
+    for job_id in sorted(state.tasks.with_objects - state.running.jobs.keys()):
+        if not state.tasks.of_job(job_id):
+            yield from drop(state, job_id)
 
 
 def drop(state: SchedulerState, job_id: int) -> Iterator[Change]:

@@ -1,17 +1,70 @@
-"""Leases that lenders call in because their own work waits, and what has to end so that these are free again."""
+"""Leases that lenders call in because their own work waits, and what has to end so that these are free again.
+
+The jobs that use such a lease are told first, and have a grace; what still uses it then is ended, newest first, never
+more than the lease and never half a gang.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
 from vctl.engine.changes import Change, LeaseCalled
+from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import LeaseTold, Now, Stimulus
 from vctl.scheduler.leasing import newest_first
 from vctl.scheduler.tasking import ancestors
+
+
+def told(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
+    """Jobs were told: their grace begins."""
+    grace_ns = int(state.lease_terms.reclaim_grace_s * 1e9)
+    for one in stimuli:
+        if isinstance(one, LeaseTold) and one.lease_id in state.leases:
+            memo.told.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
+
+
+def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+    """Call in what lenders with waiting work have lent; end what uses it after the grace."""
+    for gone in memo.told.keys() - state.leases.keys():
+        del memo.told[gone]
+    ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
+    for lease in to_call(state):
+        if lease.state != CALLED:
+            yield LeaseCalled(
+                replace(lease, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at))
+            )
+    graces = [at for of_lease in memo.told.values() for at in of_lease.values()]
+    memo.due += [at for at in graces if at > now.uptime]
+    if any(at <= now.uptime for at in graces):
+        for lease in _called(state):
+            yield from _end_use(state, memo, lease, now)
+
+
+def _end_use(state: SchedulerState, memo: Memo, lease: Lease, now: Now) -> Iterator[Change]:
+    ends = memo.told.get(lease.lease_id, {})
+    for victims in list(to_end(state, lease, now.wall)):
+        if ends.get(victims[0].job_id, now.uptime + 1) <= now.uptime:
+            yield from stops.stop(state, [run.run_id for run in victims], jb.PREEMPTED)
+
+
+def untold(state: SchedulerState, memo: Memo) -> Iterator[tuple[Lease, int]]:
+    """Leases that are called in, with the jobs that use them and were not told."""
+    for lease in _called(state):
+        ends = memo.told.get(lease.lease_id, {})
+        for job_id in sorted({run.job_id for run in users_of(state, lease)} - ends.keys()):
+            yield lease, job_id
+
+
+def _called(state: SchedulerState) -> list[Lease]:
+    leases = (state.leases[number] for number in sorted(state.leases))
+    return [lease for lease in leases if lease.state == CALLED]
 
 
 def to_call(state: SchedulerState) -> list[Lease]:
@@ -35,12 +88,6 @@ def waits_in(state: SchedulerState, cluster_id: str) -> bool:
         queue.blocked and cluster_id in ancestors(state.ledger, one)
         for one, queue in state.tasks.queues.items()
     )
-
-
-def called(state: SchedulerState, lease: Lease, ends_at: int) -> Iterator[Change]:
-    """Call a lease in, unless it was given back or changed meanwhile, or another scheduler has called it in."""
-    if state.leases.get(lease.lease_id) == lease and lease.state != CALLED:
-        yield LeaseCalled(replace(lease, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at)))
 
 
 def users_of(state: SchedulerState, lease: Lease) -> list[Run]:

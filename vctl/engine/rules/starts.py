@@ -27,6 +27,7 @@ class Supply:
     supervisor: Callable[[], int]
     revision: Callable[[], int]
     lease: Callable[[], int]
+    request: Callable[[], str]
     port: Callable[[set[int]], int]
 
 
@@ -133,5 +134,5 @@ def _grow(
     if growth:
         yield VNodesChanged(placed=tuple(step.after for step in growth), for_start=True)
         yield from leases.granted(
-            state.ledger, growth, now, supply.lease, lease_s=state.lease_s, job_id=job_id
+            state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id
         )

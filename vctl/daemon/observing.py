@@ -1,0 +1,128 @@
+"""What a scheduler observes before it decides: processes, nodes, the node provider, and the ends that jobs wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from vctl.daemon.ahead import NextRuns
+from vctl.daemon.following import FollowedState
+from vctl.daemon.looking import Pace, Starts, look
+from vctl.daemon.measuring import Measuring
+from vctl.daemon.objects import attempt_of
+from vctl.daemon.provider import Provider
+from vctl.daemon.trouble import say
+from vctl.engine.changes import Process
+from vctl.engine.stimuli import NodeSilent, Now, ProcessOver, RunNotLaunched, Stimulus, Sweep
+from vctl.ops.dependencies import over
+from vctl.runtime import objects as files
+from vctl.runtime.protocol import RunState, Runtime
+from vctl.store import upkeep
+from vctl.store.dependencies import any_waits
+from vctl.store.store import Store
+
+SAFETY_S = 5.0
+"""Between two looks at every process: what no wake-up told (a supervisor that was killed) is found by then."""
+
+
+class Observer:
+    """``interval_s`` is the time between two looks at everything else."""
+
+    def __init__(
+        self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, pace: Pace, *, interval_s: float
+    ) -> None:  # fmt: skip
+        self.store, self.runtime, self.provider, self.interval_s = store, runtime, provider, interval_s
+        self.next_runs, self.pace = next_runs, pace
+        self.starts, self.measuring = Starts(), Measuring(store.wake)
+        self._early: set[str] = set()
+        """Runs that are over and follow others of which that is not known yet: they are looked at again."""
+        self.processes_at, self.all_at = 0, 0
+        """When every process is looked at again, and everything else."""
+        self._silent_at: int | None = None
+        """When the next lease of heartbeats ends, unless it is renewed."""
+
+    def begin(self, now: Now) -> None:
+        """A state was loaded: every process is looked at."""
+        self.starts.seen.clear()  # they are seen again
+        self.processes_at, self._silent_at = 0, now.wall
+
+    def due(self, now: Now) -> list[int]:
+        """When there is something to look at, in ns since the machine started."""
+        silent = [] if self._silent_at is None else [now.uptime + self._silent_at - now.wall]
+        return [self.processes_at, self.all_at, *self.starts.due, *silent]
+
+    def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
+        """What has happened outside of the tables."""
+        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self.measuring.ready()
+        names |= self._early & state.ahead.runs.keys()
+        if is_sweep := self.processes_at <= now.uptime:
+            self.processes_at, names = now.uptime + int(SAFETY_S * 1e9), {*state.runs, *state.ahead.runs}
+        found: list[Stimulus] = [
+            *self._processes(state, names, now, relaunch=is_sweep),
+            *self.provider.results(state, now),
+        ]
+        if self.starts.are_due(now.uptime):
+            found += self.starts.take()
+        if self.all_at <= now.uptime:
+            self.all_at = now.uptime + int(self.interval_s * 1e9)
+            found.append(Sweep())
+        return found
+
+    def tables(self, state: FollowedState, now: Now) -> list[Stimulus]:
+        """What the tables say that is in no state. Asked again inside of a transaction."""
+        return [*self._silent(state, now), *self.awaited(state)]
+
+    def awaited(self, state: FollowedState) -> list[Stimulus]:
+        """Jobs and arrays of which something has ended, if others wait for them."""
+        names = any_waits(self.store, sorted(state.ended)) if state.ended and state.gated else []
+        state.ended.intersection_update(names)
+        return [over(self.store, name) for name in names]
+
+    def _silent(self, state: FollowedState, now: Now) -> list[NodeSilent]:
+        """Nodes whose lease of heartbeats is over."""
+        if not state.nodes_changed and (self._silent_at is None or self._silent_at > now.wall):
+            return []
+        leases = [NodeSilent(*one) for one in upkeep.heartbeats(self.store)]
+        self._silent_at = min((one.ends_at for one in leases), default=None)
+        return [one for one in leases if one.ends_at <= now.wall]
+
+    # ---- processes ----
+
+    def _processes(
+        self, state: FollowedState, run_ids: Iterable[str], now: Now, *, relaunch: bool
+    ) -> list[Stimulus]:
+        """``relaunch``: also who has not started."""
+        told: list[Stimulus] = []
+        self._early.clear()
+        for run_id in sorted(run_ids):
+            ahead = state.ahead.runs.get(run_id)
+            run = state.runs.get(run_id) if ahead is None else ahead.run
+            again = self.runtime.was_declined(run_id) and self.next_runs.declined(state, self.runtime, run_id)
+            if run is None:
+                continue
+            run = self.starts.known(run)
+            try:
+                found = look(self.runtime, run)
+            except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
+                say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
+                continue
+            if isinstance(found, ProcessOver):
+                if (end := self._measured(state, found)) is not None:
+                    told.append(end)
+                    if ahead is not None:
+                        self._early.add(run_id)
+            elif isinstance(found, Process):
+                self.starts.note(run, found, now.uptime)
+            elif found is RunState.NEVER_STARTED and (again or (relaunch and ahead is None)):
+                told.append(RunNotLaunched(run_id))
+        return told
+
+    def _measured(self, state: FollowedState, end: ProcessOver) -> ProcessOver | None:
+        """An end with what the task left; None while that is being measured."""
+        task = state.tasks.unfinished.get(end.run.task_id or "")
+        if end.exit is None or end.exit.exit_code != 0 or task is None or not task.outputs:
+            return end
+        attempt = attempt_of(self.store, state, end.run.job_id) or 0
+        place = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
+        left = self.measuring.result(end.run.run_id, place, list(task.outputs))
+        return None if left is None else replace(end, left=left)

@@ -1,0 +1,145 @@
+"""The loop of a scheduler, whole: observe, search, decide under the write lock, commit, carry out.
+
+Intent is committed before it is carried out, and carried out again until it is seen to have happened, so dying
+between any two steps is harmless: the next scheduler continues from the tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from vctl.daemon.ahead import NextRuns
+from vctl.daemon.carrying import Carrier
+from vctl.daemon.commit import commit, leaves_more, supply_of
+from vctl.daemon.following import FollowedState
+from vctl.daemon.observing import Observer
+from vctl.engine.rules import machines
+from vctl.engine.settings import NO_PROVIDER
+from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
+from vctl.engine.turn import follows, looked_at, rules
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.plan import Plan
+from vctl.store.store import Store
+
+STEPS_NS = 500_000_000
+"""How long steps follow each other before whoever calls has its turn again."""
+
+
+class Turn:
+    """After an exception the state is to be loaded again: a part of it may not have been written."""
+
+    def __init__(
+        self, store: Store, observer: Observer, carrier: Carrier, next_runs: NextRuns, now: Callable[[], Now]
+    ) -> None:
+        self.store, self.observer, self.carrier = store, observer, carrier
+        self.next_runs, self.now = next_runs, now
+        self.memo = carrier.memo
+        self.rounds, self.last_round_ms = 0, 0.0
+        self.more = False
+        """Whether there was more to do when the last turn ended."""
+        self._found: list[Stimulus] = []
+        """What came of the effects of the last step."""
+        self._searched: tuple[int, int, bool] | None = None
+        """Where the last search of this turn has found all that can start."""
+
+    def begin(self) -> None:
+        """A state was loaded."""
+        self._found.clear()
+
+    def note_starts(self, state: FollowedState) -> None:
+        """Write the starts that were seen."""
+        if self.observer.starts.seen:
+            with self.store.transaction():
+                state.follow(self.store)
+                self._apply_rules(state, self.observer.starts.take(), self.now())
+
+    def run(self, state: FollowedState) -> None:
+        """Do everything there is to do now."""
+        until = self.now().uptime + STEPS_NS
+        self._searched, self.more = None, True
+        while self.more and self.now().uptime < until:
+            self.more = self._step(state)
+
+    def _step(self, state: FollowedState) -> bool:
+        """Observe, decide, carry out; True when there may be more to do at once."""
+        now, is_written = self.now(), True
+        stimuli, self._found = [*self._found, *self.observer.look(state, now)], []
+        plan, started = Plan(), 0
+        if self._follows(state, stimuli, now):
+            plan, started = self._decide(state, stimuli, now, None)
+        elif not (plan := self._search(state)).is_empty:
+            plan, started = self._decide(state, stimuli, now, plan)
+        elif self._is_judged(state) and self._follows(state, wanted := self._machines(state, now), now):
+            plan, started = self._decide(state, wanted, now, None)
+        else:
+            is_written = False
+        self._found = self.carrier.carry_out(state, now, stimuli)
+        self.next_runs.send(state, self.carrier.runtime)
+        return bool(self._found or (is_written and self._is_judged(state))) or leaves_more(plan, started)
+
+    @staticmethod
+    def _is_judged(state: FollowedState) -> bool:
+        """Whether rules depend on what a search found to wait: leases are called in for that, machines asked for."""
+        return bool(state.leases) or state.machine_terms.kind != NO_PROVIDER
+
+    def _follows(self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now) -> bool:
+        """Whether anything is to be written; if not, there is no transaction."""
+        told = [*stimuli, *self.observer.tables(state, now)]
+        found = follows(state, told, now, supply_of(self.store, state), self.memo)
+        if not found:
+            looked_at(state)
+            state.ended.clear()
+        return found
+
+    def _decide(
+        self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now, plan: Plan | None
+    ) -> tuple[Plan, int]:
+        """Make all changes that follow in one transaction: those of the rules, and the starts of a plan, if need be
+        searched inside: so what has ended and what starts in its place cost one commit."""
+        began = time.perf_counter()
+        with self.store.transaction():  # checks the head
+            is_foreign = state.follow(self.store)  # from here on nobody else changes anything
+            if plan is None or is_foreign:
+                state.end_trial()
+                told = [*stimuli, *self.observer.starts.take(), *self.observer.tables(state, now)]
+                self._apply_rules(state, told, now)
+                while told := self.observer.awaited(state):  # what has ended now
+                    self._apply_rules(state, told, now)
+            plan = plan or self._search(state, again=True)
+            started = commit(self.store, state, plan, now)
+            if any(isinstance(one, ProcessOver) for one in stimuli):
+                self.next_runs.assign(state, supply_of(self.store, state))
+        self._searched = None if leaves_more(plan, started) else self._mark(state)
+        self.last_round_ms = (time.perf_counter() - began) * 1e3
+        return plan, started
+
+    def _apply_rules(self, state: FollowedState, told: Sequence[Stimulus], now: Now) -> None:
+        state.ended.clear()
+        changes = rules(state, told, now, supply_of(self.store, state), self.memo)
+        state.emit_each(self.store, changes)
+        looked_at(state)
+
+    def _search(self, state: FollowedState, *, again: bool = False) -> Plan:
+        """What starts, and why the rest waits; unless that was found already."""
+        if self._mark(state) == self._searched and not again:
+            return Plan()
+        plan = decide(
+            state.ledger, state.queues, state.tasks.queues,
+            now_ns=self.store.clock(), running=state.running, usage=state.usage, keeps=True,
+        )  # fmt: skip
+        state.trial = plan.trial
+        self._searched = None if leaves_more(plan, plan.proposed) else self._mark(state)
+        self.rounds += not plan.is_empty
+        return plan
+
+    def _mark(self, state: FollowedState) -> tuple[int, int, bool]:
+        """What differs after every change that a decision could depend on."""
+        return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
+
+    def _machines(self, state: FollowedState, now: Now) -> list[Stimulus]:
+        """Which machines would let more of what waits start: searched when nothing else does."""
+        if state.machine_terms.kind == NO_PROVIDER:
+            return []
+        wanted = machines.wanted(state, now.wall)
+        return [MachinesWanted(wanted)] if wanted.nodes or wanted.called_back else []
