@@ -53,8 +53,7 @@ class Observer:
 
     def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """What has happened outside of the tables."""
-        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self.measuring.ready()
-        names |= self._early & state.ahead.runs.keys()
+        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self.measuring.ready() | self._early
         if is_sweep := self.processes_at <= now.uptime:
             self.processes_at, names = now.uptime + int(SAFETY_S * 1e9), {*state.runs, *state.ahead.runs}
         found: list[Stimulus] = [

@@ -63,7 +63,7 @@ class Turn:
 
     def _step(self, state: FollowedState) -> bool:
         """Observe, decide, carry out; True when there may be more to do at once."""
-        now, is_written = self.now(), True
+        now, is_written, was_judged = self.now(), True, self._is_judged(state)
         stimuli, self._found = [*self._found, *self.observer.look(state, now)], []
         plan, started = Plan(), 0
         if self._follows(state, stimuli, now):
@@ -76,7 +76,8 @@ class Turn:
             is_written = False
         self._found = self.carrier.carry_out(state, now, stimuli)
         self.next_runs.send(state, self.carrier.runtime)
-        return bool(self._found or (is_written and self._is_judged(state))) or leaves_more(plan, started)
+        is_open = is_written and (was_judged or self._is_judged(state))
+        return bool(self._found) or is_open or leaves_more(plan, started)
 
     @staticmethod
     def _is_judged(state: FollowedState) -> bool:
