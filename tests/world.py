@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import importlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from typing import Any, Self
 
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
+from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState
 from vctl.daemon.looking import MOST_AHEAD, Pace
 from vctl.daemon.scheduler import Scheduler
@@ -39,8 +36,6 @@ from vctl.store.ahead import withdraw
 from vctl.store.store import Store
 from vctl.store.write import Emitted, write
 
-ON_THE_CLOCK = ("turn", "looking", "remains", "trouble", "ahead")
-"""Modules of ``vctl.daemon`` that measure how long something takes."""
 MOST_TURNS = 40
 """A scheduler that still finds something to do after that many turns never comes to rest."""
 
@@ -215,8 +210,8 @@ class ShortRuns(Pace):
         return MOST_AHEAD
 
 
-class World:
-    """A state directory, its processes, and while it lives its scheduler."""
+class World(Clock):
+    """A state directory, its processes, and while it lives its scheduler, which reads no clock but this one."""
 
     def __init__(
         self, home: Path, *, terms: LeaseTerms | None = None, provider: ProviderSpec | None = None
@@ -243,6 +238,9 @@ class World:
     def now(self) -> int:
         return int(self.elapsed_s * 1e9)
 
+    def uptime_ns(self) -> int:
+        return int(self.elapsed_s * 1e9)
+
     def sleep(self, seconds: float) -> None:
         self.elapsed_s += seconds
 
@@ -256,9 +254,9 @@ class World:
             terms=self.terms,
             provider=self.provider,
             runtime=self.processes,
+            clock=self,
+            pace=ShortRuns(self),
         )
-        scheduler.uptime_ns = self.now
-        scheduler.observer.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
         self.scheduler = scheduler
         scheduler.start()
         return scheduler
@@ -412,6 +410,12 @@ class World:
         self.die()
         self.folding.close()
         self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Folding:
@@ -660,25 +664,6 @@ def unbalanced(ledger: Ledger) -> list[str]:
     if len(places) != len(set(places)):
         found.append("two flexible virtual nodes of one cluster on one node")
     return found
-
-
-@contextmanager
-def hand_cranked(monkeypatch: pytest.MonkeyPatch, make: Callable[[], World]) -> Iterator[World]:
-    """A world whose clock is the only one that its scheduler reads."""
-    world = make()
-    clock = SimpleNamespace(
-        monotonic=lambda: world.elapsed_s,
-        perf_counter=lambda: world.elapsed_s,
-        time_ns=world.now,
-        sleep=world.sleep,
-    )
-    with monkeypatch.context() as patch:
-        for name in ON_THE_CLOCK:
-            patch.setattr(importlib.import_module(f"vctl.daemon.{name}"), "time", clock)
-        try:
-            yield world
-        finally:
-            world.close()
 
 
 def amounts(cpus: float = 0, gpus: float = 0) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import SERVER, Cli
 from tests.operations.test_declared import DECLARED
 from tests.specification import spec
-from tests.world import World, hand_cranked
+from tests.world import World
 from vctl.core.caller import Caller
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import NotPermitted
@@ -128,7 +128,7 @@ def test_every_verb_that_changes_something_is_tried() -> None:
 
 
 def test_the_task_of_another_job_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
+    with World(tmp_path / "state") as world:
         world_nodes.add(world.store, resources={CPU: 4 * SCALE})
         numbers = {
             name: submitting.submit(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vctl.core.ledger import Ledger
-from vctl.daemon.looking import uptime_ns
+from vctl.daemon.clock import Clock
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
@@ -31,7 +31,7 @@ SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
 PATIENCE_S = 30.0
 
 
-class Life:
+class Life(Clock):
     """A state directory and, while it lives, its scheduler. After every turn the rules hold, the scheduler
     state is right."""
 
@@ -47,13 +47,15 @@ class Life:
         """Begin to rule, with a store of its own as a daemon has; its clock is ours."""
         ruling = store or Store.open(self.home)
         ruling.clock = self.now
-        self.scheduler = Scheduler(ruling, kind="foreground", local_node=False)
-        self.scheduler.uptime_ns = lambda: uptime_ns() + self.skew_ns
+        self.scheduler = Scheduler(ruling, kind="foreground", local_node=False, clock=self)
         self.scheduler.start()
         return self.scheduler
 
     def now(self) -> int:
         return time.time_ns() + self.skew_ns
+
+    def uptime_ns(self) -> int:
+        return super().uptime_ns() + self.skew_ns
 
     def die(self) -> None:
         """The daemon is gone as after kill -9: nothing is written any more."""

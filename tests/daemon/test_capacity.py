@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked
+from tests.world import World, amounts
 from vctl.ops import clusters, job_edits, nodes, submitting
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.reservations import Reservation
@@ -42,9 +42,8 @@ class Shop(World):
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    with hand_cranked(monkeypatch, lambda: Shop(tmp_path / "state")) as world:
-        assert isinstance(world, Shop)
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with Shop(tmp_path / "state") as world:
         world.prepare()
         yield world
 

@@ -189,13 +189,12 @@ def test_a_clock_that_is_set_ends_nothing(here: Life) -> None:
     scheduler = here.scheduler
     assert scheduler is not None
     here.until(lambda: scheduler.state.timers.next_ns is not None)
-    uptime = scheduler.uptime_ns
     scheduler.store.clock = lambda: here.now() + 7_200 * 10**9
     for _ in range(3):
         here.turn()
     assert here.job("a")["status"] == "RUNNING"
     scheduler.store.clock = here.now
-    scheduler.uptime_ns = lambda: uptime() + 30 * 10**9
+    here.skew_ns += 30 * 10**9
     here.until(lambda: here.job("a")["status"] == "FAILED")
     assert (here.job("a")["state_reason"], here.job("a")["exit_code"]) == ("TimeLimit", 124)
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.daemon.conftest import Life
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked
+from tests.world import World, amounts
+from vctl.daemon.clock import Clock
 from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
 from vctl.ops import jobs, nodes
 from vctl.ops.submitting import submit
@@ -33,7 +34,7 @@ class News:
 
 def paced(took_s: float) -> Pace:
     """A pace of runs that took so long."""
-    pace = Pace()
+    pace = Pace(Clock())
     for number in range(20):
         pace.launched(f"r{number}")
         pace._launched[f"r{number}"] -= took_s
@@ -64,7 +65,7 @@ def test_an_end_waits_for_nobody_where_runs_are_long_or_no_other_is_due() -> Non
 
 
 def test_the_first_end_waits_for_nobody() -> None:
-    pace = Pace()
+    pace = Pace(Clock())
     pace.launched("a")
     pace.launched("b")
     assert pace.changes(News("a", "b")) == {"a"}
@@ -97,9 +98,9 @@ def test_ends_gather_while_no_slot_waits() -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[World]:
     """One node of one CPU, on a hand-cranked clock."""
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+    with World(tmp_path / "state") as made:
         nodes.add(made.store, resources=amounts(1), node_id="n", template="t")
         yield made
 

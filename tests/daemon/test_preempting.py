@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import Killed, World, amounts, hand_cranked
+from tests.world import Killed, World, amounts
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits, submitting, tasks, why
@@ -102,9 +102,8 @@ class Contest(World):
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contest]:
-    with hand_cranked(monkeypatch, lambda: Contest(tmp_path / "state")) as world:
-        assert isinstance(world, Contest)
+def there(tmp_path: Path) -> Iterator[Contest]:
+    with Contest(tmp_path / "state") as world:
         world.prepare()
         yield world
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.test_preempting import ENVIRONMENT, Contest
 from tests.specification import spec
-from tests.world import amounts, hand_cranked
+from tests.world import amounts
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict
 from vctl.ops import clusters, leases, submitting, tasks, why
@@ -74,9 +74,8 @@ class Team(Contest):
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
-    with hand_cranked(monkeypatch, lambda: Team(tmp_path / "state")) as world:
-        assert isinstance(world, Team)
+def there(tmp_path: Path) -> Iterator[Team]:
+    with Team(tmp_path / "state") as world:
         world.prepare()
         yield world
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked, loaded, picture_of, unlike
+from tests.world import World, amounts, loaded, picture_of, unlike
 from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
 from vctl.ops import clusters, job_edits, nodes, tasks
@@ -58,8 +58,7 @@ class Crossroads(World):
 
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crossroads]:
-    with hand_cranked(monkeypatch, lambda: Crossroads(tmp_path / "state")) as world:
-        assert isinstance(world, Crossroads)
+    with Crossroads(tmp_path / "state") as world:
         world.prepare(monkeypatch)
         yield world
 

@@ -239,7 +239,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     assert (lease.state, dict(lease.amounts)) == (CALLED, {"CPU": 5000})
     assert (shared.home / "notices" / "train.json").exists()
     ((ends,),) = [of_lease.values() for of_lease in scheduler.work.memo.told.values()]
-    assert 50 < (ends - scheduler.uptime_ns()) / 1e9 <= 60
+    assert 50 < (ends - scheduler.clock.uptime_ns()) / 1e9 <= 60
     shared.turn()
     assert len(shared.events("lease.called_in")) == 1
     assert task_state(shared, task)[0] == "RUNNING"
@@ -267,7 +267,7 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     (run,) = [run for run in scheduler.state.runs.values() if run.task_id == first]
     assert (run.stop_reason, notice.exists()) == (None, True)
     ((ends,),) = [of_lease.values() for of_lease in told.values()]
-    assert ends > scheduler.uptime_ns() + 50 * 10**9
+    assert ends > scheduler.clock.uptime_ns() + 50 * 10**9
     for of_lease in told.values():
         of_lease[job_id] = 0
     shared.until(lambda: task_state(shared, first) == ("FAILED", "Preempted"))

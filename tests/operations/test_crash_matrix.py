@@ -24,7 +24,7 @@ import pytest
 from tests.boundaries import ended_at, watched
 from tests.operations.test_declared import DECLARED
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked
+from tests.world import World, amounts
 from vctl import ops
 from vctl.config import load
 from vctl.errors import NotFound
@@ -158,8 +158,7 @@ def remains(home: Path) -> set[str]:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     """Nodes, clusters and jobs in every state that a verb can be asked about."""
     home = tmp_path_factory.mktemp("matrix") / "base"
-    patch = pytest.MonkeyPatch()
-    with hand_cranked(patch, lambda: World(home)) as world:
+    with World(home) as world:
         store = world.store
         here = Here(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
 

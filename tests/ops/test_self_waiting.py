@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.specification import spec
-from tests.world import World, hand_cranked
+from tests.world import World
 from vctl.core.caller import Caller
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
@@ -21,8 +21,8 @@ pytestmark = spec("11.why", "13.waiting")
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "state") as made:
         nodes.add(made.store, resources={CPU: 4 * SCALE}, count=1, template="t")
         yield made
 

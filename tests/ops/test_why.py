@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import Folding, World, hand_cranked
+from tests.world import Folding, World
 from vctl.cli.screen import Screen
 from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
@@ -28,8 +28,8 @@ GIB = 2**30 * SCALE
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "state") as made:
         yield made
 
 
@@ -269,7 +269,7 @@ def test_each_command_starts_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tried = situations = 0
     for seed in range(100):
         rng = Random(seed)
-        with hand_cranked(monkeypatch, lambda seed=seed: World(tmp_path / f"s{seed}")) as world:
+        with World(tmp_path / f"s{seed}") as world:
             pending = populate(world, rng)
             if not pending:
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import World, hand_cranked
+from tests.world import World
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import NotFound
@@ -23,9 +23,9 @@ pytestmark = spec("11.why")
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[World]:
     """A job with a virtual node of 2 CPUs on each of two nodes."""
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as made:
+    with World(tmp_path / "state") as made:
         nodes.add(made.store, resources={CPU: 4 * SCALE}, count=2, template="t")
         group = Group((FixedNode({CPU: 2 * SCALE}),) * 2, "STRICT_SPREAD")
         spec = ClusterSpec(groups=(group,), flexible=False)

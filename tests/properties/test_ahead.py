@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.specification import spec
-from tests.world import Killed, MortalStore, World, amounts, hand_cranked
+from tests.world import Killed, MortalStore, World, amounts
 from vctl.core.clusters import PRIMARY
 from vctl.errors import VctlError
 from vctl.ops import clusters, job_edits, submitting
@@ -171,8 +171,8 @@ class Flow:
         assert self.store.rows("SELECT * FROM runs_ahead") == []
 
 
-def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> Flow:
-    with hand_cranked(monkeypatch, lambda: World(home)) as world:
+def run(home: Path, seed: int) -> Flow:
+    with World(home) as world:
         flow = Flow(world, seed)
         world.turn()
         try:
@@ -194,11 +194,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_submit_takes_back_those_that_it_may_come_before(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submit_takes_back_those_that_it_may_come_before(home: Path) -> None:
     """By priority, in another queue, or where the order of the queue may say so: spec 9, orders of queues."""
-    with hand_cranked(monkeypatch, lambda: World(home)) as world:
+    with World(home) as world:
         flow = Flow(world, 1)
 
         def ahead() -> int:
@@ -230,12 +228,12 @@ def test_a_submit_takes_back_those_that_it_may_come_before(
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_run_is_lost_and_none_starts_twice(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    flow = run(home, monkeypatch, seed)
+def test_no_run_is_lost_and_none_starts_twice(home: Path, seed: int) -> None:
+    flow = run(home, seed)
     assert flow.assigned and flow.followed
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(SEEDS, 300))
-def test_no_run_is_lost_in_many_sequences(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    run(home, monkeypatch, seed)
+def test_no_run_is_lost_in_many_sequences(home: Path, seed: int) -> None:
+    run(home, seed)

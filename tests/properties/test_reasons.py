@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import World, amounts, hand_cranked
+from tests.world import World, amounts
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import job_edits, overview, submitting, why
@@ -304,8 +304,8 @@ def fits(how: str, units: int, pieces: int, free: dict[str, int]) -> bool:
     return sum(min(n, 1) for n in here) >= pieces if how == "spread" else sum(here) >= pieces
 
 
-def _walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> dict[str, int]:
-    with hand_cranked(monkeypatch, lambda: World(tmp_path / "state")) as world:
+def _walk(tmp_path: Path, seed: int, steps: int) -> dict[str, int]:
+    with World(tmp_path / "state") as world:
         walk = Walk(world, seed)
         for _ in range(steps):
             walk.step()
@@ -317,14 +317,14 @@ def _walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_reason_on_a_short_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    seen = _walk(tmp_path, monkeypatch, seed, 70)
+def test_every_reason_on_a_short_walk(tmp_path: Path, seed: int) -> None:
+    seen = _walk(tmp_path, seed, 70)
     assert {"InsufficientResources", "PendingEvaluation"} <= set(seen)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3, 9))
-def test_every_reason_on_a_long_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    seen = _walk(tmp_path, monkeypatch, seed, 500)
+def test_every_reason_on_a_long_walk(tmp_path: Path, seed: int) -> None:
+    seen = _walk(tmp_path, seed, 500)
     assert {"InsufficientResources", "PendingEvaluation", "Held", "CapReached", "ClusterStopped"} <= set(seen)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.specification import spec
 from tests.users import PROVIDER, Users
-from tests.world import World, hand_cranked
+from tests.world import World
 
 pytestmark = spec("5.conservation", "12.daemon-death", "12.doctor")
 
@@ -25,10 +25,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def run(home: Path, seed: int) -> None:
     """Every third sequence has a node provider."""
     provider = PROVIDER if seed % 3 == 0 else None
-    with hand_cranked(monkeypatch, lambda: World(home, provider=provider)) as world:
+    with World(home, provider=provider) as world:
         users = Users(world, seed)
         for _ in range(3):
             users.join()
@@ -44,11 +44,11 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", IN_CI)
-def test_a_random_sequence_keeps_all_rules(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    run(home, monkeypatch, seed)
+def test_a_random_sequence_keeps_all_rules(home: Path, seed: int) -> None:
+    run(home, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", ALL)
-def test_many_random_sequences_keep_all_rules(home: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    run(home, monkeypatch, seed)
+def test_many_random_sequences_keep_all_rules(home: Path, seed: int) -> None:
+    run(home, seed)

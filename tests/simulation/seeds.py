@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.simulation import FAULTS, OFTEN, Simulation
-from tests.world import hand_cranked
 from vctl.store.store import Store
 
 __all__ = ["FAULTS", "Played", "play", "smallest"]
@@ -76,10 +75,7 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
         with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()):
             patch.setattr(os, "urandom", noise.randbytes)
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
-            with hand_cranked(
-                patch, lambda: Simulation(folder / "state", seed, without=without, often=often)
-            ) as world:
-                assert isinstance(world, Simulation)
+            with Simulation(folder / "state", seed, without=without, often=often) as world:
                 world.processes.install(patch)
                 try:
                     played.fingerprint = world.run(steps)

@@ -156,9 +156,6 @@ class Simulation(World):
         """The wall clock, which somebody may set."""
         return int((self.elapsed_s + self.skew_s) * 1e9) + 1_700_000_000_000_000_000
 
-    def uptime(self) -> int:
-        return int(self.elapsed_s * 1e9)
-
     def after(self, seconds: float, what: str, do: Callable[[], object]) -> None:
         self.events += 1
         heapq.heappush(self.heap, (self.elapsed_s + seconds, self.events, what, do))
@@ -269,13 +266,12 @@ class Simulation(World):
             terms=self.terms,
             provider=self.provider,
             runtime=Runtime(self, actor),
+            clock=self,
+            pace=ShortRuns(self) if self.follows else None,
         )
         scheduler.watch.close()
         scheduler.watch = Watch()  # type: ignore[assignment]
         scheduler.observer.measuring = Measuring()  # type: ignore[assignment]
-        scheduler.uptime_ns = self.uptime
-        if self.follows:
-            scheduler.observer.pace = scheduler.next_runs.pace = scheduler.carrier.pace = ShortRuns()
         self.scheduler = scheduler
         scheduler.start()
         return scheduler

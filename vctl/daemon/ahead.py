@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import request_of
@@ -24,7 +22,7 @@ class NextRuns:
     """What a scheduler knows of the runs that it has assigned ahead."""
 
     def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
-        self.store, self.carrier, self.pace = store, carrier, pace
+        self.store, self.carrier, self.pace, self.clock = store, carrier, pace, pace.clock
         self._since: dict[str, float] = {}
         """Run -> when it was assigned ahead."""
         self._unsent: list[str] = []
@@ -43,7 +41,7 @@ class NextRuns:
                 if row["run_id"] not in state.ahead.runs:
                     ahead.withdraw(self.store.home, row["run_id"])
                     state.drop_ahead(self.store, row["run_id"], row["job_id"])
-        self._since = dict.fromkeys(state.ahead.runs, time.monotonic())
+        self._since = dict.fromkeys(state.ahead.runs, self.clock.uptime_s())
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
         """Assign runs to follow those that have started; inside a transaction, after all else."""
@@ -53,7 +51,7 @@ class NextRuns:
                     ahead.offer(self.store.home, change.run_id)
                 except OSError:
                     break  # without an offer nobody follows
-                self._since[change.run_id] = time.monotonic()
+                self._since[change.run_id] = self.clock.uptime_s()
                 self._unsent.append(change.run_id)
             state.emit(self.store, change)
         state.unfollowed.clear()
@@ -92,7 +90,7 @@ class NextRuns:
         if not self._since:
             return
         self._since = {run_id: at for run_id, at in self._since.items() if run_id in state.ahead.runs}
-        late = time.monotonic() - LONGEST_S
+        late = self.clock.uptime_s() - LONGEST_S
         if due := [run_id for run_id, at in self._since.items() if at <= late]:
             self._take_back(state, due)
             for run_id in due:  # one that is being started is not looked at again
@@ -102,7 +100,7 @@ class NextRuns:
         """When to look again."""
         if not self._since:
             return LONGEST_S * 10
-        return max(0.0, min(self._since.values()) + LONGEST_S - time.monotonic())
+        return max(0.0, min(self._since.values()) + LONGEST_S - self.clock.uptime_s())
 
     def declined(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
         """A supervisor has not taken a run that was assigned to it ahead; whether the run is to be launched again."""

@@ -44,7 +44,7 @@ class Carrier:
         self.store, self.runtime, self.provider = store, runtime, provider
         self.trouble, self.pace = trouble, pace
         self.log_max_bytes = log_max_bytes
-        self.commands, self.remains = Commands(store), Remains(store)
+        self.commands, self.remains = Commands(store), Remains(store, pace.clock)
         self.objects = Objects(store, interval_s=interval_s)
         self.rays = PrivateRays(store.home)
         self.done: Done = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
+from vctl.daemon.clock import Clock
 from vctl.engine.apply.runs import with_process
 from vctl.engine.changes import Process
 from vctl.engine.stimuli import ProcessOver, ProcessSeen
@@ -23,11 +23,6 @@ NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
     " so it is not started again"
 )
-
-
-def uptime_ns() -> int:
-    """Since the machine started, sleep included: a clock that nobody can set."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
@@ -72,18 +67,19 @@ def _lives(run: Run) -> bool:
 class Pace:
     """How long runs take. Where they are short, their ends come close together, and one commit can record several."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self._launched: dict[str, float] = {}
         self._typical_s = float("inf")
 
     def launched(self, run_id: str) -> None:
         """A run begins now."""
-        self._launched[run_id] = time.monotonic()
+        self._launched[run_id] = self.clock.uptime_s()
 
     def over(self, run_id: str, took_s: float | None = None) -> None:
         """A run has ended; one that followed another was not launched, and its process took so long."""
         if (began := self._launched.pop(run_id, None)) is not None:
-            took_s = time.monotonic() - began
+            took_s = self.clock.uptime_s() - began
         if took_s is not None:
             self._typical_s = min(self._typical_s, took_s + SHORT_S)
             self._typical_s += (took_s - self._typical_s) / 8
@@ -98,12 +94,12 @@ class Pace:
         news = runtime.changes()
         if news and self._typical_s <= SHORT_S and (ahead or self._others_are_due(news)):
             pause_s = self._typical_s if ahead else self._typical_s / 8
-            time.sleep(min(max(pause_s, PAUSES_S[0]), PAUSES_S[1]))
+            self.clock.sleep(min(max(pause_s, PAUSES_S[0]), PAUSES_S[1]))
             news |= runtime.changes()
         return news
 
     def _others_are_due(self, news: Collection[str]) -> bool:
-        since = time.monotonic() - 2 * self._typical_s
+        since = self.clock.uptime_s() - 2 * self._typical_s
         return any(began > since and run_id not in news for run_id, began in self._launched.items())
 
 

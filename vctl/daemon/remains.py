@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
+from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState
 from vctl.daemon.trouble import say
 from vctl.runtime.protocol import RunState, Runtime
@@ -15,14 +15,14 @@ from vctl.store.store import Store
 class Remains:
     """Runs that are recorded as ended and whose files can go: removing files is slow beside commits."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store, self.clock = store, clock
         self.over: deque[str] = deque()
 
     def remove(self, runtime: Runtime, most_s: float) -> None:
         """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
-        until = time.monotonic() + most_s
-        while self.over and time.monotonic() < until:
+        until = self.clock.uptime_s() + most_s
+        while self.over and self.clock.uptime_s() < until:
             runtime.forget(self.over.popleft())
 
     def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:

@@ -8,8 +8,9 @@ import os
 from vctl.daemon import identity
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
+from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState, Unreadable
-from vctl.daemon.looking import Pace, uptime_ns
+from vctl.daemon.looking import Pace
 from vctl.daemon.observing import SAFETY_S, Observer
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
@@ -48,6 +49,8 @@ class Scheduler:
         provider: ProviderSpec | None = None,
         log_max_bytes: int = 0,
         runtime: Runtime | None = None,
+        clock: Clock | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -56,9 +59,9 @@ class Scheduler:
         self.runtime: Runtime = runtime or runtime_of(store.home)
         self.watch = Watch()
         self.state: FollowedState | None = None
-        self.trouble = Trouble(say)
-        self.uptime_ns = uptime_ns
-        pace = Pace()
+        self.clock = clock or Clock()
+        self.trouble = Trouble(say, self.clock)
+        pace = pace or Pace(self.clock)
         self.carrier = Carrier(
             store, self.runtime, self.provider, self.trouble, pace,
             interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
@@ -71,7 +74,7 @@ class Scheduler:
 
     def now(self) -> Now:
         """The only clocks that decisions know."""
-        return Now(self.store.clock(), self.uptime_ns())
+        return Now(self.store.clock(), self.clock.uptime_ns())
 
     # ---- life ----
 
@@ -166,12 +169,12 @@ class Scheduler:
         state.lease_terms, state.machine_terms = self.lease_terms, self.provider.terms
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self.carrier.retry(state)
-        sweeps = self.observer.processes_at <= self.uptime_ns()
+        sweeps = self.observer.processes_at <= self.clock.uptime_ns()
         if (self.watch.read() and not self.store.wrote_last()) or sweeps:
             state.follow(self.store)
         self.next_runs.turn(state, self.runtime)
         self.work.run(state)
-        uptime = self.uptime_ns()
+        uptime = self.clock.uptime_ns()
         state.timers.tidy(state, uptime)
         if sweeps or self.carrier.objects.have_lost_a_node(state):
             self.carrier.settle(state, uptime)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from vctl.core.text import visible
+from vctl.daemon.clock import Clock
 from vctl.errors import disk_trouble
 from vctl.ops.forms import timestamp
 from vctl.runtime.protocol import RuntimeUnavailable
@@ -18,14 +19,14 @@ REST_S = 1.0
 class Trouble:
     """The present trouble, if any: told once, and a rest before each new try."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
+        self._say, self._clock = say, clock
         self._problem = ""
         self._until = 0.0
 
     def rest_s(self) -> float:
         """How long to rest; 0 when there is no trouble."""
-        return max(0.0, self._until - time.monotonic())
+        return max(0.0, self._until - self._clock.uptime_s())
 
     def passes(self, error: BaseException) -> bool:
         """Whether an error is of this kind; then it is tried again."""
@@ -34,7 +35,7 @@ class Trouble:
             return False
         if trouble.problem != self._problem:
             self._say(f"{trouble.problem}; next try every {REST_S:g} s")
-        self._problem, self._until = trouble.problem, time.monotonic() + REST_S
+        self._problem, self._until = trouble.problem, self._clock.uptime_s() + REST_S
         return True
 
     def is_over(self) -> None:

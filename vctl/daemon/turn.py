@@ -6,7 +6,6 @@ between any two steps is harmless: the next scheduler continues from the tables.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from vctl.daemon.ahead import NextRuns
@@ -98,7 +97,7 @@ class Turn:
     ) -> tuple[Plan, int]:
         """Make all changes that follow in one transaction: those of the rules, and the starts of a plan, if need be
         searched inside: so what has ended and what starts in its place cost one commit."""
-        began = time.perf_counter()
+        began = self.now().uptime
         with self.store.transaction():  # checks the head
             is_foreign = state.follow(self.store)  # from here on nobody else changes anything
             if plan is None or is_foreign:
@@ -112,7 +111,7 @@ class Turn:
             if any(isinstance(one, ProcessOver) for one in stimuli):
                 self.next_runs.assign(state, supply_of(self.store, state))
         self._searched = None if leaves_more(plan, started) else self._mark(state)
-        self.last_round_ms = (time.perf_counter() - began) * 1e3
+        self.last_round_ms = (self.now().uptime - began) / 1e6
         return plan, started
 
     def _apply_rules(self, state: FollowedState, told: Sequence[Stimulus], now: Now) -> None:
