@@ -95,5 +95,10 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
             journal = [str(tuple(row)) for row in life.store.rows("SELECT * FROM events")]
             assert len([text for text in journal if "RowSetAside" in text]) == 1
             assert "hidden-word" not in str(journal)
+            base, edited, first = life.store.row(
+                "SELECT base, max(seq) FILTER (WHERE change IS NULL), min(seq) FILTER (WHERE kind = 'row.set_aside')"
+                " FROM head, events"
+            )
+            assert edited <= base < first  # what the tables are now follows from the journal after the edit
     finally:
         life.close()

@@ -27,7 +27,12 @@ _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
 """Rows that go with a row, as they are deleted with it."""
 
 
+_NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
+"""No change made such a row, so what is in the tables now does not follow from the journal before."""
+
+
 def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> None:
+    db.execute(_NEW_BASE)
     for one in aside:
         key = [bytes.fromhex(*part) if isinstance(part, list | tuple) else part for part in one.key]
         where = " AND ".join(
