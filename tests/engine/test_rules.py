@@ -187,7 +187,6 @@ BESIDE = {
     "state.affected": "runs of which an effect may be due",
     "state.ended": "jobs that are over and may be awaited",
     "state.nodes_changed": "nodes to be looked at",
-    "state.lost_nodes": "nodes whose objects are gone",
     "state.untold": "jobs whose notice is to be removed",
     "state.unfollowed": "runs that nothing follows yet",
     "state.displaced": "runs ahead that found no place and may have started",

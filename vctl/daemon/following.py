@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DEAD
 from vctl.daemon.collection import paused
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change, RunTakenBack
@@ -127,7 +126,6 @@ class FollowedState(SchedulerState):
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.nodes_changed.update(state.ledger.nodes)
-        state.lost_nodes = {one for one, node in state.ledger.nodes.items() if node.state == DEAD}
         state.ledger.joined.clear()  # whatever there is was there before
         return state
 

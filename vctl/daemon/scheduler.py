@@ -188,10 +188,8 @@ class Scheduler:
         """How long nothing will be due, at most ``SAFETY_S``."""
         if rest_s := self.trouble.rest_s():
             return rest_s
-        if (state := self.state) is None:
+        if (state := self.state) is None or self.work.more:
             return 0.0
-        if state.affected or state.stops or state.ended or self.work.more:
-            return 0.0  # found out at the end of the turn
         now = self.now()
         due = [*self.work.memo.due, *self.observer.due(now), *self.provider.due(now.uptime)]
         due += [at - now.wall + now.uptime for at in (*nearest_end(state), *begins_after(state, now.wall))]

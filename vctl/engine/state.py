@@ -72,8 +72,6 @@ class SchedulerState:
             self.sort_node(node)
         self.tasks = Tasks()
         """Tasks that are not over, and the objects that they use and leave."""
-        self.lost_nodes: set[str] = set()
-        """Nodes that are dead or gone, and what lay on them."""
         self.preemptions: dict[int, Preemption] = {}
         """Running jobs that end for waiting ones."""
         self.nominations: dict[int, Nomination] = {}

@@ -56,7 +56,7 @@ def rules(
         yield from revocation.revoked(state, memo, now)
     if state.machine_terms.kind != NO_PROVIDER:
         yield from machines.changes(state, memo, stimuli, now, supply.request)
-    if state.lost_nodes:
+    if state.nodes_changed:
         yield from objects.lost(state, now.wall)
     if sweep:
         yield from objects.left_behind(state, now.wall)
@@ -69,5 +69,5 @@ def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply
 
 def looked_at(state: SchedulerState) -> None:
     """The rules have seen what was to be looked at."""
-    for seen in (state.stops, state.array_limits.changed, state.nodes_changed, state.lost_nodes):
+    for seen in (state.stops, state.array_limits.changed, state.nodes_changed):
         seen.clear()

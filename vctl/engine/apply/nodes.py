@@ -26,7 +26,6 @@ def _node_changed(state: SchedulerState, change: ch.NodeChanged) -> None:
 
 def _put_node(state: SchedulerState, node: Node) -> None:
     if node.state == DEAD:
-        state.lost_nodes.add(node.node_id)
         of_node = [run.run_id for run in state.runs.values() if run.node_id == node.node_id]
         state.affected.update(dict.fromkeys(of_node))  # their stop gets no grace any more
     state.ledger.put_node(node)
@@ -35,7 +34,7 @@ def _put_node(state: SchedulerState, node: Node) -> None:
 
 
 def _node_removed(state: SchedulerState, change: ch.NodeRemoved) -> None:
-    state.lost_nodes.add(change.node_id)
+    state.nodes_changed.add(change.node_id)
     if change.node_id in state.ledger.nodes:
         state.ledger.remove_node(change.node_id)
         for ids in (state.dead_nodes, state.draining_nodes, state.shrunk_nodes):

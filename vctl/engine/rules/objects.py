@@ -158,11 +158,12 @@ def give_up(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
 
 def lost(state: SchedulerState, now: int) -> Iterator[Change]:
     """Nodes are gone, and what lay on them."""
+    alive = state.ledger.nodes.keys() - state.dead_nodes if state.tasks.objects else ()
     there = sorted(
         (job_id, name, node_id)
         for job_id, found in state.tasks.objects.items()
         for name, one in found.items()
-        for node_id in state.lost_nodes & one.at.keys()
+        for node_id in one.at.keys() - alive
     )
     names: dict[int, list[str]] = {}
     for job_id, name, node_id in there:
