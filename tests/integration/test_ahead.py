@@ -66,7 +66,7 @@ def test_members_survive_kills_of_the_daemon(place: Place) -> None:
         place.ok("job", "submit", "--no-wait", "--submission-id", "a", "--array", f"1-{count}", "--",
                  "sh", "-c", SAY)  # fmt: skip
         last = int(process.stdout.readline())  # type: ignore[union-attr]
-        eventually(lambda: is_over(place), "the array to end")
+        eventually(lambda: is_over(place), "the array to end", 4 * PATIENCE_S)
         with place.sql() as db:
             assert db.execute(FOLLOWED).fetchone()[0] > 0
         os.kill(last, signal.SIGTERM)
@@ -105,7 +105,7 @@ def test_members_survive_kills_of_supervisors(place: Place) -> None:
         for pid in supervisors(place)[:1]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    eventually(lambda: is_over(place), "the array to end")
+    eventually(lambda: is_over(place), "the array to end", 4 * PATIENCE_S)
     found = ended(place)
     assert {attempt for _, _, attempt in found.values()} == {1}
     assert set(ran(place).values()) == {1}
