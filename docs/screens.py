@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     try:
         world = crowd.build(home, NOW_S)
         assert world.scheduler is not None
-        world.scheduler.last_round_ms = 1.25
+        world.scheduler.work.last_round_ms = 1.25
         world.scheduler.heartbeat()
         lock = SchedulerLock(home)  # no command starts another one
         assert lock.acquire("daemon")

@@ -19,7 +19,7 @@ from tests.specification import spec
 from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
 from vctl.daemon import private_rays
-from vctl.daemon.lease_expiry import LeaseTerms
+from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec
 from vctl.ops import jobs, submitting, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -179,7 +179,7 @@ def test_raylets_that_are_tasks_are_left_out_and_their_leases_return_at_once(her
     queue(here, "g", "sleep", "60", entry=None, spec=spec_of)
     here.until(lambda: here.job("g")["status"] == "RUNNING")
     assert here.scheduler is not None
-    here.scheduler.returns.terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
+    here.scheduler.lease_terms = LeaseTerms(idle_s=3600, cooldown_s=0.0)
     state = here.scheduler.state
     assert state is not None
     (run,) = state.runs.values()
@@ -208,7 +208,12 @@ def test_raylets_that_are_tasks_are_left_out_and_their_leases_return_at_once(her
 
     assert cpus_of(shown()) == [1.0]
     assert shown()["nodes"][0]["unused"] == {"CPU": 1.0}
-    elastic = {"most": {"CPU": 4.0}, "largest": {"CPU": 4.0}, "idle_s": state.lease_idle_s, "raylets": {}}
+    elastic = {
+        "most": {"CPU": 4.0},
+        "largest": {"CPU": 4.0},
+        "idle_s": state.lease_terms.idle_s,
+        "raylets": {},
+    }
     assert shown()["elastic"] == elastic
     task("ray-hold", 1, "sleep", "60", strategy=f"NODE:{run.vnode_id}")
     raylet = task(private_rays.RAYLET, 3, "sleep", "60")

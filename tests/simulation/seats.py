@@ -285,7 +285,7 @@ class Model:
             raise Killed
 
     def begin(self) -> None:
-        """``Scheduler._reload``."""
+        """``Scheduler._load``."""
         world, tables = self.world, self.tables
         self.done, self.unsent, self.displaced = set(tables.runs), [], set()
         ahead.tidy(world.home, list(tables.ahead))
@@ -364,7 +364,7 @@ class Model:
         return False
 
     def observe(self, names: set[str], *, relaunch: bool = False) -> None:
-        """``Scheduler._observe``."""
+        """``Observer.look``."""
         ended: list[tuple[int, str]] = []
         early, self.early = self.early, set()
         for run_id in sorted(names | early):
@@ -394,7 +394,7 @@ class Model:
             self.follow_up(sorted(ended))
 
     def follow_up(self, ended: list[tuple[int, str]]) -> None:
-        """``Scheduler._follow_up``: what has ended, who follows, who else starts, in one commit."""
+        """``Turn._decide``: what has ended, who follows, who else starts, in one commit."""
         gone: list[str] = []
         with self.transaction():
             while ends := [run_id for _, run_id in ended if run_id in self.tables.runs]:
@@ -501,7 +501,7 @@ class Model:
             self.take_back(failed, for_certain=True)
 
     def sweep(self, *, relaunch: bool = False) -> None:
-        """``Scheduler._sweep``."""
+        """``Carrier.settle``."""
         self.last_sweep = self.world.elapsed_s
         self.observe(self._known(), relaunch=relaunch)
         if relaunch:
