@@ -24,7 +24,7 @@ SAID = {
     "ray_gang": ["the sum is 499500"],
     "ray_tune_and_data": ["grown to 4.0 CPUs", "the best trial has 319600.0"],
     "ray_data_sets": ["small 1916", "large"],
-    "ray_nesting": ["PACK 1", "STRICT_PACK 1", "SPREAD 2", "STRICT_SPREAD 2"],
+    "ray_nesting": ["PACK", "STRICT_PACK 1", "SPREAD", "STRICT_SPREAD 2"],
 }
 
 
