@@ -458,3 +458,33 @@ def test_a_lease_that_is_called_back_drains_its_raylet(place: Place) -> None:
     assert {len(nodes) for nodes in starts_of(place).values()} == {1}, "what had begun was finished"
     place.ok("vc", "delete", "lender")
     assert_clean(place, used)
+
+
+def guest(place: Place) -> list[int]:
+    found = pids(place, holding=b"/ray_join.py")
+    assert len(found) == 1
+    return found
+
+
+@pytest.mark.parametrize("what", ["guest", "keeper", "daemon"])
+def test_a_grown_ray_outlives_what_is_killed(place: Place, what: str) -> None:
+    """Spec 12 and 16: the parent of a raylet that is a task, the keeper, the scheduler: Ray's tasks are retried."""
+    place.add_nodes(1)
+    daemon = place.daemon(VCTL_LEASE_IDLE_TIMEOUT="2")
+    (place.folder / "work.py").write_text(WORK)
+    spec_of = '{"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 3}}'
+    place.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "k", "--virtual-cluster", spec_of, "--",
+        sys.executable, "work.py", "12", "5", "2",
+    )  # fmt: skip
+    eventually(lambda: folders(place), "the job to be launched", RAY_S)
+    used = folders(place)
+    eventually(lambda: nodes_of(place) == 2, "both raylets to work", RAY_S)
+    if what == "daemon":
+        place.kill(daemon)
+        place.daemon(VCTL_LEASE_IDLE_TIMEOUT="2")
+    else:
+        (pid,) = guest(place) if what == "guest" else keeper(place)
+        os.kill(pid, signal.SIGKILL)
+    assert place.reach("k", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "k")
+    assert_clean(place, used)
