@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.conftest import TOKEN, Running
+from tests.http.conftest import TOKEN, Running, Start
 from tests.specification import spec
 
 pytestmark = [
@@ -211,3 +211,22 @@ def test_the_command(busy: Running, tmp_path: Path):
     assert (code, "Job 'two' deleted successfully" in said) == (0, True), said
     code, said = ray_job(busy, "status", "two")
     assert (code, "Job two does not exist" in said) == (1, True), said
+
+
+@spec("16.ray")
+@pytest.mark.slow
+def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) -> None:
+    """By default where Ray is installed; ``none`` in its metadata leaves it without."""
+    server = start(VCTL_RAY_JOBS="")
+    server.nodes(1)
+    (tmp_path / "job.py").write_text(
+        "import os, ray\nif 'RAY_ADDRESS' in os.environ:\n    ray.init(log_to_driver=False)\n"
+        "    print('sees', ray.cluster_resources()['CPU'])\nelse:\n    print('has none')\n"
+    )
+    two = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}'
+    for more, says in (({"virtual_cluster": two}, "sees 2.0\n"), ({"vctl_ray": "none"}, "has none\n")):
+        metadata = ("--metadata-json", json.dumps(more))
+        code, said = ray_job(
+            server, "submit", *metadata, "--working-dir", ".", "--", sys.executable, "job.py", cwd=tmp_path
+        )
+        assert (code, says in said) == (0, True), said
