@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.benchmarks.bed import VCTL, bed, interleaved, wall_ms, which
+from tests.benchmarks import slurm
+from tests.benchmarks.bed import VCTL, bed, interleaved
 from tests.benchmarks.report import Report
 from tests.benchmarks.startup import BASE
 
@@ -36,10 +37,8 @@ def run(options: argparse.Namespace) -> Report:
             taken = interleaved(options.rounds or 5, commands, place.env)
     for name, samples in taken.items():
         report.add(name, "ms", samples, base=None if name == BASE else BASE)
-    if squeue := which("squeue"):
-        report.add(
-            "squeue, of the Slurm that runs here", "ms", [wall_ms([squeue]) for _ in range(5)], base=BASE
-        )
+    if slurm.IS_INSTALLED:
+        report.add("squeue -r", "ms", slurm.list_ms(jobs, options.rounds or 5), base=BASE)
     else:
-        report.remark("Slurm is not installed: no comparison with squeue")
+        report.remark("Slurm is not installed, or this is not root: no comparison with squeue")
     return report

@@ -77,7 +77,7 @@ def test_members_survive_kills_of_the_daemon(place: Place) -> None:
 def test_single_jobs_follow_each_other_across_kills_of_the_daemon(place: Place) -> None:
     """Each has its own command, and is started with that."""
     place.add_nodes(1, '{"CPU": 2}')
-    count = 300
+    count = 200
     with Store.open(place.home) as store:
         for n in range(1, count + 1):
             words = ("sh", "-c", SAY.replace("VCTL_ARRAY_INDEX", str(n)))
@@ -85,7 +85,7 @@ def test_single_jobs_follow_each_other_across_kills_of_the_daemon(place: Place) 
             submitting.submit(store, request, environment={"PATH": os.environ["PATH"]})
     with keeper(place, 8, 3, ["daemon"]) as process:
         last = int(process.stdout.readline())  # type: ignore[union-attr]
-        eventually(lambda: is_over(place), "the jobs to end")
+        eventually(lambda: is_over(place), "the jobs to end", 4 * PATIENCE_S)
         with place.sql() as db:
             assert db.execute(FOLLOWED).fetchone()[0] > 0
         os.kill(last, signal.SIGTERM)
