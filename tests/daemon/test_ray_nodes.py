@@ -8,11 +8,12 @@ import pytest
 
 from tests.daemon.conftest import cpu
 from tests.specification import spec
+from vctl.config import load
 from vctl.core.nodes import ALIVE, DEAD, RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.daemon import ray_nodes
 from vctl.daemon.ray_nodes import RayNodes
-from vctl.errors import Conflict
+from vctl.errors import BadSpec, Conflict
 from vctl.ops import nodes as node_ops
 from vctl.runtime.on_ray.runtime import RayRuntime
 from vctl.store import nodes, rows
@@ -80,3 +81,10 @@ def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
         node_ops.add(store, resources=cpu(1), template="t")
         with pytest.raises(Conflict, match="not of a Ray cluster"):
             ray_nodes.check(store, on_ray=True)
+
+
+def test_a_node_provider_is_refused(tmp_path: Path) -> None:
+    config = load(tmp_path, {}).with_flags({"ray": "nowhere:1", "provider": '{"kind": "simulated"}'})
+    with pytest.raises(BadSpec, match="provider"):
+        ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, config)
+    assert ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, load(tmp_path, {})) is None

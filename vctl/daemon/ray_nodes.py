@@ -13,7 +13,7 @@ from vctl.core import labels as lb
 from vctl.core.nodes import LOST, RAY, Node
 from vctl.core.resources import SCALE, whole_node
 from vctl.daemon.trouble import say
-from vctl.errors import Conflict
+from vctl.errors import BadSpec, Conflict
 from vctl.ops.nodes import template_of
 from vctl.store import nodes as table
 from vctl.store import observed
@@ -49,9 +49,14 @@ def check(store: Store, *, on_ray: bool) -> None:
 
 
 def of(runtime: Runtime, home: Path, config: Config) -> RayNodes | None:
-    """What keeps the nodes in step, where the runtime is that of a Ray cluster."""
+    """What keeps the nodes in step, where the runtime is that of a Ray cluster. Raises BadSpec."""
     if not config.get("ray"):
         return None
+    if config.get("provider"):
+        raise BadSpec(
+            "provider: a node provider makes no nodes of a Ray cluster",
+            fix="leave it out; Ray's autoscaler adds nodes by itself",
+        )
     from vctl.runtime.on_ray.runtime import RayRuntime
 
     assert isinstance(runtime, RayRuntime)

@@ -78,6 +78,8 @@ class Link:
         self.stops: dict[str, asyncio.Task[None]] = {}
         self.granted: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.ending: set[asyncio.Task[None]] = set()
+        """Those of the tasks after which something is gone."""
         self.said: set[str] = set()
         self.agent = ray.remote(Agent)
 
@@ -100,6 +102,7 @@ class Link:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
+        self.ending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(1)
@@ -281,7 +284,9 @@ class Link:
         ]
 
     async def leave(self) -> None:
-        """End the agents that have nothing to do."""
+        """End the agents that have nothing to do, once all is forgotten that they were to forget."""
+        if self.ending:
+            await asyncio.wait(self.ending)
         actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
         for node_id in sorted(self.alive or ()):
             if wire.agent_name(self.state, node_id) in actors:
@@ -308,10 +313,11 @@ class Link:
             run_id, node_id = words
             self.node(node_id).known.pop(run_id, None)
             self.stops.pop(run_id, None)
-            self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
+            self.ending.add(
+                self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
+            )
         elif kind == "release":
-            for name in words[0]:
-                self.begin_task(self.release(name))
+            self.ending |= {self.begin_task(self.release(name)) for name in words[0]}
         elif kind == "leave":
             self.begin_task(self.leave())
 

@@ -42,7 +42,7 @@ from vctl.runtime.raylets import EXTRA
 from vctl.runtime.records import Records
 
 _LONG_S = 5.0
-_LEAVE_S = 5.0
+_LEAVE_S = 8.0
 
 
 class Run:
