@@ -144,6 +144,11 @@ class Config:
         """The value: durations in seconds, sizes in bytes, ``unit_resources`` a frozenset."""
         return self.values[name]
 
+    @property
+    def local_node(self) -> bool:
+        """Whether this machine may become a node by itself: not where the nodes are those of a Ray cluster."""
+        return bool(self.values["local_node"]) and not self.values["ray"]
+
     def origin(self, name: str) -> str:
         """``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
         return self.origins[name]

@@ -93,7 +93,7 @@ class Call:
 
             self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
             self._store.caller = Caller.of(os.environ)
-            self._store.local_node = bool(self.config.get("local_node"))
+            self._store.local_node = self.config.local_node
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
         return self._store

@@ -199,7 +199,7 @@ class Local(declare.Local):
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
             store.caller = Caller.of(os.environ)
-            store.local_node = bool(self.config.get("local_node"))
+            store.local_node = self.config.local_node
             try:
                 yield self._background.attend(store)
             except Exception as error:

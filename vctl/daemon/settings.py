@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
     """A scheduler for a state directory; ``kind``: daemon or embedded. The caller holds the lock."""
     duration = config.get("lease_duration")
-    ray = config.get("ray")
     return Scheduler(
         store,
         kind=kind,
-        local_node=bool(config.get("local_node")) and not ray,
-        runtime=runtime_of(store.home, ray),
+        local_node=config.local_node,
+        runtime=runtime_of(store.home, config.get("ray")),
         maintenance_interval_s=float(config.get("maintenance_interval")),
         terms=LeaseTerms(
             idle_s=float(config.get("lease_idle_timeout")),

@@ -92,7 +92,7 @@ class Server:
     def store(self) -> Iterator[Store]:
         """The state, for one piece of work in one thread."""
         store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
-        store.local_node = bool(self.config.get("local_node"))
+        store.local_node = self.config.local_node
         try:
             yield self.background.attend(store)
         finally:
