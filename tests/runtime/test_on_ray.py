@@ -9,7 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -232,6 +234,33 @@ def test_an_agent_runs_and_tells(asker: Asker) -> None:
     assert asker.logs["a"].endswith(b"/home\n")
     asker.known["b"] = None, 0
     assert asker.until("b", RunState.NEVER_STARTED).start is None
+
+
+def test_each_run_has_a_supervisor_of_its_own(asker: Asker) -> None:
+    """Launched while the agent is polled: none waits for the end of another one."""
+    names = [f"r{number}" for number in range(40)]
+    launched = Event()
+
+    def poll() -> None:
+        while not launched.is_set():
+            asker.agent.poll({}, 0.0)
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as pool:
+            polling = [pool.submit(poll) for _ in range(4)]
+            for name in names:
+                asker.launch(name, "sleep", "1000")
+            launched.set()
+            for one in polling:
+                one.result()
+    finally:
+        sys.setswitchinterval(switch_s)
+    for name in names:
+        asker.until(name, RunState.RUNNING)
+    claims = {(asker.agent.claims / name).read_text() for name in names}
+    assert len(claims) == len(names)
 
 
 def test_a_long_log_comes_before_the_end(asker: Asker) -> None:

@@ -127,11 +127,11 @@ class Agent:
                     self.local.stop(run_id, grace_s=0)
                 else:
                     self._forget(run_id)
-            self._tidy(wanted)
+            self._tidy()
 
-    def _tidy(self, wanted: Iterable[str]) -> None:
+    def _tidy(self) -> None:
         numbers: dict[str, int | None] = {}
-        for run_id in wanted:
+        for run_id in self._claimed():
             with contextlib.suppress(FileNotFoundError, ValueError):
                 numbers[run_id] = int((self.claims / run_id).read_text())
         self.local.settle(numbers)
@@ -163,8 +163,8 @@ class Agent:
             }
             left_s = min(until - time.monotonic(), self.local.due_s())
             if found or turn != self.turn or time.monotonic() >= until:
-                if turn == self.turn:
-                    self._tidy(known)
+                with self.lock:  # else a number could be freed between its claim and its launch
+                    self._tidy()
                 return found
             waits.poll(max(left_s, 0.001) * 1000)
             with contextlib.suppress(BlockingIOError):
