@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ from vctl.runtime.on_ray.agent import Agent
 from vctl.runtime.on_ray.logs import Copies
 from vctl.runtime.on_ray.runtime import RayRuntime
 from vctl.runtime.on_ray.wire import Packed
-from vctl.runtime.protocol import LaunchRequest, RunState, Seen
+from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
 
 pytestmark = spec("16.ray")
 
@@ -309,3 +310,26 @@ def test_what_no_scheduler_wants_any_more(asker: Asker) -> None:
     asker.agent.settle([])
     assert pid is not None
     eventually(lambda: is_gone(pid.pid), "the run to end")
+
+
+def test_a_new_link_hears_of_all_runs(tmp_path: Path) -> None:
+    """Of those too whose launch was sent and not answered: the agent would end what nobody names."""
+    runtime = RayRuntime(tmp_path, "nowhere:1")
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    runtime.link.channel = ours
+    runtime.link.poll.register(ours)
+    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
+    runtime._heed("hello", ["2.60.0"])
+    runtime.settle({})
+    reservation = Reservation("1.1", (("v", NODE, {CPU: SCALE}),), "v")
+    log = str(tmp_path / "logs" / "a")
+    runtime.launch(LaunchRequest("a", ("true",), {}, "/", log, node_id=NODE, reservation=reservation))
+    runtime._heed("hello", ["2.60.0"])
+    received = bytearray(theirs.recv(1 << 16))
+    kinds = [(message[0], message[1]) for message in wire.unframed(received)]
+    assert [kind for kind, _ in kinds] == ["begin", "launch", "begin", "launch"]
+    assert kinds[0][1] == {}
+    assert kinds[2][1] == {"a": (NODE, None, 0)}
+    theirs.close()
+    runtime.link.drop()

@@ -177,11 +177,11 @@ class RayRuntime:
             self.link.send(message)
 
     def _begin(self) -> None:
-        """Tell a new link all that there is."""
+        """Tell a new link all that there is: what it does not name is not wanted on the nodes."""
         runs = {
             run_id: (run.node_id, run.seen, self.copies.taken(run_id))
             for run_id, run in self.runs.items()
-            if run.request is None and run.failed is None and not self._is_dead(run)
+            if run.failed is None and not self._is_dead(run)
         }
         self._send("begin", runs, sorted({name for groups in self.reserved.values() for name in groups}))
         for run_id, run in self.runs.items():
