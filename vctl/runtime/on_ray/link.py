@@ -46,6 +46,7 @@ _LOOK_S = (0.005, 0.25)
 _PATIENCE_S = 5.0
 _CREATED, _REMOVED = "CREATED", "REMOVED"
 _THREADS = 8
+_MOST_SAID = 300
 _NOT_STARTED = "creation task"
 """In Ray's message when an actor could not be made: its code is not there, or has failed."""
 _NODE_LABEL = "ray.io/node-id"
@@ -340,7 +341,7 @@ def _gpus() -> list[str]:
 
 def _last(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return next((one for one in reversed(lines) if "Error" in one), lines[-1] if lines else "")
+    return next((one for one in reversed(lines) if "Error" in one), lines[-1] if lines else "")[:_MOST_SAID]
 
 
 async def serve(channel: socket.socket, inbox: asyncio.Queue[Packed], state: str, home: str) -> None:
