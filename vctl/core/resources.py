@@ -286,9 +286,14 @@ class FreeCapacity:
         self.total = allocation
 
     def is_untouched(self) -> bool:
-        """Whether nobody holds any of it."""
-        amounts = self.total.amounts
-        return self.free == amounts or all(self.free.get(name, 0) == n for name, n in amounts.items())
+        """Whether nobody holds any of it, no instance and no core either."""
+        total = self.total
+        return (
+            (self.free == total.amounts or shape_of(self.free) == shape_of(total.amounts))
+            and self.instances == total.instances
+            and len(self.cores) == len(total.cores)
+            and not self.gone
+        )
 
 
 def whole_node(

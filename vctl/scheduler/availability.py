@@ -207,13 +207,13 @@ def _end(job: RunningJob) -> tuple[int, int]:
 
 
 def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
-    """What of the flexible virtual nodes of a cluster nobody uses."""
+    """What of the flexible virtual nodes of a cluster nobody uses; maybe only the cores beside shared CPUs."""
     for vnode_id in sorted(ledger.members.get(cluster_id, ())):
         vnode = ledger.vnodes[vnode_id]
         capacity = ledger.capacities[vnode_id]
         if (
             vnode.kind == FLEXIBLE
-            and any(amount > 0 for amount in capacity.free.values())
+            and (capacity.cores or any(amount > 0 for amount in capacity.free.values()))
             and not capacity.is_overdrawn()
         ):
             yield vnode_id, capacity.all_free()

@@ -62,7 +62,7 @@ class ReservationTable:
         self._disturbed = False
         """Whether somebody with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
-        self._views: dict[object, View] = {}
+        self._views: dict[tuple[int, ...], View] = {}
 
     @property
     def profile(self) -> AvailabilityProfile:
@@ -94,27 +94,25 @@ class ReservationTable:
             return one.job_id not in self._seen
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
-    def view(self, binding: Sequence[Reservation], state: object) -> View:
-        """The free capacity as a job sees it that these reservations bind. ``state``: what else is out of sight."""
-        key = (tuple(map(id, binding)), state)
+    def view(self, binding: Sequence[Reservation]) -> View:
+        """The free capacity as a job sees it that these reservations bind."""
+        key = tuple(map(id, binding))
         view = self._views.get(key)
-        if view is None:
+        if view is None or not view.is_current:
             view = self._views[key] = View(self.ledger, self.queue.parent_id, binding, self.profile)
         return view
 
-    def forget_views(self) -> None:
-        """What is out of sight for other reasons has changed."""
-        self._views.clear()
+    def drop_views(self) -> None:
+        """A job is about to be started here: views that did not follow the starts of others cannot follow this one."""
+        self._views = {key: view for key, view in self._views.items() if view.is_current}
 
     def note_start(self, start: Start) -> None:
-        """A job starts: what was reserved for it is used, and it ends some day."""
+        """A job was started: what was reserved for it is used, and it ends some day."""
         self.reserved.pop(start.job.job_id, None)
         self._profile = None
         if self.reserved and any(self._outranks(start.job, one) for one in self.reserved.values()):
             self._disturbed = True
-        if start.growth:
-            self._views.clear()
-        elif self._views:
+        if self._views:
             changed = [vnode.parent_id or "" for vnode in start.vnodes] or [start.vnode_id]
             for view in self._views.values():
                 view.follow(changed, self.profile)

@@ -100,7 +100,7 @@ class QueueScan:
             self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
             return None
         with self.preemptor.holds.lifted(reach):
-            start, found = self._try(job, shape, binding, outer, reach)
+            start, found = self._try(job, shape, binding, outer)
             if start is None and due is not None and (there := seated(self.ledger, due.placed, job.entry)):
                 start = self._take(start_of(self.ledger, job, there))
             if start is None and (nominated := self.preemptor.holds.seat(job)) is not None:
@@ -108,8 +108,6 @@ class QueueScan:
                 start = self._take(start_of(self.ledger, job, placed, growth))
             if start is not None:
                 self._count(start)
-        if reach:
-            self._line.forget_views()
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
@@ -247,7 +245,6 @@ class QueueScan:
         shape: SchedulingClass,
         binding: list[Reservation],
         outer: list[Shared],
-        reach: frozenset[int],
     ) -> tuple[Start | None, Unplaced | None]:
         """Start a job beside what is reserved, applied to the ledger; or why there is too little without that, too.
 
@@ -255,14 +252,12 @@ class QueueScan:
         jobs that wait have too little anyway, and that is seen without a look at it.
         """
         if not outer:
-            found = self._start(job, shape, binding, reach, why=True)
+            found = self._start(job, shape, binding, why=True)
         elif is_short(self.ledger, job.parent_id, job.spec, shape.count):
             found = None
         else:
             with self.shared.hidden(outer):
-                self._line.forget_views()
-                found = self._start(job, shape, binding, reach, why=False)
-            self._line.forget_views()
+                found = self._start(job, shape, binding, why=False)
         if isinstance(found, Start):
             return found, None
         return None, self._lack(job, shape) if outer or binding else found
@@ -272,7 +267,6 @@ class QueueScan:
         job: PendingJob,
         shape: SchedulingClass,
         binding: list[Reservation],
-        reach: frozenset[int],
         *,
         why: bool,
     ) -> Start | Unplaced | None:
@@ -289,9 +283,7 @@ class QueueScan:
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
         if not can_grow and not self._has_capacity(shape):
             return None
-        if reach:
-            self._line.forget_views()
-        view = self._line.view(binding, frozenset(self.preemptor.holds.nominations))
+        view = self._line.view(binding)
         if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
         if not can_grow:
@@ -330,6 +322,7 @@ class QueueScan:
         return self._take(start_of(self.ledger, job, placed, steps))
 
     def _take(self, start: Start) -> Start:
+        self._line.drop_views()
         take(self.ledger, start, start.run_id)
         return start
 

@@ -189,6 +189,12 @@ class View:
         """What is free of a virtual node, how it looks, and how many are alike."""
         for vnode_id in self._claimed_and_free():
             self._look(vnode_id)
+        self._stamp = ledger.index(parent_id).stamp
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has come or gone in the cluster that the view did not follow."""
+        return self._stamp == self.ledger.index(self.parent_id).stamp
 
     def _claimed_and_free(self) -> Iterable[str]:
         """Virtual nodes of which something is claimed, without most of those on which nothing is free."""
@@ -222,6 +228,7 @@ class View:
             self.ledger.file(
                 self._index, {one: self.capacities.get(one) or capacities[one] for one in changed}
             )
+        self._stamp = self.ledger.index(self.parent_id).stamp
 
     def has_capacity(self, count: UpperBound) -> bool:
         """Whether a gang may fit: False is certain."""
