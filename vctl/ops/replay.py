@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.engine import replay as rebuilding
@@ -13,9 +14,6 @@ from vctl.engine.changes import NominationDropped, RowSetAside
 from vctl.engine.codec import fits
 from vctl.engine.replay import TITLES, Replayed, Tables
 from vctl.errors import Conflict
-from vctl.ops import forms, rights
-from vctl.ops import tasks as task_ops
-from vctl.ops.nodes import ensure_local
 from vctl.store import (
     clusters,
     jobs,
@@ -50,7 +48,7 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
     if dry_run:
         with store.snapshot():
             return _form(examine(store))
-    rights.check_service(store, "the state as a whole")
+    ops.rights.check_service(store, "the state as a whole")
     lock = SchedulerLock(store.home)
     if not lock.acquire("replay"):
         raise Conflict(
@@ -58,7 +56,7 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
             fix="stop it first, or look with `vctl replay --dry-run`",
         )
     try:
-        ensure_local(store, wanted=False)
+        ops.nodes.ensure_local(store, wanted=False)
         return _form(rebuild(store))
     finally:
         lock.release()
@@ -67,9 +65,9 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
 def unshown(store: Store) -> Iterator[RowSetAside]:
     """The changes that set rows aside which cannot be shown, finished ones too: a replay does not look at these."""
     makers: Mapping[str, Callable[[Row], object]] = {
-        "jobs": lambda row: forms.job(store, row, None, (None, None)),
-        "tasks": lambda row: task_ops.form(row, (None, None)),
-        "events": forms.event,
+        "jobs": lambda row: ops.forms.job(store, row, None, (None, None)),
+        "tasks": lambda row: ops.tasks.form(row, (None, None)),
+        "events": ops.forms.event,
     }
     with raw_text(store.db):
         for table, make in makers.items():
@@ -103,6 +101,8 @@ def _wrong_command(store: Store, table: str, row: Row) -> str | None:
 def _check_key_and_text(row: Row) -> None:
     if row[0] is None:
         raise ValueError("its key is NULL")
+    if bytes not in map(type, row):
+        return
     for name, value in zip(row.keys(), row, strict=True):
         if isinstance(value, bytes):
             raise ValueError(f"{name} is not UTF-8 text")
@@ -139,15 +139,12 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
 
     def read(step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value]) -> list[Value]:
         values = []
+        looks_close = strict or table == "nominations"
         for row in found:
             try:
                 _check_key_and_text(row)
                 value = make(row)
-                if (
-                    (strict or table == "nominations")
-                    and is_dataclass(value)
-                    and not fits(value, type(value))
-                ):
+                if looks_close and is_dataclass(value) and not fits(value, type(value)):
                     raise ValueError("a value in it is of another type")
                 values.append(value)
             except UNREADABLE as error:

@@ -8,13 +8,16 @@ resource of that cluster, divided by the weight.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
-from vctl.scheduler.queueing import Queue
-from vctl.scheduler.running import Running
+
+if TYPE_CHECKING:
+    from vctl.scheduler.queueing import Queue
+    from vctl.scheduler.running import Running
 
 LAG_S = 60.0
 """The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""

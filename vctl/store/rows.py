@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import itemgetter
 from sqlite3 import Row
 from typing import Any
 
@@ -179,11 +180,12 @@ PENDING = (
     "preemptions", "rules", "grace_s",
 )  # fmt: skip
 """The columns of ``jobs`` that deciding needs."""
+_pending_columns = itemgetter(*PENDING)
 
 
 def pending(row: Row) -> PendingJob:
     """A pending row of ``jobs``."""
-    return pending_of(tuple([row[column] for column in PENDING]))
+    return pending_of(_pending_columns(row))
 
 
 def pending_of(values: tuple[Any, ...]) -> PendingJob:
