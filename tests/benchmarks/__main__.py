@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.benchmarks import (
     cost,
     crowd,
+    decisions,
     gangs,
     latency,
     lists,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "cost": cost.run,
     "crowd": crowd.run,
     "pauses": pauses.run,
+    "decisions": decisions.run,
 }
 
 MARK = "<!-- measured -->"

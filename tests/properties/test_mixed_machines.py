@@ -76,7 +76,9 @@ def workload(dice: random.Random, parents: list[str], jobs: int) -> list[Arrival
     return arrivals
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 150))])
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 150))]
+)
 def test_what_starts_ends_and_leaves_nothing_behind(seed: int) -> None:
     dice = random.Random(seed)
     player = Player(machine(dice))

@@ -60,6 +60,8 @@ class Ledger:
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
+        self._totals: dict[Allocation, Allocation] = {}
+        """What the kinds of nodes have."""
         self._indexes: dict[str, SlotIndex] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
@@ -106,7 +108,7 @@ class Ledger:
     def set_capacity(self, vnode_id: str, capacity: FreeCapacity) -> None:
         """Look at a virtual node as if this were free on it."""
         self.capacities[vnode_id] = capacity
-        self._refile(vnode_id)
+        self._refile([vnode_id])
 
     def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
         """A cluster is going to gain this for a nominated job; with ``sign`` -1 it lends it, or the promise is over."""
@@ -120,17 +122,18 @@ class Ledger:
 
     def put_node(self, node: Node) -> None:
         """Add a node, or take over its new totals, labels or state."""
+        total = self._totals.setdefault(node.total, node.total)  # equal nodes share what is free of them
         vnode = VNode(
-            node.node_id, PRIMARY, node.node_id, None, PHYSICAL, node.total, primary_labels(node), whole=True
+            node.node_id, PRIMARY, node.node_id, None, PHYSICAL, total, primary_labels(node), whole=True
         )
         before = self.nodes.get(node.node_id)
         if node.schedulable and (before is None or not before.schedulable or before.total != node.total):
             self.note_joined(PRIMARY, node.node_id)
         if before is not None:
             if before.total != node.total:
-                self.capacities[node.node_id].resize(node.total)
+                self.capacities[node.node_id].resize(total)
         else:
-            self.capacities[node.node_id] = FreeCapacity(node.total)
+            self.capacities[node.node_id] = FreeCapacity(total)
             self.members[PRIMARY][node.node_id] = None
             self.children[node.node_id] = {}
         self.nodes[node.node_id] = node
@@ -138,7 +141,7 @@ class Ledger:
         self._note_change(PRIMARY)
         here = [node.node_id]
         for vnode_id in here:
-            self._refile(vnode_id)
+            self._refile([vnode_id])
             self._note_growth(vnode_id)
             here += self.children[vnode_id]
 
@@ -165,7 +168,7 @@ class Ledger:
     def remove_cluster(self, cluster_id: str) -> None:
         """Destroy a cluster with its virtual nodes; children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
-        self._refile(*[self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
+        self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
@@ -209,27 +212,29 @@ class Ledger:
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
-        self._refile(self._assign(vnode, for_start=for_start))
+        self._refile([self._assign(vnode, for_start=for_start)])
 
     def assign_all(self, vnodes: Iterable[VNode]) -> None:
         """Put many virtual nodes into their parents'."""
-        self._refile(*[self._assign(vnode) for vnode in vnodes])
+        self._refile([self._assign(vnode) for vnode in vnodes])
 
     def _assign(self, vnode: VNode, *, for_start: bool = False) -> str:
         """The same, except for the place of the parent in its index; returns the parent."""
-        assert vnode.parent_id is not None
-        self._take(vnode.parent_id, vnode.node_id, vnode.allocation)
-        self.vnodes[vnode.vnode_id] = vnode
-        self.capacities[vnode.vnode_id] = FreeCapacity(vnode.allocation)
-        self.members[vnode.cluster_id][vnode.vnode_id] = None
-        self.children[vnode.vnode_id] = {}
-        self.children[vnode.parent_id][vnode.vnode_id] = None
-        self._refile(vnode.vnode_id)
-        self._note_growth(vnode.vnode_id)
+        vnode_id, parent_id = vnode.vnode_id, vnode.parent_id
+        assert parent_id is not None
+        self._take(parent_id, vnode.node_id, vnode.allocation)
+        self.vnodes[vnode_id] = vnode
+        self.capacities[vnode_id] = FreeCapacity(vnode.allocation)
+        self.members[vnode.cluster_id][vnode_id] = None
+        self.children[vnode_id] = {}
+        self.children[parent_id][vnode_id] = None
+        if vnode.cluster_id in self._indexes:
+            self._refile([vnode_id])
+        self._note_growth(vnode_id)
         self._note_membership(vnode)
         if not for_start:
             self.note_joined(vnode.cluster_id, vnode.node_id)
-        return vnode.parent_id
+        return parent_id
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Change a (flexible) virtual node in place; the parent must have free what it gains."""
@@ -246,7 +251,7 @@ class Ledger:
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
         for changed in (parent_id, vnode.vnode_id):
-            self._refile(changed)
+            self._refile([changed])
             self._note_growth(changed)
         self._note_membership(vnode)
         if not for_start and not rs.within(vnode.allocation.amounts, old.allocation.amounts):
@@ -254,7 +259,7 @@ class Ledger:
 
     def release(self, vnode_id: str) -> None:
         """Give a virtual node back to its parent; nothing may lie in it any more."""
-        self._refile(self._release(vnode_id))
+        self._refile([self._release(vnode_id)])
 
     def _release(self, vnode_id: str) -> str:
         """The same, except for the place of the parent in its index; returns the parent."""
@@ -283,7 +288,7 @@ class Ledger:
         self._take(vnode_id, self.vnodes[vnode_id].node_id, allocation)
         self.charges[run_id] = (vnode_id, allocation)
         self.homes[vnode_id] = self.homes.get(vnode_id, 0) + 1
-        self._refile(vnode_id)
+        self._refile([vnode_id])
 
     def discharge(self, run_id: str) -> None:
         """Return what a process held; unknown runs held nothing."""
@@ -293,7 +298,7 @@ class Ledger:
             self.homes[vnode_id] -= 1
             if not self.homes[vnode_id]:
                 del self.homes[vnode_id]
-            self._refile(vnode_id)
+            self._refile([vnode_id])
             self._note_growth(vnode_id)
 
     # ---- views ----
@@ -360,9 +365,9 @@ class Ledger:
     def _note_growth(self, vnode_id: str) -> None:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
-    def _refile(self, *vnode_ids: str) -> None:
+    def _refile(self, vnode_ids: Iterable[str]) -> None:
         changed: dict[str, dict[str, Filed | None]] = {}
-        for vnode_id in vnode_ids:
+        for vnode_id in dict.fromkeys(vnode_ids):
             if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
                 filed = self._filed(vnode_id, self.capacities[vnode_id])
                 changed.setdefault(cluster_id, {})[vnode_id] = filed
@@ -396,4 +401,4 @@ class Ledger:
             kinds = self._kinds.setdefault(vnode.cluster_id, {})
             kind = (lb.common(vnode.labels), template_id)
             known = self._static[vnode_id] = (vnode, node, template_id, kinds.setdefault(kind, len(kinds)))
-        return vnode_id, vnode.node_id, vnode.labels, known[3], known[2], capacity
+        return vnode.node_id, vnode.labels, known[3], known[2], capacity

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import lru_cache
+from operator import attrgetter, is_
+from typing import Any
 
 from vctl.core.values import value
 
@@ -96,29 +99,42 @@ def is_unit_request(amount: int) -> bool:
     return amount < SCALE or amount % SCALE == 0
 
 
+@lru_cache(maxsize=1024)
+def _core_set(cores: tuple[int, ...]) -> frozenset[int]:
+    """The same set for the same cores."""
+    return frozenset(cores)
+
+
 class FreeCapacity:
     """What is free on one virtual node; the single predicate ``fits`` serves deciding and committing.
 
     Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
     shared instance that it fits, and only then splits a whole one. What is given back heals to whole.
+
+    ``free``, ``instances`` and ``cores`` are never changed in place: what is taken replaces them. So equal virtual
+    nodes share them, a copy costs nothing, and the same taken from many of them is worked out once.
     """
 
-    __slots__ = ("cores", "free", "gone", "instances", "total")
+    __slots__ = ("all_cores", "cores", "free", "gone", "instances", "total")
+
+    free: Amounts
+    instances: Mapping[str, Mapping[int, int]]
+    cores: frozenset[int]
+    gone: frozenset[int]
+    """Cores that somebody holds although they are no longer there."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.total = allocation
-        self.free: dict[str, int] = dict(allocation.amounts)
-        self.instances: dict[str, dict[int, int]] = {n: dict(i) for n, i in allocation.instances.items()}
-        self.cores: set[int] = set(allocation.cores)
-        self.gone: set[int] = set()
-        """Cores that somebody holds although they are no longer there."""
+        self.free, self.instances = allocation.amounts, allocation.instances
+        self.all_cores = self.cores = _core_set(allocation.cores)
+        self.gone = _core_set(())
 
     def copy(self) -> FreeCapacity:
         """An independent copy, for trials."""
         twin = FreeCapacity.__new__(FreeCapacity)
-        twin.total, twin.free = self.total, dict(self.free)
-        twin.instances = {name: dict(shares) for name, shares in self.instances.items()}
-        twin.cores, twin.gone = set(self.cores), set(self.gone)
+        twin.total, twin.all_cores = self.total, self.all_cores
+        twin.free, twin.instances = self.free, self.instances
+        twin.cores, twin.gone = self.cores, self.gone
         return twin
 
     def fits(self, request: Amounts) -> bool:
@@ -217,27 +233,42 @@ class FreeCapacity:
 
     def take_exactly(self, allocation: Allocation) -> None:
         """Take named instances and cores; the caller has checked ``fits_exactly``."""
-        for name, amount in allocation.amounts.items():
-            self.free[name] = self.free.get(name, 0) - amount
-            assert self.free[name] >= 0, (name, self.free[name], allocation)
-        for name, shares in allocation.instances.items():
-            have = self.instances[name]
-            for index, share in shares.items():
-                have[index] -= share
-                assert have[index] >= 0, (name, index, allocation)
-        assert self.cores.issuperset(allocation.cores), (self.cores, allocation)
-        self.cores.difference_update(allocation.cores)
+        if not self._again(_taken, allocation):
+            before, free = _state(self), dict(self.free)
+            for name, amount in allocation.amounts.items():
+                free[name] = free.get(name, 0) - amount
+                assert free[name] >= 0, (name, free[name], allocation)
+            instances = dict(self.instances)
+            for name, shares in allocation.instances.items():
+                have = instances[name] = dict(instances[name])
+                for index, share in shares.items():
+                    have[index] -= share
+                    assert have[index] >= 0, (name, index, allocation)
+            assert self.cores.issuperset(allocation.cores), (self.cores, allocation)
+            self.free, self.cores = free, self.cores.difference(allocation.cores)
+            if allocation.instances:
+                self.instances = instances
+            _taken[0] = allocation, before, _state(self)
+
+    def _again(self, last: _Last, allocation: Allocation) -> bool:
+        """Do what was done last if it was the same to the same."""
+        what, before, after = last[0]
+        if what is not allocation or not all(map(is_, _state(self), before)):
+            return False
+        _, self.free, self.instances, self.cores, self.gone = after
+        return True
 
     def take_beyond(self, allocation: Allocation) -> None:
         """Take what somebody holds who was there before the total shrank: the free amounts may become negative."""
-        for name, amount in allocation.amounts.items():
-            self.free[name] = self.free.get(name, 0) - amount
+        self.free = subtract(self.free, allocation.amounts)
+        instances = dict(self.instances)
         for name, shares in allocation.instances.items():
-            have = self.instances.setdefault(name, {})
+            have = instances[name] = dict(instances.get(name, {}))
             for index, share in shares.items():
                 have[index] = have.get(index, 0) - share
-        self.gone.update(core for core in allocation.cores if core not in self.cores)
-        self.cores.difference_update(allocation.cores)
+        self.instances = instances
+        self.gone |= frozenset(allocation.cores) - self.cores
+        self.cores -= frozenset(allocation.cores)
 
     def is_overdrawn(self) -> bool:
         """Whether more is held than there is."""
@@ -247,18 +278,31 @@ class FreeCapacity:
 
     def give_back(self, allocation: Allocation) -> None:
         """Return what ``take`` or ``take_exactly`` took."""
+        if self._again(_returned, allocation):
+            return
+        before, free = _state(self), dict(self.free)
         for name, amount in allocation.amounts.items():
-            self.free[name] = self.free.get(name, 0) + amount
-            assert self.free[name] <= self.total.amounts.get(name, 0), (name, allocation)
+            free[name] = free.get(name, 0) + amount
+            assert free[name] <= self.total.amounts.get(name, 0), (name, allocation)
+        instances = dict(self.instances)
         for name, shares in allocation.instances.items():
-            have, whole = self.instances[name], self.total.instances.get(name, {})
+            have, whole = dict(instances[name]), self.total.instances.get(name, {})
             for index, share in shares.items():
                 have[index] += share
                 assert have[index] <= whole.get(index, 0), (name, index, allocation)
                 if index not in whole and not have[index]:
                     del have[index]
-        self.cores.update(core for core in allocation.cores if core not in self.gone)
-        self.gone.difference_update(allocation.cores)
+            instances[name] = have
+        self.free = free
+        if allocation.instances:
+            self.instances = instances
+        self.cores |= frozenset(allocation.cores) - self.gone
+        if self.gone:
+            self.gone -= frozenset(allocation.cores)
+        if self.is_untouched():  # what is equal is one and the same again
+            self.free, self.instances = self.total.amounts, self.total.instances
+            self.cores = self.all_cores
+        _returned[0] = allocation, before, _state(self)
 
     def resize(self, allocation: Allocation) -> None:
         """Change the total in place (a flexible vnode or a node whose totals changed); use stays as it is.
@@ -266,24 +310,26 @@ class FreeCapacity:
         The free amounts move by the difference; they may become negative when a node shrinks below its use,
         and nothing fits again until that use has ended.
         """
-        old = self.total
-        for name in {*old.amounts, *allocation.amounts}:
+        old, free = self.total, dict(self.free)
+        for name in dict.fromkeys((*old.amounts, *allocation.amounts)):
             delta = allocation.amounts.get(name, 0) - old.amounts.get(name, 0)
-            self.free[name] = self.free.get(name, 0) + delta
-            if not self.free[name] and name not in allocation.amounts:
-                del self.free[name]  # equal free capacities look equal, whatever they once had
-        for name in {*old.instances, *allocation.instances}:
+            free[name] = free.get(name, 0) + delta
+            if not free[name] and name not in allocation.amounts:
+                del free[name]  # equal free capacities look equal, whatever they once had
+        instances = dict(self.instances)
+        for name in dict.fromkeys((*old.instances, *allocation.instances)):
             before, after = old.instances.get(name, {}), allocation.instances.get(name, {})
-            have = self.instances.setdefault(name, {})
+            have = instances[name] = dict(instances.get(name, {}))
             for index in {*before, *after}:
                 have[index] = have.get(index, 0) + after.get(index, 0) - before.get(index, 0)
                 if index not in after and have[index] == 0:
                     del have[index]
             if not have and name not in allocation.instances:
-                del self.instances[name]
-        held = (set(old.cores) - self.cores) | self.gone
-        self.cores, self.gone = set(allocation.cores) - held, held - set(allocation.cores)
-        self.total = allocation
+                del instances[name]
+        held = (self.all_cores - self.cores) | self.gone
+        self.free, self.instances = free, instances
+        self.total, self.all_cores = allocation, _core_set(allocation.cores)
+        self.cores, self.gone = self.all_cores - held, held - self.all_cores
 
     def is_untouched(self) -> bool:
         """Whether nobody holds any of it, no instance and no core either."""
@@ -291,9 +337,17 @@ class FreeCapacity:
         return (
             (self.free == total.amounts or shape_of(self.free) == shape_of(total.amounts))
             and self.instances == total.instances
-            and len(self.cores) == len(total.cores)
+            and self.cores == self.all_cores
             and not self.gone
         )
+
+
+_Last = list[tuple[Allocation, tuple[Any, ...], tuple[Any, ...]]]
+_state = attrgetter("total", "free", "instances", "cores", "gone")
+_taken: _Last = [(EMPTY, (None,), ())]
+"""What was taken last, from what, and what was left: the pieces of a gang are mostly the same on equal nodes."""
+_returned: _Last = [(EMPTY, (None,), ())]
+"""The same of what was given back."""
 
 
 def whole_node(

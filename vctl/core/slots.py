@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
@@ -13,10 +13,9 @@ from vctl.core.nodes import Node
 from vctl.core.resources import FreeCapacity, within
 
 ClassKey = tuple[object, ...]
-Filed = tuple[str, str, Labels, int, str, FreeCapacity]
-"""What an index asks about a virtual node: the arguments of ``SlotIndex.put``."""
-MANY = 8
-"""From so many virtual nodes on they are filed together."""
+Filed = tuple[str, Labels, int, str, FreeCapacity]
+"""What an index asks about a virtual node: its node, its labels, a number for all of it that does not change, the
+template that it is a whole node of, and what is free."""
 
 
 @dataclass(slots=True)
@@ -70,53 +69,39 @@ class SlotIndex:
         """The cluster's virtual nodes on a physical node, by id."""
         return sorted(self._on_node.get(node_id, ()))
 
-    def put(
-        self,
-        vnode_id: str,
-        node_id: str,
-        labels: Labels,
-        static: int,
-        template_id: str,
-        capacity: FreeCapacity,
-    ) -> None:
-        """File a virtual node under the class of its present state; ``static`` stands for what does not change."""
-        key = _key(static, capacity)
-        old = self._key_of.get(vnode_id)
-        if old == key:
-            return
-        if old is not None:
-            self.drop(vnode_id)
-        group = self.classes.get(key)
-        if group is None:
-            group = self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
-        self._order[vnode_id] = (node_id, vnode_id)
-        insort(group.ids, vnode_id, key=self._order.__getitem__)
-        self._key_of[vnode_id] = key
-        self.stamp ^= hash((vnode_id, node_id, key))
-        self._note_node(node_id, self._on_node.get(node_id, frozenset()) | {vnode_id})
-
     def file(self, filed: Mapping[str, Filed | None]) -> None:
-        """File virtual nodes; None: it takes no work. Of many, each class is put in order once."""
-        leaving: dict[ClassKey, set[str]] = {}
+        """File virtual nodes under the classes of their present states; None: it takes no work."""
+        leaving: dict[ClassKey, list[str]] = {}
         joining: dict[ClassKey, list[str]] = {}
+        alike: dict[tuple[int, ...], ClassKey] = {}
         for vnode_id, one in filed.items():
             if one is None:
                 self.drop(vnode_id)
-            elif len(filed) < MANY or (old := self._key_of.get(vnode_id)) is None:
-                self.put(*one)
-            elif (key := _key(one[3], one[5])) != old:
+                continue
+            node_id, labels, static, template_id, capacity = one
+            look = (static, id(capacity.free), id(capacity.instances), id(capacity.cores), id(capacity.total))
+            key = alike.get(look)
+            if key is None or capacity.gone:
+                key = alike[look] = _key(static, capacity)
                 if key not in self.classes:
-                    self.classes[key] = SlotClass(one[2], one[4], one[5].copy(), bool(key[3]))
-                leaving.setdefault(old, set()).add(vnode_id)
-                joining.setdefault(key, []).append(vnode_id)
-                self._key_of[vnode_id] = key
-                self.stamp ^= hash((vnode_id, one[1], old)) ^ hash((vnode_id, one[1], key))
+                    self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
+            old = self._key_of.get(vnode_id)
+            if old is key or old == key:
+                continue
+            if old is None:
+                self._order[vnode_id] = (node_id, vnode_id)
+                self._note_node(node_id, self._on_node.get(node_id, frozenset()) | {vnode_id})
+            else:
+                leaving.setdefault(old, []).append(vnode_id)
+            joining.setdefault(key, []).append(vnode_id)
+            self._key_of[vnode_id] = key
+        order = self._order
         for key, gone in leaving.items():
-            group = self.classes[key]
-            group.ids = [vnode_id for vnode_id in group.ids if vnode_id not in gone]
+            self._mark(key, gone)
+            _take_out(self.classes[key].ids, sorted(gone, key=order.__getitem__), order)
         for key, new in joining.items():
-            group = self.classes[key]
-            group.ids = sorted([*group.ids, *new], key=self._order.__getitem__)
+            self._mark(key, new)
+            _put_in(self.classes[key].ids, sorted(new, key=order.__getitem__), order)
         for key in leaving:
             if not self.classes[key].ids:
                 del self.classes[key]
@@ -126,14 +111,19 @@ class SlotIndex:
         key = self._key_of.pop(vnode_id, None)
         if key is None:
             return
-        group = self.classes[key]
-        order = self._order[vnode_id]
-        self.stamp ^= hash((vnode_id, order[0], key))
-        del group.ids[bisect_left(group.ids, order, key=self._order.__getitem__)]
+        ids, node_id = self.classes[key].ids, self._order[vnode_id][0]
+        self._mark(key, [vnode_id])
+        _take_out(ids, [vnode_id], self._order)
         del self._order[vnode_id]
-        if not group.ids:
+        if not ids:
             del self.classes[key]
-        self._note_node(order[0], self._on_node[order[0]] - {vnode_id})
+        self._note_node(node_id, self._on_node[node_id] - {vnode_id})
+
+    def _mark(self, key: ClassKey, vnode_ids: Iterable[str]) -> None:
+        """Note in the stamp that these are filed under a class now, or are not any more."""
+        mark = hash(key)
+        for vnode_id in vnode_ids:
+            self.stamp ^= hash((mark, self._order[vnode_id]))
 
     def _note_node(self, node_id: str, here: frozenset[str]) -> None:
         for known, least in ((self._on_node, 1), (self.crowded, 2)):
@@ -141,6 +131,31 @@ class SlotIndex:
                 known[node_id] = here
             else:
                 known.pop(node_id, None)
+
+
+Order = dict[str, tuple[str, str]]
+
+
+def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
+    """Take some out of a list in order: neighbours at once, as a gang mostly gets them."""
+    at = bisect_left(ids, order[gone[0]], key=order.__getitem__)
+    if ids[at : at + len(gone)] == gone:
+        del ids[at : at + len(gone)]
+        return
+    half = len(gone) // 2
+    _take_out(ids, gone[:half], order)
+    _take_out(ids, gone[half:], order)
+
+
+def _put_in(ids: list[str], new: list[str], order: Order) -> None:
+    """Put some into a list in order: those that become neighbours at once."""
+    at = bisect_left(ids, order[new[0]], key=order.__getitem__)
+    if at == len(ids) or order[new[-1]] < order[ids[at]]:
+        ids[at:at] = new
+        return
+    half = len(new) // 2
+    _put_in(ids, new[:half], order)
+    _put_in(ids, new[half:], order)
 
 
 def _key(static: int, capacity: FreeCapacity) -> ClassKey:

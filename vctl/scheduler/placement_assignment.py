@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
+from itertools import islice
+from operator import attrgetter
 
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity
@@ -38,8 +40,16 @@ class _Trial:
     slots: dict[str, SlotState] = field(default_factory=dict)
     capacities: dict[str, FreeCapacity] = field(default_factory=dict)
 
-    def take_node(self, state_id: int) -> CandidateNode:
-        """The real node in this state with the lowest id."""
+    def take_nodes(self, state_id: int, many: int) -> list[CandidateNode]:
+        """The real nodes in this state with the lowest ids."""
+        if self.touched.get(state_id):
+            return [self._take_node(state_id) for _ in range(many)]
+        taken = [self.head.pop(state_id)] if state_id in self.head else []
+        taken += islice(self._fresh(state_id), many - len(taken))
+        assert len(taken) == many, state_id
+        return taken
+
+    def _take_node(self, state_id: int) -> CandidateNode:
         head, heap = self._peek(state_id), self.touched.get(state_id)
         if heap and (head is None or heap[0] < head):
             return heappop(heap)
@@ -47,15 +57,30 @@ class _Trial:
         del self.head[state_id]
         return head
 
-    def put_node(self, state_id: int, candidate_node: CandidateNode) -> None:
-        heappush(self.touched.setdefault(state_id, []), candidate_node)
+    def fill(self, candidate_node: CandidateNode, bundles: list[Bundle]) -> list[Assignment]:
+        """Put equal bundles without instances on one node that has a single slot."""
+        (slot_id,), many, amounts = candidate_node[1], len(bundles), bundles[0].amounts
+        capacity, cpu = self.capacity(slot_id), amounts.get(CPU, 0)
+        cores, each = sorted(capacity.cores), 0 if cpu % SCALE else cpu // SCALE
+        parts = [tuple(cores[at : at + each]) for at in range(0, many * each, each)] if each else [()] * many
+        taken = [Allocation(dict(amounts), {}, part if len(part) == each else ()) for part in parts]
+        in_all = {name: many * amount for name, amount in amounts.items()}
+        capacity.take_exactly(Allocation(in_all, {}, tuple(core for one in taken for core in one.cores)))
+        return [
+            Assignment(bundle, slot_id, candidate_node[0], allocation)
+            for bundle, allocation in zip(bundles, taken, strict=True)
+        ]
+
+    def put_nodes(self, state_id: int, candidate_nodes: list[CandidateNode]) -> None:
+        heap = self.touched.setdefault(state_id, [])
+        for candidate_node in candidate_nodes:
+            heappush(heap, candidate_node)
 
     def forget_use(self) -> None:
         """A new phase begins: touched nodes count as unused again."""
         touched, self.touched = self.touched, {}
         for state_id, candidate_nodes in touched.items():
-            for candidate_node in candidate_nodes:
-                self.put_node(self.problem.node_classes.clean(state_id), candidate_node)
+            self.put_nodes(self.problem.node_classes.clean(state_id), candidate_nodes)
 
     def slot_in(self, candidate_node: CandidateNode, state: SlotState) -> str:
         """The slot of a node that is in this state, the lowest id first."""
@@ -83,38 +108,55 @@ class _Trial:
 
     def _peek(self, state_id: int) -> CandidateNode | None:
         if state_id not in self.head:
-            if state_id not in self.fresh:
-                self.fresh[state_id] = merge(
-                    *(nodes() for nodes in self.problem.node_classes.sources.get(state_id, ()))
-                )
-            candidate_node = next(self.fresh[state_id], None)
+            candidate_node = next(self._fresh(state_id), None)
             if candidate_node is None:
                 return None
             self.head[state_id] = candidate_node
         return self.head[state_id]
 
+    def _fresh(self, state_id: int) -> Iterator[CandidateNode]:
+        if state_id not in self.fresh:
+            sources = self.problem.node_classes.sources.get(state_id, ())
+            self.fresh[state_id] = merge(*(nodes() for nodes in sources))
+        return self.fresh[state_id]
+
 
 def assign(problem: Problem, found: Found) -> list[Assignment]:
     """Real nodes and exact allocations for every item of the problem in order, then for the flexible parts."""
-    trial = _Trial(problem)
-    assigned = []
-    for i, (state_id, move) in enumerate(found.trail):
+    trial, capacity_of = _Trial(problem), problem.node_classes.candidates.capacity
+    assigned: list[Assignment] = []
+    for state_id, move, many, on_one in found.trail:
+        i = len(assigned)
         if i and problem.phase_of[i] != problem.phase_of[i - 1]:
             trial.forget_use()
-        candidate_node = trial.take_node(state_id)
-        slot_id = trial.slot_in(candidate_node, move.before)
-        bundle = problem.items[i][1]
-        capacity = trial.capacity(slot_id)
-        allocation = (
-            _take_whole(capacity)
-            if bundle.template
-            else _take(capacity, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
-        )
-        trial.slots[slot_id] = move.after
-        trial.put_node(move.target, candidate_node)
-        assigned.append(Assignment(bundle, slot_id, candidate_node[0], allocation))
+        nodes = trial.take_nodes(state_id, 1 if on_one else many)
+        if on_one:
+            assigned += trial.fill(nodes[0], [bundle for _, bundle in problem.items[i : i + many]])
+            trial.put_nodes(move.target, nodes)
+            continue
+        taken: dict[tuple[int, ...], tuple[FreeCapacity, FreeCapacity, Allocation]] = {}
+        for candidate_node, (_, bundle) in zip(nodes, problem.items[i : i + many], strict=True):
+            slot_id = trial.slot_in(candidate_node, move.before)
+            free = trial.capacities.get(slot_id) or capacity_of(slot_id)
+            look = (id(free.free), id(free.instances), id(free.cores), id(free.total), id(bundle.amounts))
+            same = taken.get(look) if problem.budgets is None else None
+            if same is not None:
+                _, after, allocation = same
+                trial.capacities[slot_id] = after.copy()
+            else:
+                before, capacity = free.copy(), trial.capacity(slot_id)
+                allocation = (
+                    _take_whole(capacity)
+                    if bundle.template
+                    else _take(capacity, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
+                )
+                taken[look] = before, capacity.copy(), allocation
+            if len(candidate_node[1]) > 1:
+                trial.slots[slot_id] = move.after
+            assigned.append(Assignment(bundle, slot_id, candidate_node[0], allocation))
+        trial.put_nodes(move.target, nodes)
     for part in found.parts:
-        candidate_node = trial.take_node(part.state)
+        (candidate_node,) = trial.take_nodes(part.state, 1)
         slot_id = trial.slot_in(candidate_node, part.slot)
         capacity, amounts = trial.capacity(slot_id), amounts_of(problem, part.amounts)
         if part.shares:
@@ -167,7 +209,9 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
             alike.setdefault((b.group, b.template, amounts, b.selector), []).append(one)
     for many in alike.values():
         places = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
-        fixed.update(zip(places, sorted(many, key=lambda c: (c.node_id, c.slot_id, _first(c))), strict=True))
+        is_spread = len({one.slot_id for one in many}) == len(many)
+        many.sort(key=attrgetter("node_id", "slot_id") if is_spread else _place)
+        fixed.update(zip(places, many, strict=True))
     groups = sorted(key for key in fixed if key[0] >= 0)
     whole = sorted((key for key in fixed if key[0] < 0), key=lambda key: (key[1], key[2]))
     pieces = []
@@ -183,8 +227,7 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
     return tuple(pieces)
 
 
-def _first(assigned: Assignment) -> tuple[object, ...]:
+def _place(assigned: Assignment) -> tuple[object, ...]:
     """Instances and cores in order, so that equal bundles on one node are always numbered alike."""
-    return tuple(
-        sorted((n, tuple(sorted(i))) for n, i in assigned.allocation.instances.items())
-    ), assigned.allocation.cores
+    instances = sorted((name, tuple(sorted(i))) for name, i in assigned.allocation.instances.items())
+    return assigned.node_id, assigned.slot_id, tuple(instances), assigned.allocation.cores

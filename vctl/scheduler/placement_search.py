@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vctl.core.values import value
 from vctl.scheduler.flexible import Part
@@ -16,11 +17,20 @@ from vctl.scheduler.node_classes import SlotState
 from vctl.scheduler.placement_model import Move, Problem
 
 
+class Run(NamedTuple):
+    """Items that follow each other and go the same way: each on a node of its own, or all of them on one."""
+
+    state_id: int
+    move: Move
+    many: int = 1
+    on_one: bool = False
+
+
 @value(frozen=True, slots=True)
 class Found:
-    """Which node state each item goes to and how, in the order of ``Problem.items``; then flexible parts."""
+    """Which node states the items go to and how, in the order of ``Problem.items``; then flexible parts."""
 
-    trail: tuple[tuple[int, Move], ...]
+    trail: tuple[Run, ...]
     parts: tuple[Part[SlotState], ...]
     exact: bool
 
@@ -80,7 +90,8 @@ class _Search:
             return Tried(None, 0)
         trail = self._dive()
         if trail is not None and (parts := self._finish()) is not None:
-            return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=len(trail))
+            found = Found(trail, tuple(parts), bool(self.steps))
+            return Tried(found, self.steps, depth=len(self.problem.items))
         self._begin()
         deeper = True
         while True:
@@ -89,7 +100,7 @@ class _Search:
                 if len(self.frames) < len(self.problem.items):
                     self._enter()
                 elif (parts := self._finish()) is not None:
-                    trail = tuple(frame.applied for frame in self.frames if frame.applied)
+                    trail = tuple(Run(*frame.applied) for frame in self.frames if frame.applied)
                     return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth)
                 elif not self._undo():
                     return self._failed()
@@ -102,13 +113,13 @@ class _Search:
 
     # ---- the first dive ----
 
-    def _dive(self) -> tuple[tuple[int, Move], ...] | None:
+    def _dive(self) -> tuple[Run, ...] | None:
         """The first choice for every item, as often at once as it stays the first.
 
         None where a choice breaks a bound or there is none: then the search looks at each item by itself.
         """
         problem, i = self.problem, 0
-        trail: list[tuple[int, Move]] = []
+        trail: list[Run] = []
         while i < len(problem.items):
             if i and problem.phase_of[i] != problem.phase_of[i - 1]:
                 self.world, self.used = self._clean_world(), 0
@@ -117,30 +128,49 @@ class _Search:
                 return None
             state_id, demand_id = min(scored)[1], problem.items[i][0]
             move = problem.moves(state_id, demand_id)[0]
-            many = self._repeats(i, state_id, move, alone=len(scored) == 1)
-            self.used += many * self._opens(i, state_id)
-            self._shift(state_id, move.target, many)
-            self.needs[demand_id] -= many
-            i += many
+            run = self._repeated(i, state_id, move, alone=len(scored) == 1)
+            nodes = 1 if run.on_one else run.many
+            self.used += nodes * self._opens(i, state_id)
+            self._shift(state_id, run.move.target, nodes)
+            self.needs[demand_id] -= run.many
+            i += run.many
             if not self._within_bounds(i):
                 return None
-            trail += [(state_id, move)] * many
+            trail.append(run)
         return tuple(trail)
 
-    def _repeats(self, i: int, state_id: int, move: Move, *, alone: bool) -> int:
-        """How often a choice comes first again: while such nodes are left, where those that were taken rank behind."""
+    def _repeated(self, i: int, state_id: int, move: Move, *, alone: bool) -> Run:
+        """A choice, as often as it comes first again.
+
+        While such nodes are left, where those that were taken rank behind; or while one node has more free, where it is
+        the only used one that has.
+        """
         problem = self.problem
         demand_id, number = problem.items[i][0], problem.phase_of[i]
-        phase = problem.phases[number]
-        ranks_behind = not problem.bounds(move.target)[demand_id] or (
-            phase.policy == "SPREAD" and self._opens(i, state_id)
+        phase, left = problem.phases[number], problem.bounds(move.target)[demand_id]
+        packs = phase.policy in ("PACK", "STRICT_PACK")
+        if packs and left and self._is_only_used(state_id, move.target, demand_id):
+            many = 1 + min(left, self._alike(i) - 1)
+            return Run(state_id, problem.moved(move, demand_id, many), many, on_one=many > 1)
+        ranks_behind = not left or (phase.policy == "SPREAD" and self._opens(i, state_id))
+        if phase.rule.limit or move.target == state_id or not ranks_behind or (packs and not alone):
+            return Run(state_id, move)
+        return Run(state_id, move, min(self.world[state_id], self._alike(i)))
+
+    def _is_only_used(self, state_id: int, target: int, demand_id: int) -> bool:
+        """Whether no other node that this phase uses takes a bundle, and how this one takes them is clear."""
+        problem, states = self.problem, self.problem.node_classes.states
+        mark = problem.demands[demand_id].phase + 1
+        return problem.is_plain(target, demand_id) and not any(
+            states[one].used == mark and problem.bounds(one)[demand_id] and (one != state_id or many > 1)
+            for one, many in self.world.items()
         )
-        stays_first = phase.policy not in ("PACK", "STRICT_PACK") or alone
-        if phase.rule.limit or not (ranks_behind and stays_first):
-            return 1
-        most = min(self.world[state_id], len(problem.items) - i)
+
+    def _alike(self, i: int) -> int:
+        """How many items of the same demand follow each other from here on."""
+        items = self.problem.items
         many = 1
-        while many < most and problem.items[i + many][0] == demand_id:
+        while i + many < len(items) and items[i + many][0] == items[i][0]:
             many += 1
         return many
 

@@ -14,7 +14,7 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.labels import Labels, Selector
-from vctl.core.resources import SCALE, Amounts, FreeCapacity
+from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
@@ -386,9 +386,6 @@ def _matches(slot: Slot, selector: Selector) -> bool:
 def _joined(left: FreeCapacity, right: FreeCapacity) -> FreeCapacity:
     """Both free capacities as one: never less than what growing on a node could give."""
     twin = left.copy()
-    twin.free = rs.add(twin.free, right.free)
-    for name, shares in right.instances.items():
-        mine = twin.instances.setdefault(name, {})
-        for index, share in shares.items():
-            mine[index] = mine.get(index, 0) + share
+    both = rs.merged(Allocation(left.free, left.instances), Allocation(right.free, right.instances))
+    twin.free, twin.instances = both.amounts, both.instances
     return twin
