@@ -61,7 +61,6 @@ class Ledger:
         self.versions: dict[str, int] = {}
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._totals: dict[Allocation, Allocation] = {}
-        """What the kinds of nodes have."""
         self._indexes: dict[str, SlotIndex] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
@@ -123,10 +122,9 @@ class Ledger:
     def put_node(self, node: Node) -> None:
         """Add a node, or take over its new totals, labels or state."""
         total = self._totals.setdefault(node.total, node.total)  # equal nodes share what is free of them
-        vnode = VNode(
-            node.node_id, PRIMARY, node.node_id, None, PHYSICAL, total, primary_labels(node), whole=True
-        )
-        before = self.nodes.get(node.node_id)
+        node_id = node.node_id
+        vnode = VNode(node_id, PRIMARY, node_id, None, PHYSICAL, total, primary_labels(node), whole=True)
+        before = self.nodes.get(node_id)
         if node.schedulable and (before is None or not before.schedulable or before.total != node.total):
             self.note_joined(PRIMARY, node.node_id)
         if before is not None:
@@ -228,8 +226,7 @@ class Ledger:
         self.members[vnode.cluster_id][vnode_id] = None
         self.children[vnode_id] = {}
         self.children[parent_id][vnode_id] = None
-        if vnode.cluster_id in self._indexes:
-            self._refile([vnode_id])
+        self._refile([vnode_id])
         self._note_growth(vnode_id)
         self._note_membership(vnode)
         if not for_start:
@@ -250,9 +247,8 @@ class Ledger:
         self._take(parent_id, vnode.node_id, vnode.allocation)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
-        for changed in (parent_id, vnode.vnode_id):
-            self._refile([changed])
-            self._note_growth(changed)
+        self._refile((parent_id, vnode.vnode_id))
+        self.note_growth((parent_id, vnode.vnode_id))
         self._note_membership(vnode)
         if not for_start and not rs.within(vnode.allocation.amounts, old.allocation.amounts):
             self.note_joined(vnode.cluster_id, vnode.node_id)
@@ -366,13 +362,12 @@ class Ledger:
         self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
     def _refile(self, vnode_ids: Iterable[str]) -> None:
-        changed: dict[str, dict[str, Filed | None]] = {}
+        changed: dict[str, dict[str, FreeCapacity]] = {}
         for vnode_id in dict.fromkeys(vnode_ids):
             if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
-                filed = self._filed(vnode_id, self.capacities[vnode_id])
-                changed.setdefault(cluster_id, {})[vnode_id] = filed
+                changed.setdefault(cluster_id, {})[vnode_id] = self.capacities[vnode_id]
         for cluster_id, some in changed.items():
-            self._indexes[cluster_id].file(some)
+            self.file(self._indexes[cluster_id], some)
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
