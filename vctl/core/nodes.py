@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from vctl.core.labels import Labels
-from vctl.core.resources import Allocation, Amounts
+from vctl.core.resources import SCALE, Allocation, Amounts
 from vctl.core.values import value
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
@@ -64,3 +64,23 @@ class NodeRequest:
     created_at: int
     attempts: int = 0
     message: str | None = None
+
+
+def renumbered(
+    total: Allocation,
+    before: Allocation,
+    known: Mapping[str, Sequence[int]],
+    used: Mapping[str, Collection[int]],
+) -> Allocation:
+    """New totals of a node with the instance numbers that it has: those in use stay, and what returns has its old one.
+
+    ``known`` are all numbers that it ever had, in the order in which they are given.
+    """
+    instances: dict[str, dict[int, int]] = {}
+    for name, fresh in total.instances.items():
+        pool = list(dict.fromkeys([*known.get(name, ()), *before.instances.get(name, ())]))
+        pool += range(max(pool, default=-1) + 1, max(pool, default=-1) + 1 + len(fresh))
+        busy = used.get(name, ())
+        chosen = sorted(pool, key=lambda number: number not in busy)[: len(fresh)]
+        instances[name] = dict.fromkeys(sorted(chosen), SCALE)
+    return replace(total, instances=instances)

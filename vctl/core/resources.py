@@ -6,7 +6,7 @@ Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 from operator import attrgetter, is_
@@ -362,26 +362,6 @@ def whole_node(
     }
     ids = tuple(range(amounts.get(CPU, 0) // SCALE)) if cores is None else tuple(sorted(cores))
     return Allocation(dict(amounts), instances, ids)
-
-
-def renumbered(
-    total: Allocation,
-    before: Allocation,
-    known: Mapping[str, Sequence[int]],
-    used: Mapping[str, Collection[int]],
-) -> Allocation:
-    """New totals of a node with the instance numbers that it has: those in use stay, and what returns has its old one.
-
-    ``known`` are all numbers that it ever had, in the order in which they are given.
-    """
-    instances: dict[str, dict[int, int]] = {}
-    for name, fresh in total.instances.items():
-        pool = list(dict.fromkeys([*known.get(name, ()), *before.instances.get(name, ())]))
-        pool += range(max(pool, default=-1) + 1, max(pool, default=-1) + 1 + len(fresh))
-        busy = used.get(name, ())
-        chosen = sorted(pool, key=lambda number: number not in busy)[: len(fresh)]
-        instances[name] = dict.fromkeys(sorted(chosen), SCALE)
-    return replace(total, instances=instances)
 
 
 def merged(left: Allocation, right: Allocation) -> Allocation:

@@ -309,7 +309,7 @@ def update(
             devices = rows.loads(row["devices"])
             known = {GPU: [gpu["index"] for gpu in devices.get("gpus", ())], **devices.get("numbers", {})}
             used = table.numbers_in_use(store, node.node_id)
-            total = rs.renumbered(total, node.total, known, used)
+            total = nd.renumbered(total, node.total, known, used)
             for name in {*total.instances, *node.total.instances}:
                 had = [
                     *known.get(name, ()),

@@ -197,23 +197,6 @@ class Problem:
             )
         return self._moves[key]
 
-    def is_plain(self, state_id: int, demand_id: int) -> bool:
-        """Whether there is one way to put a bundle on such a node: a single slot that does not grow, no instances."""
-        slots, demand = self.node_classes.states[state_id].slots, self.demands[demand_id]
-        if len(slots) > 1 or self.budgets or demand.template or not any(demand.request):
-            return False
-        units = self.node_classes.traits[slots[0].trait].units
-        return not any(units[r] for r, amount in enumerate(demand.request) if amount)
-
-    def moved(self, move: Move, demand_id: int, many: int) -> Move:
-        """A plain move made several times on one node."""
-        demand, target = self.demands[demand_id], move.target
-        slot = move.after
-        for _ in range(many - 1):  # the states between are numbered, as where each step is looked at
-            slot = after_taking(slot, demand.request, ())
-            target = self.node_classes.intern(NodeState((slot,), demand.phase + 1))
-        return Move(move.before, slot, (), target)
-
     def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[Move]:
         slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
         if self.budgets:

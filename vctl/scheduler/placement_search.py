@@ -13,8 +13,8 @@ from typing import NamedTuple
 from vctl.core.values import value
 from vctl.scheduler.flexible import Part
 from vctl.scheduler.growth_split import split
-from vctl.scheduler.node_classes import SlotState
-from vctl.scheduler.placement_model import Move, Problem
+from vctl.scheduler.node_classes import NodeState, SlotState
+from vctl.scheduler.placement_model import Move, Problem, after_taking
 
 
 class Run(NamedTuple):
@@ -151,7 +151,7 @@ class _Search:
         packs = phase.policy in ("PACK", "STRICT_PACK")
         if packs and left and self._is_only_used(state_id, move.target, demand_id):
             many = 1 + min(left, self._alike(i) - 1)
-            return Run(state_id, problem.moved(move, demand_id, many), many, on_one=many > 1)
+            return Run(state_id, self._moved(move, demand_id, many), many, on_one=many > 1)
         ranks_behind = not left or (phase.policy == "SPREAD" and self._opens(i, state_id))
         if phase.rule.limit or move.target == state_id or not ranks_behind or (packs and not alone):
             return Run(state_id, move)
@@ -161,10 +161,27 @@ class _Search:
         """Whether no other node that this phase uses takes a bundle, and how this one takes them is clear."""
         problem, states = self.problem, self.problem.node_classes.states
         mark = problem.demands[demand_id].phase + 1
-        return problem.is_plain(target, demand_id) and not any(
+        return self._is_plain(target, demand_id) and not any(
             states[one].used == mark and problem.bounds(one)[demand_id] and (one != state_id or many > 1)
             for one, many in self.world.items()
         )
+
+    def _is_plain(self, state_id: int, demand_id: int) -> bool:
+        """Whether there is one way to put a bundle on such a node: a single slot that does not grow, no instances."""
+        problem, demand = self.problem, self.problem.demands[demand_id]
+        slots = problem.node_classes.states[state_id].slots
+        if len(slots) > 1 or problem.budgets or demand.template or not any(demand.request):
+            return False
+        units = problem.node_classes.traits[slots[0].trait].units
+        return not any(units[r] for r, amount in enumerate(demand.request) if amount)
+
+    def _moved(self, move: Move, demand_id: int, many: int) -> Move:
+        """A plain move made several times on one node."""
+        demand, slot, target = self.problem.demands[demand_id], move.after, move.target
+        for _ in range(many - 1):  # the states between are numbered, as where each step is looked at
+            slot = after_taking(slot, demand.request, ())
+            target = self.problem.node_classes.intern(NodeState((slot,), demand.phase + 1))
+        return Move(move.before, slot, (), target)
 
     def _alike(self, i: int) -> int:
         """How many items of the same demand follow each other from here on."""
