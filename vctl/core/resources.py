@@ -7,7 +7,7 @@ Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any
