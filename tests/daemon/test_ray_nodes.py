@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from vctl.daemon import ray_nodes
 from vctl.daemon.ray_nodes import RayNodes
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import nodes as node_ops
+from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
+from vctl.spec.job_request import JobRequest
 from vctl.store import nodes, rows
 from vctl.store.store import Store
 
@@ -88,3 +91,17 @@ def test_a_node_provider_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSpec, match="provider"):
         ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, config)
     assert ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, load(tmp_path, {})) is None
+
+
+def test_no_ray_of_its_own_on_ray(tmp_path: Path) -> None:
+    """Refused at the submit; a job of Ray's job API, which takes one where it can, has none."""
+    with Store.open(tmp_path) as store:
+        ray_nodes.check(store, on_ray=True)
+        runtime = RayRuntime(tmp_path, "nowhere:1")
+        told(runtime, (ONE, ""))
+        RayNodes(tmp_path, runtime, frozenset()).look_after()
+        request = JobRequest(argv=("true",), submission_id="a", private_ray="plain")
+        with pytest.raises(BadSpec, match="--ray: the nodes here"):
+            submitting.submit(store, request, environment={"PATH": "/usr/bin:/bin"})
+        assert submitting.without_ray(store, request, {"PATH": "/usr/bin:/bin"}) is not None
+        submitting.submit(store, replace(request, private_ray=""), environment={"PATH": "/usr/bin:/bin"})

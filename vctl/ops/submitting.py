@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
+from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -55,7 +56,7 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     parent_id, shares_parent = _target(store, request, around)
     rights.check_target(store, parent_id)
     _check_per_node(request, parent_id, shares_parent=shares_parent)
-    _check_ray(request, parent_id, around, shares_parent=shares_parent)
+    _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     entry = dict(entry_amounts(request))
     shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
@@ -189,17 +190,22 @@ def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) ->
     """Why a job cannot have a Ray of its own; None when it can."""
     parent_id, shares_parent = _target(store, request, around)
     try:
-        _check_ray(request, parent_id, around, shares_parent=shares_parent)
+        _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
     except BadSpec as error:
         return error
     return None
 
 
 def _check_ray(
-    request: JobRequest, parent_id: str, around: Mapping[str, str], *, shares_parent: bool
+    store: Store, request: JobRequest, parent_id: str, around: Mapping[str, str], *, shares_parent: bool
 ) -> None:
     if not request.private_ray:
         return
+    if store.recall(RAY):
+        raise BadSpec(
+            "--ray: the nodes here are those of a Ray cluster, on which a job cannot have a Ray of its own yet",
+            fix="submit without --ray",
+        )
     from vctl.runtime import raylets
 
     _check_whole("--ray: Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
