@@ -254,3 +254,15 @@ def test_what_the_version_before_has_not_started_is_started_by_one_of_both(tmp_p
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert runtime.observe("b").state in (RunState.STARTING, RunState.LOST)
     runtime.close()
+
+
+def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):
+    """A scheduler that was suspended may ask for the end of what is over and forgotten (spec 16)."""
+    ground.launch("unknown", "sleep", "60")
+    ground.running("unknown")
+    records = ground.runtime._records
+    for run_id in ("unknown", "assigned", "gone"):
+        records.request_stop(run_id, 60.0, 15)
+    ground.runtime.settle({"assigned": ground.runtime.assign()})
+    assert sorted(records.stop_requests()) == ["assigned", "unknown"]
+    ground.runtime.stop("unknown", grace_s=0)

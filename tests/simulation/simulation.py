@@ -592,6 +592,7 @@ class Simulation(World):
         self.at_rest()
         self._end_everything()
         self.users.nothing_is_left()
+        self._forget_everything()
 
     def _ask(self, what: Callable[[], object]) -> None:
         try:
@@ -627,6 +628,24 @@ class Simulation(World):
         self.settle(120)
         self.check_everything()
         self.check()
+
+    def _forget_everything(self) -> None:
+        """All jobs are deleted: nothing of them is left, nor of those that somebody deleted and died."""
+        self.skew_s += 30 * 86_400  # some logs were written while the clock was ahead
+        job_ops.prune(self.store, 0)
+        if self.scheduler is not None:
+            self._stop_daemon()
+        self.settle(60)  # the next one tidies up
+        for folder in ("logs", "ahead", "stops", "records"):
+            left = {path.name for path in (self.home / folder).glob("[!.]*")}
+            if folder == "records":
+                left -= {str(one.file.number) for one in self._numbers()}
+            if left:
+                raise Violation(f"left in {folder}: {sorted(left)}")
+
+    def _numbers(self) -> list[Any]:
+        runtime = self.runtime()
+        return [] if runtime is None else list(runtime._supervisors.seats.values())
 
     def close(self) -> None:
         self.die()

@@ -217,6 +217,11 @@ class Findings:
                     self._unwatch(file)
                     self.supervisors.left.discard(number)
                     self.records.remove(number)
+            if unread := {*self.records.stop_requests()} - live.keys():
+                self._scanned = float("-inf")
+                self._scan()
+                for run_id in unread - self.of.keys():
+                    self.records.drop_stop(run_id)
 
     def _unwatch(self, file: RecordFile) -> None:
         if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:

@@ -273,6 +273,13 @@ class Records:
                 return None
         return until_ns, signo
 
+    def stop_requests(self) -> list[str]:
+        """The runs that are asked to stop."""
+        try:
+            return [name for name in os.listdir(self.stops) if not name.startswith(".")]
+        except OSError:
+            return []
+
     def drop_stop(self, run_id: str) -> None:
         """Take a request back that nobody needs any more."""
         with contextlib.suppress(OSError):
