@@ -134,7 +134,7 @@ def test_a_change_of_a_member_that_is_about_to_start_holds(place: Place, verb: s
             sql = "SELECT count(*) FROM jobs WHERE status = 'RUNNING' OR (status = 'PENDING' AND NOT held)"
             return bool(db.execute(sql).fetchone() == (0,))
 
-    eventually(rests, "the others to end")
+    eventually(rests, "the others to end", 4 * PATIENCE_S)
     times = ran(place)
     assert set(times.values()) == {1}
     for name, (status, code, attempt) in ended(place).items():
