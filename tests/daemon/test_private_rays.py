@@ -20,8 +20,8 @@ from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
 from vctl.daemon import private_rays
 from vctl.engine.settings import LeaseTerms
-from vctl.errors import BadSpec
-from vctl.ops import jobs, submitting, tasks
+from vctl.errors import BadSpec, Conflict
+from vctl.ops import clusters, jobs, submitting, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -254,3 +254,25 @@ def test_raylets_that_are_tasks_are_left_out_and_their_leases_return_at_once(her
 def test_how_far_a_ray_may_grow(text: dict[str, Any], limits: dict[str, int] | None) -> None:
     cluster = Cluster("j", "kPrimaryClusterID", JOB, parse_cluster_spec(text), False, 1)
     assert private_rays.limits(cluster) == limits
+
+
+def test_an_update_of_a_job_whose_ray_is_gone_waits_for_nobody(here: Life) -> None:
+    """Spec 9: a job's cluster is resized live; what its Ray has to drain is asked for before, and only then."""
+    one, two = ({"nodes": [{"resources": {"CPU": count}}]} for count in (1, 2))
+    spec_of = parse_cluster_spec({"fixed_size_nodes": [one, two]})
+    queue(here, "g", "sleep", "60", entry=None, spec=spec_of)
+    here.until(lambda: here.job("g")["status"] == "RUNNING")
+    assert here.scheduler is not None
+    state = here.scheduler.state
+    assert state is not None
+    (run,) = state.runs.values()
+    path = Path(private_rays.command(here.home, state.ledger, run, "plain")[4])
+    before = here.store.value("SELECT max(seq) FROM events")
+    wanted = parse_cluster_spec({"fixed_size_nodes": [one]})
+    with pytest.raises(Conflict):
+        clusters.update(here.store, run.cluster_id, spec=wanted, revision=1)
+    assert here.store.value("SELECT max(seq) FROM events") == before, "it is only tried"
+    clusters.update(here.store, run.cluster_id, spec=wanted)
+    assert here.store.value("SELECT count(*) FROM vnodes WHERE cluster_id = ?", run.cluster_id) == 1
+    here.turn()
+    path.unlink()

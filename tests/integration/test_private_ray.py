@@ -377,6 +377,7 @@ def test_what_ray_has_to_do_lets_the_virtual_cluster_grow_and_shrink(place: Plac
     assert set(place.free().values()) == {0.0}
     eventually(lambda: "back" in log(place, "e"), "the return to the minimum", RAY_S)
     eventually(lambda: set(place.free().values()) == {3.0}, "the return of the leases", RAY_S)
+    assert {os.stat(folder).st_mode & 0o777 for folder in used} == {0o700}, "the token of its Ray is in it"
     assert place.reach("e", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "e")
     assert_clean(place, used)
 

@@ -71,7 +71,10 @@ class Parent:
     ) -> tuple[int, str]:
         """Start a raylet, and wait until it has joined; its pid and its node id. Raises Failed, Over."""
         env = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
-        code = self.run(["start", *options, *raylets.arguments(part, name)], env, cores)
+        try:
+            code = self.run(["start", *options, *raylets.arguments(part, name)], env, cores)
+        finally:
+            os.chmod(self.folder, 0o700)  # Ray opens it to all
         found = [
             pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
         ]
@@ -165,10 +168,14 @@ class Parent:
 
 
 def put(path: str, document: "Any") -> None:
-    """Write a file at once."""
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
+    """Write a file at once; it is nobody else's to read."""
+    with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
         json.dump(document, file)
     os.rename(f"{path}.new", path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def say(text: str) -> None:
