@@ -336,6 +336,7 @@ def test_raylets_come_and_go_with_what_the_virtual_cluster_has(boxes: Place) -> 
 ELASTIC = """
 import time
 import ray
+import ray.autoscaler.sdk
 
 ray.init(log_to_driver=False)
 
@@ -358,6 +359,15 @@ print("back", flush=True)
 group = ray.util.placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
 assert group.wait(120)
 assert ray.cluster_resources()["CPU"] <= 4.0
+ray.util.remove_placement_group(group)
+ray.autoscaler.sdk.request_resources(num_cpus=2)
+while ray.cluster_resources()["CPU"] != 2.0:  # the others are idle, this one is asked for
+    time.sleep(0.05)
+time.sleep(5)
+assert ray.cluster_resources()["CPU"] == 2.0
+ray.autoscaler.sdk.request_resources(num_cpus=0)
+while ray.cluster_resources()["CPU"] != 1.0:
+    time.sleep(0.05)
 """
 
 

@@ -144,7 +144,7 @@ class Keeper(Parent):
         first, *others = self.wanted(self.shown(), {}).values()
         self.client, port = raylets.held_port()
         head = [
-            "--head", "--port=0", f"--temp-dir={self.folder}", f"--ray-client-server-port={port}", "--no-monitor",
+            "--head", "--port=0", f"--ray-client-server-port={port}", "--no-monitor",
             f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=127.0.0.1", "--dashboard-port=0",
         ]  # fmt: skip
         for left in reversed(range(TRIES)):
@@ -157,7 +157,7 @@ class Keeper(Parent):
                 super().end()
                 shutil.rmtree(self.folder)
                 self.make_folder()
-        with open(f"{self.folder}/ray_current_cluster", encoding="utf-8") as file:
+        with open(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", encoding="utf-8") as file:
             self.address = file.read().strip()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
         for node in others:
@@ -170,7 +170,10 @@ class Keeper(Parent):
                         raise
         join = {"ray": self.ray, "address": self.address, "env": {**raylets.SETTINGS, **self.told}}
         ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
-        self.told["RAY_ADDRESS"] = self.address
+        self.told |= {
+            "RAY_ADDRESS": self.address,
+            "RAY_enable_autoscaler_v2": "1",
+        }  # request_resources asks the GCS
         if dashboard:
             url = self.dashboard()
             self.told["RAY_API_SERVER_ADDRESS"] = url
@@ -206,7 +209,7 @@ class Keeper(Parent):
 
     def joins(self) -> list[str]:
         """The options of a raylet that is not the head's; one log monitor reads the logs of all."""
-        return [f"--address={self.address}", f"--temp-dir={self.folder}", "--include-log-monitor=false"]
+        return [f"--address={self.address}", "--include-log-monitor=false"]
 
     def start(self, node: "dict[str, Any]", part: "dict[str, Any]", options: list[str]) -> None:
         """Start a raylet for a part of a virtual node, and wait until it has joined. Raises Failed, Over."""

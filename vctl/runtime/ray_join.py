@@ -53,7 +53,7 @@ class Guest(Parent):
         changes = watch.Watch()
         changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
         self.ends = changes.fileno()
-        options = [f"--address={self.address}", f"--temp-dir={self.folder}", "--include-log-monitor=false"]
+        options = [f"--address={self.address}", "--include-log-monitor=false"]
         part = {
             "resources": json.loads(os.environ["VCTL_RESOURCES"]),
             "gpus": [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one],

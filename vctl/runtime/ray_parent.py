@@ -20,6 +20,8 @@ else:
 
 START_S = 120.0
 GCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_gcs.py")
+TEMPORARY = "r"
+"""Ray's own directory in that of a Ray, which it opens to all users."""
 JOIN = "join.json"
 """In the directory of a Ray, while it runs: how a raylet joins it."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -71,10 +73,8 @@ class Parent:
     ) -> tuple[int, str]:
         """Start a raylet, and wait until it has joined; its pid and its node id. Raises Failed, Over."""
         env = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
-        try:
-            code = self.run(["start", *options, *raylets.arguments(part, name)], env, cores)
-        finally:
-            os.chmod(self.folder, 0o700)  # Ray opens it to all
+        words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
+        code = self.run(words, env, cores)
         found = [
             pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
         ]
