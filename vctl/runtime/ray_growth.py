@@ -49,6 +49,8 @@ class Growth:
         self.parent, self.nodes, self.env = parent, nodes, env
         self.asked: dict[str, Asked] = {}
         self.holds: list[str] = []
+        self.leaving: set[str] = set()
+        """Nodes of Ray that were idle and drain."""
         self.scale = 1
         self.lacked = False
         self.not_before = 0.0
@@ -153,7 +155,8 @@ class Growth:
             most,
             self.scale,
         )
-        total = [*((node["total"], node["labels"]) for node in nodes if node["free"]), *coming]
+        stay = [node for node_id, node in seen["nodes"].items() if node_id not in self.leaving]
+        total = [*((node["total"], node["labels"]) for node in stay if node["free"]), *coming]
         return now or ray_demand.lacking(total, _asked(seen), [], most, self.scale)
 
     def _ask(self, lacking: "list[ray_demand.Node]", shown: "dict[str, Any]") -> None:
@@ -174,16 +177,17 @@ class Growth:
     def _let_go(self, seen: "dict[str, Any]", joined: "dict[str, Any]", idle_s: float) -> None:
         """Drain one idle raylet, the newest first; Ray refuses it if it is not idle after all."""
         asked = _asked(seen)
+        self.leaving &= seen["nodes"].keys()
         newest_first = sorted(joined, key=lambda task: -self.asked[task].since)
         for node_id, node in (joined[task] for task in newest_first):
-            if not node["free"] or node["idle_s"] < idle_s:
+            if node_id in self.leaving or not node["free"] or node["idle_s"] < idle_s:
                 continue
-            others = {key: one for key, one in seen["nodes"].items() if key != node_id}
-            if asked and ray_demand.lacking(
-                [(one["total"], {}) for one in others.values()], asked, [], {}, 1
-            ):
+            away = {node_id, *self.leaving}
+            others = [(one["total"], one["labels"]) for key, one in seen["nodes"].items() if key not in away]
+            if asked and ray_demand.lacking(others, asked, [], {}, 1):
                 continue
-            self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s")
+            if self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s"):
+                self.leaving.add(node_id)
             return
 
     def _cancel(self, task: str) -> None:
