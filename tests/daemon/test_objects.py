@@ -229,15 +229,16 @@ def test_cancelled_makers(site: Site) -> None:
 def test_the_owner_ends(site: Site) -> None:
     """What is detached goes on waiting for what another detached one makes, and for nothing else."""
     attached = site.task("j", 1, inputs=("x",), running=False)
-    maker = site.task(
-        "j", 1, argv=("sh", "-c", 'sleep 1; echo 1 > "$VCTL_OBJECT_DIR/a"'), outputs=("a",), detach=True
-    )
+    go = site.store.home / "go"
+    make = f'until [ -e "{go}" ]; do sleep 0.05; done; echo 1 > "$VCTL_OBJECT_DIR/a"'
+    maker = site.task("j", 1, argv=("sh", "-c", make), outputs=("a",), detach=True)
     user = site.task("j", 1, detach=True, **uses("a"))
     hopeless = site.task("j", 1, detach=True, **uses("x"))
     site.life.end("j")
     assert site.over(attached, hopeless) == [failed("OwnerEnded"), failed("InputFailed")]
     assert site.message(hopeless) == "no task produces input x, and the job has ended"
     assert (site.state(user), site.place("n1").exists()) == ("PENDING_ARGS_AVAIL", True)
+    go.touch()
     assert site.over(maker, user) == [FINISHED] * 2
     assert site.log(user).split() == ["2", "a"]
     assert not site.exists(JOB)
