@@ -217,7 +217,10 @@ class Simulation(World):
             self._event()
         self.depth -= 1
         if not suspended or self.scheduler is None:
+            other = self.scheduler
             self.daemon, self.scheduler, self.in_turn, _ = held
+            if other is not None and other is not self.scheduler:
+                self._bury(other)  # it began meanwhile
         else:
             self.in_turn = False  # the new one goes on, and the old one finds out
 
