@@ -639,16 +639,9 @@ class Simulation(World):
         if self.scheduler is not None:
             self._stop_daemon()
         self.settle(60)  # the next one tidies up
-        for folder in ("logs", "ahead", "stops", "records"):
-            left = {path.name for path in (self.home / folder).glob("[!.]*")}
-            if folder == "records":
-                left -= {str(one.file.number) for one in self._numbers()}
-            if left:
-                raise Violation(f"left in {folder}: {sorted(left)}")
-
-    def _numbers(self) -> list[Any]:
-        runtime = self.runtime()
-        return [] if runtime is None else list(runtime._supervisors.seats.values())
+        for folder in ("logs", "ahead", "stops"):
+            if left := sorted(path.name for path in (self.home / folder).glob("[!.]*")):
+                raise Violation(f"left in {folder}: {left}")
 
     def close(self) -> None:
         self.die()
