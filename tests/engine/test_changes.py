@@ -137,6 +137,11 @@ def test_every_change_has_a_sample() -> None:
     assert {type(one) for one in SAMPLES} == set(ch.CHANGES.values())
 
 
+def test_every_change_is_applied_and_written() -> None:
+    """A change without a case in one of them would be refused when it is first made."""
+    assert set(applying._APPLY) == set(write._WRITERS) == set(ch.CHANGES.values())  # noqa: SLF001
+
+
 ONCE = """
 import sys, threading
 from dataclasses import fields
