@@ -139,7 +139,7 @@ def test_every_change_has_a_sample() -> None:
 
 def test_every_change_is_applied_and_written() -> None:
     """A change without a case in one of them would be refused when it is first made."""
-    assert set(applying._APPLY) == set(write._WRITERS) == set(ch.CHANGES.values())  # noqa: SLF001
+    assert set(applying._APPLY) == set(write._WRITERS) == set(ch.CHANGES.values())
 
 
 ONCE = """
