@@ -107,7 +107,7 @@ def forget_log(home: Path, name: str) -> None:
 
 
 def names_before(home: Path, at_ns: int) -> list[str]:
-    """Of whom there are logs that nobody has written since."""
+    """The names that have a log which nobody has written since."""
     found = (home / "logs").glob("[!.]*.log")
     return sorted(path.name.removesuffix(".log") for path in found if path.lstat().st_mtime_ns < at_ns)
 
