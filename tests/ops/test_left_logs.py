@@ -131,23 +131,3 @@ def test_an_array_that_is_refused_leaves_the_log_of_the_job_that_has_its_name(gr
     with pytest.raises(Conflict, match="a_1 exists already"):
         ground.submit("a", array=parse_array("1-3"))
     assert log.read_text() == "kept\n"
-
-
-@pytest.mark.parametrize("way", FORGETS)
-def test_a_prune_removes_what_a_crash_has_left(ground: Ground, way: str) -> None:
-    """But no log of a job that there is, and nothing that is new."""
-    for name in ("a", "b"):
-        ground.submit(name)
-        wrote(ground, name)
-    ground.end("a")
-    ground.now += 10**9
-    os.waitpid(child(ground.store.home, FORGETS[way], signal.SIGKILL), 0)
-    left, kept = (logs.log_of(ground.store.home, name) for name in ("a", "b"))
-    new = wrote(ground, "new")
-    for log in (left, kept):
-        os.utime(log, ns=(ground.now - 10**9,) * 2)
-    os.utime(new, ns=(ground.now + 1,) * 2)
-    assert jobs.prune(ground.store, 0, dry_run=True)["files"] == ["logs/a.log"]
-    assert left.exists()
-    assert jobs.prune(ground.store, 0)["files"] == ["logs/a.log"]
-    assert [log.exists() for log in (left, kept, new)] == [False, True, True]

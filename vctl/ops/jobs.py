@@ -246,12 +246,6 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
     for path in files if not dry_run else ():
         trees.remove(path)
-    known = table.names_with_log(store)
-    # the others: what a crash between a commit and its removals has left
-    left = [name for name in logs.names_before(store.home, before) if name not in known]
-    if not dry_run:
-        _in_slices(len(left), lambda first, end: _forget_logs(store, left[first:end]))
-    files += [logs.log_of(store.home, name) for name in left]
     return {
         "jobs": [submission_id for _, submission_id in old],
         "events": events,

@@ -106,12 +106,6 @@ def forget_log(home: Path, name: str) -> None:
             os.unlink(one)
 
 
-def names_before(home: Path, at_ns: int) -> list[str]:
-    """The names that have a log which nobody has written since."""
-    found = (home / "logs").glob("[!.]*.log")
-    return sorted(path.name.removesuffix(".log") for path in found if path.lstat().st_mtime_ns < at_ns)
-
-
 def write_out(data: bytes) -> None:
     """All of it to standard output, unbuffered."""
     view = memoryview(data)

@@ -54,13 +54,6 @@ def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
     }
 
 
-def names_with_log(store: Store) -> set[str]:
-    """The jobs and tasks that there are."""
-    return {
-        row[0] for row in store.rows("SELECT submission_id FROM jobs UNION ALL SELECT task_id FROM tasks")
-    }
-
-
 def number_of(store: Store, submission_id: str) -> int | None:
     """The number of a submission id."""
     found: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
