@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 
 import pytest
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
-from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 from vctl.store import ahead
@@ -53,6 +53,14 @@ def declined(ground, run_id):
         return ground.runtime.was_declined(run_id)
 
     eventually(told, f"{run_id} to be declined")
+
+
+def unread(line):
+    """What a supervisor has said and nobody has heard."""
+    try:
+        return line.recv(1 << 16, socket.MSG_PEEK)
+    except BlockingIOError:
+        return b""
 
 
 def test_runs_follow_each_other_in_one_supervisor(ground, first):
@@ -151,8 +159,8 @@ def test_what_was_declined_is_launched_behind_what_follows_it(ground, fate):
     assert follow(ground, "second", "first")
     assert ahead.withdraw(ground.home, "second")
     go(ground)
-    eventually(lambda: b"E first" in ground.record("first").read_bytes(), "the end of the first")
-    eventually(lambda: processes.process(supervisor).state == "S", "its supervisor to decline the second")
+    line = ground.runtime._supervisors.seats[ground.number("first")].line
+    eventually(lambda: b"D second" in unread(line), "its supervisor to decline the second")
     os.kill(supervisor, signal.SIGSTOP)
     assert follow(ground, "third", "second")
     declined(ground, "second")

@@ -280,6 +280,7 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
     assert started is not None
     eventually(lambda: pid_file.exists() and pid_file.read_text())
     asker.agent.local.close()
+    asker.agent.has_left.set()  # else it would end this process when it was idle for long
     asker.agent = Agent(state, NODE, str(tmp_path / "home"))
     asker.known["a"] = None, 0
     assert asker.until("a", RunState.RUNNING).start == started

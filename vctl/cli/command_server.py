@@ -111,6 +111,9 @@ def answer(line: socket, mine: bytes) -> None:
             return  # it does without, or is another installation
         code = carry_out(message.split(b"\0"), files)
         line.send(b"%d" % code)
+    except KeyboardInterrupt:  # before the command could say so itself
+        code = 130
+        line.send(b"130")
     except BaseException as error:  # noqa: BLE001 - nothing may leave a fork but by _exit
         sys.stderr.write(f"a message is no command: {type(error).__name__}: {visible(str(error))}\n")
     finally:

@@ -150,7 +150,8 @@ class LocalRuntime:
 
     def due_s(self) -> float:
         """When to ask for changes at the latest."""
-        return self._supervisors.due_s(_LOOK_S if self._stopping else _RESUME_S)
+        with self._lock:
+            return self._supervisors.due_s(_LOOK_S if self._stopping else _RESUME_S)
 
     # ---- looking ----
 

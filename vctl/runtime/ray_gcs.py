@@ -5,13 +5,13 @@ ADDRESS drain NODE REASON SECONDS TEXT`` ends with 0 when the drain was accepted
 and 40 MB more than its messages, so these are imported without the package around them.
 """
 
-import importlib.util
+import importlib
 import json
 import os
 import re
 import sys
 import time
-import types
+from importlib.machinery import ModuleSpec, PathFinder
 
 MYPY = False
 if MYPY:
@@ -48,11 +48,19 @@ def main(words: list[str]) -> int:
         time.sleep(float(more[0]))
 
 
+class _WithoutPackage:
+    """Finds ``ray`` as a folder of modules, whose own ``__init__`` is not run."""
+
+    def find_spec(self, name: str, *_: object) -> "ModuleSpec | None":
+        found = PathFinder.find_spec(name) if name == "ray" else None
+        if found is not None:
+            folders, found = found.submodule_search_locations, ModuleSpec(name, None, is_package=True)
+            found.submodule_search_locations = folders
+        return found
+
+
 def _stub(address: str) -> "tuple[Any, Any]":
-    found = importlib.util.find_spec("ray")
-    package = types.ModuleType("ray")
-    package.__path__ = list((found and found.submodule_search_locations) or [])
-    sys.modules["ray"] = package
+    sys.meta_path.insert(0, _WithoutPackage())
     grpc: Any = importlib.import_module("grpc")
     messages = importlib.import_module("ray.core.generated.autoscaler_pb2")
     services: Any = importlib.import_module("ray.core.generated.autoscaler_pb2_grpc")

@@ -137,7 +137,10 @@ class Agent:
         self.local.settle(numbers)
 
     def _claimed(self) -> set[str]:
-        return {name for name in os.listdir(self.claims) if not name.startswith(".")}
+        try:
+            return {name for name in os.listdir(self.claims) if not name.startswith(".")}
+        except FileNotFoundError:  # somebody has removed the folder
+            return set()
 
     # ---- telling ----
 
