@@ -148,7 +148,6 @@ def request_of(packed: Packed, *, log_path: str, supervisor: int) -> LaunchReque
 def packed_seen(seen: Seen) -> Packed:
     """What an agent has seen of a run."""
     start, end = seen.start, seen.exit
-    start, end = seen.start, seen.exit
     began = start and (
         start.pid, start.pid_started, start.supervisor, start.supervisor_started, start.boot_id, start.started_at
     )  # fmt: skip
