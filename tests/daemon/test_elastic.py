@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
+from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("9.growth", "9.return")
@@ -495,3 +496,48 @@ def test_idle_borrowed_capacity_comes_back_before_a_machine_is_started(life: Lif
     assert elastic.leases() == []
     life.run("l", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
     assert sorted(elastic.node_ids()) == ["2c-p1", "n1"]
+
+
+# ---- shares of one GPU ----
+
+
+@pytest.fixture
+def halves(life: Life) -> Callable[[], str]:
+    """One node with a GPU; a job whose tasks take half of it each."""
+    nodes.add(life.store, resources=parse_resources({"CPU": 4, "GPU": 1}, "r"), node_id="n1", template="4c1g")
+    elastic = Elastic(life)
+    life.run("train", spec=GANG)
+
+    def task() -> str:
+        half = parse_resources({"GPU": 0.5}, "r")
+        request = TaskRequest(argv=SLEEP, job="train", request=half, grace_s=0.1)
+        task_id = str(tasks.run(life.store, request, environment=PATH)["task_id"])
+        life.until(lambda: elastic.has_started(task_id))
+        return task_id
+
+    return task
+
+
+def gpus(life: Life) -> tuple[float, list[float]]:
+    """What of the GPU is free, and the leases of it."""
+    lent = [one["resources"]["GPU"] for one in leases.list_leases(life.store)]
+    return nodes.get_node(life.store, "n1")["available"]["GPU"], lent
+
+
+def test_a_gpu_that_was_lent_in_two_halves_returns(life: Life, halves: Callable[[], str]) -> None:
+    """Spec 9: what was lent is given back as soon as nothing uses it."""
+    running = [halves(), halves()]
+    assert gpus(life) == (0.0, [0.5, 0.5])
+    for one in running:
+        tasks.cancel(life.store, one, grace_s=0)
+    life.until(lambda: gpus(life) == (1.0, []))
+
+
+def test_half_of_a_gpu_returns_while_the_other_half_is_used(life: Life, halves: Callable[[], str]) -> None:
+    """Spec 9: and it never shrinks below use; a scheduler that starts meanwhile knows it, too."""
+    first, second = halves(), halves()
+    tasks.cancel(life.store, first, grace_s=0)
+    life.until(lambda: gpus(life) == (0.5, [0.5]))
+    assert life.replay(dry_run=True) == [[]] * 6
+    tasks.cancel(life.store, second, grace_s=0)
+    life.until(lambda: gpus(life) == (1.0, []))

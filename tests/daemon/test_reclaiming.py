@@ -18,7 +18,7 @@ from vctl.engine.changes import LeaseReturned
 from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
-from vctl.ops import clusters, leases, tasks
+from vctl.ops import clusters, leases, nodes, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal
 from vctl.spec.quantities import parse_resources
@@ -271,3 +271,25 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     for of_lease in told.values():
         of_lease[job_id] = 0
     shared.until(lambda: task_state(shared, first) == ("FAILED", "Preempted"))
+
+
+def test_a_gpu_that_was_lent_in_halves_returns_though_free_halves_lie_on_two(life: Life) -> None:
+    """Spec 9 and 2: half of one GPU and half of another are not the whole one that the lender waits for."""
+    nodes.add(life.store, resources=parse_resources({"CPU": 4, "GPU": 2}, "r"), node_id="n1", template="4c2g")
+    for name, lends in (("a", 1), ("b", 0)):
+        least = parse_cluster_spec({"flexible_resource_min": {"GPU": 1}}, logical=True)
+        limit = parse_resources({"GPU": lends}, "limit")
+        clusters.create(life.store, name, divisible=True, spec=least, lending_limit=limit)
+    life.start().lease_terms = TERMS
+    life.submit("train", cluster="b", spec={}, entry={})
+    life.until(lambda: life.job("train")["status"] == "RUNNING")
+    half = parse_resources({"GPU": 0.5}, "r")
+    running = []
+    for _ in range(4):
+        request = TaskRequest(argv=SLEEP, job="train", request=half, grace_s=0.1)
+        running.append(str(tasks.run(life.store, request, environment={"PATH": "/usr/bin:/bin"})["task_id"]))
+        life.until(lambda: task_state(life, running[-1])[0] == "RUNNING")
+    tasks.cancel(life.store, running[0], grace_s=0)
+    life.submit("own", cluster="a", spec={"flexible_resource_min": {"GPU": 1}})
+    life.until(lambda: life.job("own")["status"] == "RUNNING")
+    assert life.job("train")["status"] == "RUNNING"

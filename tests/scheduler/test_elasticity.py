@@ -400,7 +400,8 @@ class Story:
         if not self.leases:
             return
         lease = self.leases.pop(data.draw(st.sampled_from(sorted(self.leases))))
-        if part := free_part(self.ledger, lease):
+        part = free_part(self.ledger, lease, self.leases.values())
+        if part.amounts:
             done = give_back(self.ledger, lease, part)
             if done.left:
                 self.leases[lease.lease_id] = Lease(

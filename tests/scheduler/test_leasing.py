@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import unbalanced
+from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
+from vctl.core.resources import EMPTY, SCALE, Allocation
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.leasing import (
     above_minimum,
@@ -55,7 +59,7 @@ RETURNS = {
     "whole GPUs that nobody uses": ("[]: n1~3g", ["a/0: 1g"], "a/0: 3g", "2g", "n1~1g"),
     "a GPU of which a share is used stays": ("[]: n1~2g", ["a/0: 0.5g"], "a/0: 2g", "1g", "n1~1g"),
     "a share of a GPU": ("[]: n1~0.5g", [], "a/0: 0.5g", "0.5g", ""),
-    "not half of a GPU that is not shared": ("[]: n1~2g", [], "a/0: 0.5g", "", "n1~2g"),
+    "half of a GPU beside half of one as minimum": ("[0.5g]: n1~1g", [], "a/0: 0.5g", "0.5g", "n1~0.5g"),
     "a GPU of the minimum stays": ("[1g]: n1~2g", [], "a/0: 2g", "1g", "n1~1g"),
 }  # fmt: skip
 
@@ -66,12 +70,55 @@ def test_what_returns(cluster: str, used: list[str], lease: str, free: str, afte
     for one in used:
         trees.use(ledger, one)
     lent = trees.lease(ledger, lease)
-    part = free_part(ledger, lent)
-    assert trees.shown(part) == free
-    if part:
-        done = give_back(ledger, lent, part)
-        assert {n: a + done.left.get(n, 0) for n, a in part.items()} == {n: lent.amounts[n] for n in part}
+    part = free_part(ledger, lent, [lent])
+    assert trees.shown(part.amounts) == free
+    if free:
+        done, back = give_back(ledger, lent, part), part.amounts
+        assert {n: a + done.left.get(n, 0) for n, a in back.items()} == {n: lent.amounts[n] for n in back}
     assert trees.parts(ledger, "a") == after
+    assert unbalanced(ledger) == []
+
+
+# minimum, GPUs, what is used, the leases from the oldest on, GPUs when all that can was given back
+AGAIN = {
+    "half a GPU twice": ("", {0: 1.0}, [], ["0.5g", "0.5g"], {}),
+    "one of the halves is used": ("", {0: 1.0}, ["0.5g"], ["0.5g", "0.5g"], {0: 0.5}),
+    "beside half a GPU of its own": ("0.5g", {0: 1.0}, [], ["0.5g"], {0: 0.5}),
+    "shares of several sizes": ("", {0: 0.8}, [], ["0.5g", "0.3g"], {}),
+    "down to what is used": ("", {0: 0.8}, ["0.4g"], ["0.5g", "0.3g"], {0: 0.4}),
+    "a part of a share": ("", {0: 0.5}, ["0.3g"], ["0.5g"], {0: 0.3}),
+    "on several GPUs": (
+        "", {0: 1.0, 1: 1.0, 2: 1.0}, ["1g", "0.5g"], ["1g", "0.5g", "0.5g", "0.5g", "0.5g"], {0: 1.0, 1: 0.5}
+    ),
+    "a GPU that another lease returns is not split": ("", {0: 1.0, 1: 0.5}, ["0.5g"], ["1g", "0.5g"], {1: 0.5}),
+    "a GPU of the minimum is not split": ("1g", {0: 1.0, 1: 0.5}, ["0.5g"], ["0.5g"], {0: 1.0, 1: 0.5}),
+    "nor given away for two halves": (
+        "1g", {0: 1.0, 1: 0.5, 2: 0.5}, ["0.5g", "0.5g"], ["1g"], {0: 1.0, 1: 0.5, 2: 0.5}
+    ),
+    "but halves for a whole one": ("1g", {0: 1.0, 1: 0.5, 2: 0.5}, ["0.5g"], ["1g"], {0: 1.0, 1: 0.5}),
+    "nor two halves kept for it": ("1g", {0: 1.0, 1: 1.0}, ["0.5g"] * 3, ["0.5g"] * 2, {0: 1.0, 1: 0.5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("least", "gpus", "used", "lent", "want"), AGAIN.values(), ids=AGAIN)
+def test_what_was_lent_in_shares_returns(
+    least: str, gpus: dict[int, float], used: list[str], lent: list[str], want: dict[int, float]
+) -> None:
+    """Spec 9 and 2: a share of a unit goes back as soon as nothing uses it, whatever else is lent of that unit."""
+    ledger = trees.tree("1c 4g", f"a < primary [{least}]")
+    shares = {index: round(share * SCALE) for index, share in gpus.items()}
+    has = Allocation({"GPU": sum(shares.values())}, {"GPU": shares})
+    ledger.assign(VNode("a/0", "a", "n1", "n1", FLEXIBLE, has))
+    for one in used:
+        trees.use(ledger, f"a/0: {one}")
+    leases = [trees.lease(ledger, f"a/0: {one}", number=n, since=n) for n, one in enumerate(lent, 1)]
+    for lease in newest_first(leases):
+        part = free_part(ledger, lease, leases)
+        leases.remove(lease)
+        if part.amounts and (left := give_back(ledger, lease, part).left):
+            leases.append(replace(lease, amounts=left))
+    kept = trees.devices(ledger.vnodes["a/0"].allocation) if "a/0" in ledger.vnodes else {}
+    assert kept == {index: round(share * SCALE) for index, share in want.items()}
     assert unbalanced(ledger) == []
 
 
@@ -81,24 +128,25 @@ def test_the_cores_of_what_returns_are_free_ones() -> None:
     trees.use(ledger, "a/0: 1c")
     ledger.discharge("a/0#0")  # core 0 is free, core 1 is not
     lent = trees.lease(ledger, "a/0: 3c")
-    give_back(ledger, lent, free_part(ledger, lent))
+    give_back(ledger, lent, free_part(ledger, lent, [lent]))
     assert ledger.vnodes["a/0"].allocation.cores == (1,)
     assert ledger.capacities["n1"].cores == {0, 2, 3}
 
 
 def test_what_a_child_has_is_not_free() -> None:
     ledger = trees.tree("8c", "org < primary [1c]: n1~4c", "team < org [1c]: n1~3c")
-    assert trees.shown(free_part(ledger, trees.lease(ledger, "org/0: 3c"))) == "1c"
+    upper = trees.lease(ledger, "org/0: 3c")
+    assert trees.shown(free_part(ledger, upper, [upper]).amounts) == "1c"
     below = trees.lease(ledger, "team/0: 2c")
-    give_back(ledger, below, free_part(ledger, below))
-    assert trees.shown(free_part(ledger, trees.lease(ledger, "org/0: 3c"))) == "3c"
+    give_back(ledger, below, free_part(ledger, below, [upper, below]))
+    assert trees.shown(free_part(ledger, upper, [upper]).amounts) == "3c"
 
 
 def test_a_lease_on_what_is_gone_is_nothing() -> None:
     ledger = trees.tree("8c", "a < primary []: n1~2c")
     lent = trees.lease(ledger, "a/0: 2c")
     ledger.release("a/0")
-    assert free_part(ledger, lent) == {}
+    assert free_part(ledger, lent, [lent]) == EMPTY
 
 
 def test_newest_first_and_deepest_among_equals() -> None:
@@ -129,7 +177,7 @@ RESTORES = {
 def test_what_a_sibling_lent(has: str, borrowed: str, want: str) -> None:
     ledger = trees.tree("8c", LENT + has, f"b < primary []: n1~{borrowed}")
     lease = trees.lease(ledger, f"b/0: {borrowed}", lender="a")
-    restore(ledger, lease, give_back(ledger, lease, free_part(ledger, lease)))
+    restore(ledger, lease, give_back(ledger, lease, free_part(ledger, lease, [lease])))
     assert trees.parts(ledger, "a") == want
     assert unbalanced(ledger) == []
 
@@ -137,7 +185,7 @@ def test_what_a_sibling_lent(has: str, borrowed: str, want: str) -> None:
 def test_what_the_parent_lent_stays_there() -> None:
     ledger = trees.tree("8c", LENT + "4c", "b < primary []: n1~2c")
     lease = trees.lease(ledger, "b/0: 2c")
-    assert restored(ledger, lease, give_back(ledger, lease, free_part(ledger, lease))) is None
+    assert restored(ledger, lease, give_back(ledger, lease, free_part(ledger, lease, [lease]))) is None
 
 
 # ---- after a change of the minimum or of the virtual nodes ----

@@ -53,9 +53,9 @@ def _state(field: str) -> Any:
     return lambda item: words.state(item[field])
 
 
-def state(heading: str, show: Callable[[Item], Any]) -> Column:
+def state(heading: str, show: Callable[[Item], Any], *reads: str) -> Column:
     """A word of a known few, in its colour."""
-    return Column(heading, show, whole=True)
+    return Column(heading, show, whole=True, reads=reads)
 
 
 def cluster(heading: str, field: str) -> Column:
@@ -64,18 +64,18 @@ def cluster(heading: str, field: str) -> Column:
 
 
 def _stamp(heading: str, field: str, at: int = 0) -> Column:
-    return Column(heading, lambda item: words.moment(item[field]), whole=True, at=at)
+    return Column(heading, lambda item: words.moment(item[field]), whole=True, at=at, reads=(field,))
 
 
 def _age(field: str, at: int = 0) -> Column:
-    return Column("AGE", lambda item: words.lasted(item[field]), right=True, at=at)
+    return Column("AGE", lambda item: words.lasted(item[field]), right=True, at=at, reads=(field,))
 
 
 def _amounts(field: str, at: int = 0) -> list[Column]:
     return [
-        Column("CPU", _amount(field, "CPU"), right=True),
-        Column("GPU", _amount(field, "GPU"), right=True, at=at),
-        Column("MEM", _amount(field, "memory"), right=True, at=max(at, WIDE)),
+        Column("CPU", _amount(field, "CPU"), right=True, reads=(field,)),
+        Column("GPU", _amount(field, "GPU"), right=True, at=at, reads=(field,)),
+        Column("MEM", _amount(field, "memory"), right=True, at=max(at, WIDE), reads=(field,)),
     ]
 
 
@@ -92,15 +92,15 @@ JOBS = [
     Column("ID", "job_id", right=True, at=WIDEST),
     Column("NAME", "name", rank=GIVES, at=WIDEST, raw=True),
     Column("USER", "user", at=WIDE),
-    state("STATUS", _state("status")),
-    Column("DONE", _done, right=True, at=WIDER),
+    state("STATUS", _state("status"), "status"),
+    Column("DONE", _done, right=True, at=WIDER, reads=("array",)),
     matters("REASON", "state_reason"),
     cluster("CLUSTER", "parent_cluster_id"),
     Column("PRIO", "priority", right=True, at=WIDER),
     Column("POS", "queue_position", right=True, at=WIDER),
     *_amounts("resources", at=WIDE),
-    Column("TIME", _running_for, right=True),
-    Column("AGE", lambda job: words.lasted(job["submitted_at"]), right=True, at=WIDER),
+    Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
+    _age("submitted_at", at=WIDER),
     Column("EXIT", "exit_code", right=True, at=WIDE),
     Column("COMMAND", "entrypoint", rank=GIVES, raw=True),
 ]
@@ -143,13 +143,13 @@ NODES_OF_A_CLUSTER = [
 TASKS = [
     key("TASK", "task_id"),
     Column("NAME", "name", rank=GIVES, at=WIDE, raw=True),
-    state("STATE", _state("state")),
+    state("STATE", _state("state"), "state"),
     matters("REASON", "state_reason"),
     Column("JOB", "job_id", right=True, at=WIDE),
     cluster("CLUSTER", "cluster_id"),
     Column("NODE", "node_id", middle=True, at=WIDE),
     *_amounts("resources", at=WIDE),
-    Column("TIME", _running_for, right=True),
+    Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
     _age("created_at", at=WIDER),
     Column("EXIT", "exit_code", right=True, at=WIDE),
 ]

@@ -1,26 +1,25 @@
 """What people see: lines, tables, trees and bars, drawn by rich so that they fit the terminal.
 
-Imported only when something is drawn; data (json, yaml, csv, names) needs none of it. Without a terminal there is no
-edge, and nothing is cut. Whatever text comes in is shown by ``visible``; only what was drawn here may carry colour.
+rich is imported when something needs it: a table without colour does not, nor does data (json, yaml, csv, names).
+Without a terminal there is no edge, and nothing is cut. Whatever text comes in is shown by ``visible``; only what was
+drawn here may carry colour.
 """
 
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TextIO
-
-from rich.cells import cell_len, set_cell_size
-from rich.color import ColorSystem
-from rich.console import Console, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl.cli.table import GIVES, LEAST, MATTERS, Bar, Cell, Column
 from vctl.cli.words import named
 from vctl.core.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress_bar import ProgressBar
+    from rich.style import Style
+    from rich.text import Text
 
 GAP = 2
 BAR = 12
@@ -76,8 +75,10 @@ class Screen:
         return "…" if self.fine else "~"
 
     @cached_property
-    def console(self) -> Console:
+    def console(self) -> "Console":
         """rich's console with exactly these properties, whatever the environment says."""
+        from rich.console import Console
+
         return Console(
             file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8" if self.fine else "ascii"),
             width=self.width or NO_EDGE,
@@ -92,7 +93,7 @@ class Screen:
             _environ={},
         )
 
-    def draw(self, thing: RenderableType, *, wrap: bool = True) -> Iterator[Drawn]:
+    def draw(self, thing: "RenderableType", *, wrap: bool = True) -> Iterator[Drawn]:
         """The lines of anything that rich can draw."""
         with self.console.capture() as capture:
             self.console.print(thing, crop=False, no_wrap=not wrap, overflow="fold" if wrap else "ignore")
@@ -105,6 +106,8 @@ class Screen:
 
     def command(self, text: str, indent: int = 0) -> Iterator[Drawn]:
         """A command to copy: never cut, never broken."""
+        from rich.text import Text
+
         line = Text(" " * indent)
         return self.draw(line.append(visible(text), self._style("cyan")), wrap=False)
 
@@ -133,8 +136,10 @@ class Screen:
             else:
                 yield from self.text(line)
 
-    def bar(self, used: float, total: float) -> ProgressBar:
+    def bar(self, used: float, total: float) -> "ProgressBar":
         """How much of something is used; red when all of it is."""
+        from rich.progress_bar import ProgressBar
+
         share = min(1.0, used / total) if total else 0.0
         colour = self._style("red" if share >= 1 else "yellow" if share >= 0.8 else "green")
         return ProgressBar(
@@ -146,8 +151,8 @@ class Screen:
         """A table that is no wider than the terminal."""
         edge = self.width or NO_EDGE
         columns = [column for column in columns if column.at <= edge or self.width is None]
-        grid = [[self._shown(column, item) for column in columns] for item in items]
-        widths = self._widths(columns, grid)
+        contents = [_Content(column, items) for column in columns]
+        widths = self._widths(columns, [content.width for content in contents])
         if dropped := len(columns) - len(widths):  # a terminal of a few columns
             columns = columns[:-dropped]
         gap = " " * GAP
@@ -157,22 +162,24 @@ class Screen:
                 for column, width in zip(columns, widths, strict=True)
             )
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
-        for row in grid:
-            yield Drawn(gap.join(map(self._fitted, columns, row, widths)).rstrip())
+        drawn = []
+        for content, width in zip(contents, widths, strict=False):
+            fitted = {key: self._fitted(content, key, width) for key in content.texts}
+            drawn.append(map(fitted.__getitem__, content.keys))
+        for row in zip(*drawn, strict=True):
+            yield Drawn(gap.join(row).rstrip())
 
-    def _shown(self, column: Column, item: Any) -> Cell | Bar:
-        cell = column.cell(item)
-        if isinstance(cell, Bar):
-            return cell
-        text = visible(cell.text if column.raw else named(cell.text))
-        return cell if text == cell.text else Cell(text, cell.colour)
-
-    def _fitted(self, column: Column, cell: Cell | Bar, width: int) -> str:
+    def _fitted(self, content: "_Content", key: Any, width: int) -> str:
         """A cell, as wide as its column."""
-        if isinstance(cell, Cell):
-            text = self._cut(cell.text, width, middle=column.middle)
-            drawn = self._painted(text, "dim" if cell.text == "-" else cell.colour)
-            return _filled(text, width, right=column.right, drawn=drawn)
+        column, cell = content.column, content.cells[key]
+        if not isinstance(cell, Bar):
+            text = whole = content.texts[key]
+            if len(text) > width or not text.isascii():
+                text = self._cut(text, width, middle=column.middle)
+            if not self.colour:
+                return _filled(text, width, right=column.right)
+            colour = "dim" if whole == "-" else cell.colour if isinstance(cell, Cell) else ""
+            return _filled(text, width, right=column.right, drawn=self._painted(text, colour))
         if not cell.total:
             return " " * width
         options = self.console.options.update(width=width)
@@ -180,13 +187,10 @@ class Screen:
         drawn = "".join(self._painted(part.text, part.style or "") for part in parts)
         return _filled("".join(part.text for part in parts), width, drawn=drawn)
 
-    def _widths(self, columns: Sequence[Column], grid: Sequence[Sequence[Cell | Bar]]) -> list[int]:
+    def _widths(self, columns: Sequence[Column], natural: Sequence[int]) -> list[int]:
         """How wide each column is: as its content, then narrower in the order of the ranks until the table fits."""
-        widths = [_cells(visible(column.heading)) for column in columns]
-        for row in grid:
-            for index, cell in enumerate(row):
-                size = BAR if isinstance(cell, Bar) else _cells(cell.text)
-                widths[index] = max(widths[index], size)
+        headings = [_cells(visible(column.heading)) for column in columns]
+        widths = list(map(max, headings, natural))
         if self.width is None:
             return widths
         capacity = self.width - GAP * (len(widths) - 1)
@@ -195,8 +199,8 @@ class Screen:
             capacity = self.width - GAP * (len(widths) - 1)
         widths = [min(width, self.width) for width in widths]
         floors = [
-            width if column.whole else min(width, max(LEAST[column.rank], cell_len(column.heading)))
-            for column, width in zip(columns, widths, strict=False)
+            width if column.whole else min(width, max(LEAST[column.rank], heading))
+            for column, width, heading in zip(columns, widths, headings, strict=False)
         ]
         ranks = [column.rank for column in columns[: len(widths)]]
         for rank in range(GIVES, MATTERS + 1):
@@ -207,6 +211,9 @@ class Screen:
 
     def pairs(self, rows: Iterable[tuple[str, Cell | str]], *, raw: Sequence[str] = ()) -> Iterator[Drawn]:
         """``name  value`` lines; long values go on below themselves. Names in ``raw`` have users' own text."""
+        from rich.table import Table
+        from rich.text import Text
+
         grid = Table.grid(padding=(0, GAP, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
@@ -221,6 +228,7 @@ class Screen:
 
     def branches(self, names: Sequence[str], depths: Sequence[int]) -> list[str]:
         """Names in the order of a tree, each behind the lines that say where it hangs."""
+        from rich.text import Text
         from rich.tree import Tree
 
         root = Tree("", hide_root=True)
@@ -231,7 +239,9 @@ class Screen:
         plain = Screen(fine=self.fine)
         return [str(line) for line in plain.draw(root)]
 
-    def _assemble(self, parts: Sequence[Part], *, raw: bool) -> Text:
+    def _assemble(self, parts: Sequence[Part], *, raw: bool) -> "Text":
+        from rich.text import Text
+
         text = Text()
         for part in parts:
             words, colour = (part, "") if isinstance(part, str) else part
@@ -241,10 +251,15 @@ class Screen:
     def _style(self, colour: str) -> str:
         return {"strong red": "bold red"}.get(colour, colour) if self.colour else ""
 
-    def _painted(self, text: str, style: str | Style) -> str:
+    def _painted(self, text: str, style: "str | Style") -> str:
         """The text between the escapes of a style."""
+        if not self.colour or not style:
+            return text
+        from rich.color import ColorSystem
+        from rich.style import Style
+
         style = Style.parse(self._style(style)) if isinstance(style, str) else style
-        return style.render(text, color_system=ColorSystem.STANDARD if self.colour else None)
+        return style.render(text, color_system=ColorSystem.STANDARD)
 
     def _cut(self, text: str, width: int, *, middle: bool) -> str:
         """The text, or what fits of it with a mark that there is more."""
@@ -252,14 +267,37 @@ class Screen:
             return text
         if width < 2:
             return self.mark
+        from rich.cells import set_cell_size
+
         right = (width - 1) // 2 if middle else 0
         left = set_cell_size(text, width - 1 - right)
         return left + self.mark + (set_cell_size(text[::-1], right)[::-1] if right else "")
 
 
+class _Content:
+    """The content of a column: a key for each row, for each key its cell, and its text as it is shown."""
+
+    def __init__(self, column: Column, items: Sequence[Any]) -> None:
+        self.column = column
+        self.keys, self.cells = column.cells(items)
+        texts = [
+            cell if isinstance(cell, str) else " " * BAR if isinstance(cell, Bar) else cell.text
+            for cell in self.cells.values()
+        ]
+        together = "\n".join(texts)
+        if not (column.raw or named(together) == together) or not "".join(texts).isprintable():
+            texts = [visible(text if column.raw else named(text)) for text in texts]
+        self.texts = dict(zip(self.cells, texts, strict=True))
+        self.width = max(map(len if together.isascii() else _cells, texts), default=0)
+
+
 def _cells(text: str) -> int:
     """How many columns of the terminal a text takes that is ``visible``."""
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _filled(text: str, width: int, *, right: bool = False, drawn: str | None = None) -> str:

@@ -1,6 +1,6 @@
 """What a table is made of: columns and cells. Declarations only; ``screen`` draws them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 GIVES, NORMAL, KEY, MATTERS = range(4)
@@ -33,8 +33,8 @@ class Column:
     """A column of a table: its heading and what it shows of an item.
 
     ``rank`` says when it gives way, ``middle`` that ids in it are shortened in the middle, ``whole`` that it is never
-    cut (numbers and fixed words), ``at`` from which width of the terminal on it is there. A column never comes or
-    goes with what is in it.
+    cut (numbers and fixed words), ``at`` from which width of the terminal on it is there. ``reads`` are the fields that
+    ``show`` looks at: where these are equal, so are the cells. A column never comes or goes with what is in it.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class Column:
         rank: int = NORMAL,
         at: int = 0,
         raw: bool = False,
+        reads: Sequence[str] = (),
     ) -> None:
         self.heading = heading
         self.show = show
+        self.reads = reads
         self.right = right
         self.whole = whole or right
         self.middle = middle
@@ -59,12 +61,31 @@ class Column:
         self.raw = raw
         """The text is a user's own: a cluster id in it is not a name to be shortened."""
 
-    def cell(self, item: Mapping[str, Any]) -> Cell | Bar:
-        """What this column shows of an item."""
-        value = item.get(self.show) if isinstance(self.show, str) else self.show(item)
-        if isinstance(value, (Cell, Bar)):
-            return value
-        return Cell("-" if value is None or value == "" else str(value))
+    def cells(self, items: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
+        """For each item a key, and for each key what the items show that have it: what is alike is made once."""
+        keys: Sequence[Any]
+        if isinstance(self.show, str):
+            values = [item.get(self.show) for item in items]
+            keys = _keys(values)
+            return keys, {key: _cell(value) for key, value in dict(zip(keys, values, strict=True)).items()}
+        if self.reads:
+            keys = list(zip(*(_keys([item.get(name) for item in items]) for name in self.reads), strict=True))
+        else:
+            keys = range(len(items))
+        show = self.show
+        return keys, {key: _cell(show(item)) for key, item in dict(zip(keys, items, strict=True)).items()}
+
+
+def _keys(values: list[Any]) -> list[Any]:
+    """Equal keys for equal values: themselves, or where the same number may be another text, which object it is."""
+    kinds = set(map(type, values)) - {type(None)}
+    return values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
+
+
+def _cell(value: Any) -> "str | Cell | Bar":
+    if isinstance(value, (Cell, Bar)):
+        return value
+    return "-" if value is None or value == "" else str(value)
 
 
 def key(heading: str, show: str | Callable[[Mapping[str, Any]], Any]) -> Column:

@@ -30,7 +30,7 @@ from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.scheduler.elasticity import can_grow
-from vctl.scheduler.leasing import free_of, without
+from vctl.scheduler.leasing import free_of
 
 NODE_LABEL = "vctl.io/node-id"
 """The physical node: Ray keeps ``ray.io/node-id`` for itself."""
@@ -64,8 +64,8 @@ def nodes(
     """
     found = []
     for vnode in vnodes_of(ledger, run.cluster_id):
-        part = free_of(ledger, vnode, leases.get(vnode.vnode_id, {}))
-        has = without(ledger, vnode, part).allocation if part else vnode.allocation
+        part = free_of(ledger, vnode, leases.get(vnode.vnode_id, {}), {})
+        has = rs.difference(vnode.allocation, part) if part.amounts else vnode.allocation
         for raylet in raylets:
             if raylet.vnode_id == vnode.vnode_id:
                 has = rs.difference(has, raylet.allocation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
@@ -87,66 +87,100 @@ class Return:
         return () if self.after is None else (self.after,)
 
 
-def free_part(ledger: Ledger, lease: Lease) -> dict[str, int]:
-    """What of a lease nobody uses now and the minimum does not need."""
+def free_part(
+    ledger: Ledger, lease: Lease, leases: Collection[Lease], capacity: FreeCapacity | None = None
+) -> Allocation:
+    """What of a lease nobody uses now and the minimum does not need; ``leases`` are all there are.
+
+    ``capacity``: what would be free of its virtual node, in place of what is.
+    """
     vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
     if vnode is None or cluster is None:
-        return {}
-    has = rs.total(v.allocation.amounts for v in flexible_parts(ledger, lease.borrower_id))
-    over = rs.subtract(has, cluster.spec.flexible_min)
-    return free_of(ledger, vnode, {n: min(a, over.get(n, 0)) for n, a in lease.amounts.items()})
+        return EMPTY
+    beside = (one for one in leases if one.vnode_id == lease.vnode_id and one.lease_id != lease.lease_id)
+    return free_of(ledger, vnode, lease.amounts, cluster.spec.flexible_min, beside, capacity)
 
 
-def free_of(ledger: Ledger, vnode: VNode, most: Mapping[str, int]) -> dict[str, int]:
-    """How much of these amounts a virtual node can give away now; of a unit only what it has of an instance."""
-    capacity, part = ledger.capacities[vnode.vnode_id], dict[str, int]()
+def free_of(
+    ledger: Ledger, vnode: VNode, most: Amounts, least: Amounts, leases: Iterable[Lease] = (),
+    capacity: FreeCapacity | None = None,
+) -> Allocation:  # fmt: skip
+    """How much of these amounts a virtual node can give away now; its cluster keeps ``least``.
+
+    ``leases`` are the others on this virtual node: a unit that one of them is to return whole is not split.
+    """
+    capacity, held = capacity or ledger.capacities[vnode.vnode_id], vnode.allocation
+    parts = flexible_parts(ledger, vnode.cluster_id)
+    has = rs.total(part.allocation.amounts for part in parts)
+    others = [part.allocation for part in parts if part.vnode_id != vnode.vnode_id]
+    has_part = any(most.get(name, 0) % SCALE for name in capacity.instances)
+    claims = [one.amounts for one in leases] if has_part else []
+    amounts, instances = dict[str, int](), dict[str, dict[int, int]]()
     for name, amount in most.items():
-        free = min(amount, capacity.free.get(name, 0))
-        if name in capacity.instances:
-            free = sum(_free_instances(vnode, capacity, name, free).values())
+        free = min(amount, capacity.free.get(name, 0), has.get(name, 0) - least.get(name, 0))
+        if free > 0 and name in capacity.instances:
+            shares = _Shares(name, capacity, held, others, least.get(name, 0))
+            whole = sum(claim.get(name, 0) // SCALE for claim in claims)
+            instances[name] = shares.returned(free, amount % SCALE, whole)
+            free = sum(instances[name].values())
         if free > 0:
-            part[name] = free
-    return part
+            amounts[name] = free
+    surplus = len(held.cores) - (held.amounts.get(CPU, 0) - amounts.get(CPU, 0)) // SCALE
+    cores = sorted(capacity.cores, reverse=True)[: max(surplus, 0)]
+    return Allocation(amounts, {n: some for n, some in instances.items() if some}, tuple(sorted(cores)))
 
 
-def _free_instances(vnode: VNode, capacity: FreeCapacity, name: str, most: int) -> dict[int, int]:
-    """The instances of which nobody uses anything, the highest first, as long as they do not exceed ``most``."""
-    found: dict[int, int] = {}
-    for index, share in sorted(vnode.allocation.instances.get(name, {}).items(), reverse=True):
-        if capacity.instances[name].get(index, 0) == share <= most:
-            found[index], most = share, most - share
-    return found
+class _Shares:
+    """What a cluster has of the instances of one resource, and what of one virtual node's can go."""
+
+    def __init__(
+        self, name: str, capacity: FreeCapacity, held: Allocation, others: Sequence[Allocation], least: int
+    ) -> None:
+        self.free = capacity.instances[name]
+        self.shares = dict(held.instances.get(name, {}))
+        self.elsewhere = [share for one in others for share in one.instances.get(name, {}).values()]
+        self.least = least
+
+    def returned(self, most: int, part: int, whole: int) -> dict[int, int]:
+        """What of which instance goes: shares that nobody uses, highest first, then at most ``part`` of what is left.
+
+        Instances that are shared already come first; ``whole``: so many are to stay that others return in one piece.
+        """
+        found: dict[int, int] = {}
+        for index, share in sorted(self.shares.items(), reverse=True):
+            if self.free.get(index, 0) == share <= most and self._can_spare(index, share):
+                found[index], most = share, most - share
+                del self.shares[index]
+        left = min(most, part)
+        free = {index: self.free.get(index, 0) for index in self.shares}
+        for index in sorted(free, key=lambda one: (free[one] == SCALE, free[one] < left, free[one], -one)):
+            part = min(left, free[index])
+            if part > 0 and self._can_spare(index, part, whole if free[index] == SCALE else 0):
+                found[index], left = part, left - part
+                self.shares[index] -= part
+        return found
+
+    def _can_spare(self, index: int, part: int, whole: int = 0) -> bool:
+        """Whether the largest shares then still are what the minimum needs in one piece, and so many whole ones."""
+        needs = [SCALE] * (self.least // SCALE + whole) + [self.least % SCALE]
+        before = sorted([*self.elsewhere, *self.shares.values()], reverse=True)
+        changed = {**self.shares, index: self.shares[index] - part}
+        after = sorted([*self.elsewhere, *changed.values()], reverse=True)
+        return all(a >= min(need, b) for need, a, b in zip(needs, after, before, strict=False))
 
 
-def without(ledger: Ledger, vnode: VNode, part: Mapping[str, int]) -> VNode:
-    """A virtual node less a part that is free of it; free cores go first."""
-    capacity, held = ledger.capacities[vnode.vnode_id], vnode.allocation
-    amounts = {name: a for name, a in rs.subtract(held.amounts, part).items() if a}
-    instances: dict[str, dict[int, int]] = {}
-    for name, shares in held.instances.items():
-        back = _free_instances(vnode, capacity, name, part.get(name, 0))
-        if left := {index: share for index, share in shares.items() if index not in back}:
-            instances[name] = left
-    cores = sorted(held.cores)
-    for core in sorted(capacity.cores, reverse=True):
-        if len(cores) <= amounts.get(CPU, 0) // SCALE:
-            break
-        cores.remove(core)
-    return replace(vnode, allocation=Allocation(amounts, instances, tuple(cores)))
-
-
-def give_back(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
+def give_back(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
     """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
     done = return_of(ledger, lease, part)
     ledger.rearrange(done.removed, done.placed)
     return done
 
 
-def return_of(ledger: Ledger, lease: Lease, part: Mapping[str, int]) -> Return:
+def return_of(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
     """What giving back a free part of a lease means for the borrower's virtual node."""
     vnode = ledger.vnodes[lease.vnode_id]
-    after = without(ledger, vnode, part)
-    left = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
+    after, gone = replace(vnode, allocation=difference(vnode.allocation, part)), part.amounts
+    left = {n: a - gone.get(n, 0) for n, a in lease.amounts.items() if a > gone.get(n, 0)}
     # an empty virtual node goes, unless a process without a request of its own lives on it
     is_gone = not after.allocation.amounts and not _is_used(ledger, vnode.vnode_id)
     return Return(lease, vnode, None if is_gone else after, left)

@@ -98,12 +98,13 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
     freed: list[Lease] = []
     left = list(newest_first(list(leases)))
     while True:
-        parts = [(lease, part) for lease in left if (part := free_part(copy, lease))]
-        if not parts:
+        idle = [lease for lease in left if free_part(copy, lease, left).amounts]
+        if not idle:
             return copy, freed
-        for lease, _ in parts:  # what a child gives back its parent may have borrowed, too: then once more
+        for lease in idle:  # what a child gives back its parent may have borrowed, too: then once more
+            part = free_part(copy, lease, left)
             left.remove(lease)
-            if part := free_part(copy, lease):
+            if part.amounts:
                 restore(copy, lease, give_back(copy, lease, part))
                 freed.append(lease)
 

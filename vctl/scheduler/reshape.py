@@ -16,7 +16,7 @@ from vctl.scheduler.elasticity import (
     revert_growth,
 )
 from vctl.scheduler.gang_growth import place_with_growth
-from vctl.scheduler.leasing import free_of, without
+from vctl.scheduler.leasing import free_of
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
@@ -46,14 +46,12 @@ def reshape(
         ledger.release(vnode.vnode_id)
     flexible = [v for v in _members(ledger, cluster_id) if v.kind == FLEXIBLE]
     has = rs.total(vnode.allocation.amounts for vnode in flexible)
-    surplus = {n: a - new.flexible_min.get(n, 0) for n, a in has.items() if a > new.flexible_min.get(n, 0)}
     for vnode in reversed(flexible):
-        part = free_of(ledger, vnode, surplus)
-        surplus = rs.subtract(surplus, part)
-        after = without(ledger, vnode, part)
+        part = free_of(ledger, vnode, vnode.allocation.amounts, new.flexible_min)
+        after = replace(vnode, allocation=rs.difference(vnode.allocation, part))
         if not any(after.allocation.amounts.values()) and is_undivided(ledger, vnode):
             ledger.release(vnode.vnode_id)
-        elif part:
+        elif part.amounts:
             ledger.resize(after)
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
     extra = ClusterSpec(flexible_min=missing, groups=wanted, flexible=bool(missing))

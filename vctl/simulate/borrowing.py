@@ -50,7 +50,8 @@ class Loans:
             lease = waiting.pop(0)
             if self.leases.get(lease.lease_id) != lease or lease.vnode_id in nominated:
                 continue
-            if not (part := free_part(self.ledger, lease)):
+            part = free_part(self.ledger, lease, self.leases.values())
+            if not part.amounts:
                 continue
             above = self.ledger.vnodes[lease.vnode_id].parent_id
             done = give_back(self.ledger, lease, part)

@@ -34,7 +34,11 @@ def returnable(state: SchedulerState) -> list[Lease]:
     """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
     nominated = kept(state)
     leases = [lease for lease in state.leases.values() if lease.vnode_id not in nominated]
-    return leases if any(free_part(state.ledger, lease) for lease in leases) else []
+    return leases if any(_idle(state, lease) for lease in leases) else []
+
+
+def _idle(state: SchedulerState, lease: Lease) -> Amounts:
+    return free_part(state.ledger, lease, state.leases.values()).amounts
 
 
 def waits(
@@ -49,7 +53,7 @@ def waits(
     found = []
     for lease in newest_first(list(state.leases.values())):
         number, above = lease.lease_id, ledger.clusters[lease.borrower_id].parent_id
-        if (lease.vnode_id in nominated and number not in called) or not free_part(ledger, lease):
+        if (lease.vnode_id in nominated and number not in called) or not _idle(state, lease):
             continue
         until_cool = (lease.since - now) / 1e9 + terms.cooldown_s
         wait_s = until_cool if number in wanted else max(terms.idle_s - idle_s.get(number, 0.0), until_cool)
@@ -76,8 +80,8 @@ def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
         lease = waiting.pop(0)
         if state.leases.get(lease.lease_id) != lease:
             continue  # destroyed or changed meanwhile
-        part = free_part(ledger, lease)
-        if not part:
+        part = free_part(ledger, lease, state.leases.values())
+        if not part.amounts:
             continue
         above = ledger.vnodes[lease.vnode_id].parent_id
         done = return_of(ledger, lease, part)

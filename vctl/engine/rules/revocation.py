@@ -10,15 +10,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from vctl.core import jobs as jb
+from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
+from vctl.core.resources import FreeCapacity
 from vctl.engine.changes import Change, LeaseCalled
 from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseTold, Now, Stimulus
-from vctl.scheduler.leasing import newest_first
+from vctl.scheduler.elasticity import flexible_parts
+from vctl.scheduler.leasing import free_part, newest_first
 from vctl.scheduler.tasking import ancestors
 
 
@@ -101,22 +104,31 @@ def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]
 
     A job that has not run yet for as long as its cluster grants to every attempt is left out.
     """
-    if (capacity := state.ledger.capacities.get(lease.vnode_id)) is None:
+    ledger = state.ledger
+    if lease.vnode_id not in ledger.vnodes:
         return
-    missing = {name: amount - max(0, capacity.free.get(name, 0)) for name, amount in lease.amounts.items()}
+    capacity = ledger.capacities[lease.vnode_id].copy()
     users = {run.run_id: run for run in users_of(state, lease)}
     ended: set[str] = set()
     for run in users.values():
-        if all(amount <= 0 for amount in missing.values()):
+        if _is_free(state, lease, capacity):
             return
         if run.run_id in ended or _is_young(state, run, now):
             continue
         of_job = [run.run_id] if run.task_id is not None else sorted(state.runs_of_job.get(run.job_id, ()))
         yield [state.runs[run_id] for run_id in of_job]
         for run_id in users.keys() & set(of_job) - ended:
-            for name in missing:
-                missing[name] -= users[run_id].allocation.amounts.get(name, 0)
+            capacity.give_back(users[run_id].allocation)
         ended.update(of_job)
+
+
+def _is_free(state: SchedulerState, lease: Lease, capacity: FreeCapacity) -> bool:
+    """Whether all of a lease could be given back if this were free of its virtual node."""
+    ledger = state.ledger
+    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lease.borrower_id))
+    over = rs.subtract(has, ledger.clusters[lease.borrower_id].spec.flexible_min)
+    free = free_part(ledger, lease, state.leases.values(), capacity)
+    return all(min(amount, over[name]) <= free.amounts.get(name, 0) for name, amount in lease.amounts.items())
 
 
 def _is_young(state: SchedulerState, run: Run, now: int) -> bool:
