@@ -61,7 +61,9 @@ class Column:
         self.raw = raw
         """The text is a user's own: a cluster id in it is not a name to be shortened."""
 
-    def cells(self, items: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
+    def cells(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
         """For each item a key, and for each key what the items show that have it: what is alike is made once."""
         keys: Sequence[Any]
         if isinstance(self.show, str):
