@@ -152,7 +152,7 @@ def test_the_keeper_is_told_of_each_virtual_node_and_the_file_goes_with_the_job(
     assert "ray.io/node-id" not in first["labels"], "Ray keeps it for itself"
 
     path.write_text(json.dumps({"folder": str(folder), "nodes": []}))
-    rays = private_rays.PrivateRays(here.home)
+    rays = private_rays.PrivateRays(here.home, here.scheduler.runtime)
     rays.begin(state)  # another scheduler
     rays.follow(state)
     assert json.loads(path.read_text()) == {"folder": str(folder), "nodes": [first, second]}
@@ -184,7 +184,7 @@ def test_raylets_that_are_tasks_are_left_out_and_their_leases_return_at_once(her
     assert state is not None
     (run,) = state.runs.values()
     path = Path(private_rays.command(here.home, state.ledger, run, "plain")[4])
-    rays = private_rays.PrivateRays(here.home)
+    rays = private_rays.PrivateRays(here.home, here.scheduler.runtime)
     rays.begin(state)
 
     def shown() -> dict[str, Any]:

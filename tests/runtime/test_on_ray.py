@@ -61,14 +61,17 @@ def test_a_reservation_grows_by_what_is_missing() -> None:
     assert wire.missing(grown, [*first, *added]) == []
     shrunk = [("v0", "n0", {CPU: SCALE // 2})]
     assert wire.missing(shrunk, first) == []
-    group = wire.group_of("g", first, "v1")
-    assert group == ("g", [("n0", {"CPU": 1.0}), ("n1", {"CPU": 1.0, "GPU": 1.0})], [1])
+    group = wire.group_of("g", first, {"v1"})
+    assert group == ("g", [("n0", {"CPU": 1.0}), ("n1", {"CPU": 1.0, "GPU": 1.0})], [(1, "v1")])
 
 
 def test_devices_are_those_of_ray() -> None:
     env = {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b"}
-    assert wire.devices(env, ["3", "5", "7"]) == {"CUDA_VISIBLE_DEVICES": "3,5", "A": "b"}
-    assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, ["3"]) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert wire.devices(env, {"v": ["3", "5"], "w": ["7"]}) == {"CUDA_VISIBLE_DEVICES": "3,5", "A": "b"}
+    assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, {"v": ["3"]}) == {"CUDA_VISIBLE_DEVICES": ""}
+    shown = json.dumps({"nodes": [{"id": "v", "gpus": ["0", "1"]}, {"id": "w", "gpus": []}]})
+    assert wire.with_devices(shown, {}) == shown
+    assert json.loads(wire.with_devices(shown, {"v": ["3", "5", "7"]}))["nodes"][0]["gpus"] == ["3", "5"]
 
 
 def test_messages_arrive_whole_and_in_order() -> None:
@@ -167,8 +170,8 @@ def test_a_node_dies_before_its_runs(tmp_path: Path) -> None:
     start = (100, 1, 99, 1, "boot", 5)
     ended = (143, 15, None, "", True, 7, 0, 0, 0)
     runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
-    runtime._heed("seen", ["guarded", ("exited", start, ended, ""), 0, b""])
-    runtime._heed("seen", ["silent", ("running", start, None, ""), 0, b""])
+    runtime._heed("seen", ["guarded", ("exited", start, ended, ""), 0, b"", ""])
+    runtime._heed("seen", ["silent", ("running", start, None, ""), 0, b"", ""])
     runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "gone")]])
     assert [runtime.observe(one).state for one in ("guarded", "silent")] == [RunState.RUNNING] * 2
     assert runtime.changes() == {"guarded", "silent"}
@@ -180,6 +183,149 @@ def test_a_node_dies_before_its_runs(tmp_path: Path) -> None:
     runtime.link.drop()
 
 
+# ---- the Ray of a job on several nodes ----
+
+
+class Heard:
+    """The other end of a scheduler's link."""
+
+    def __init__(self, home: Path) -> None:
+        self.runtime = runtime = RayRuntime(home, "nowhere:1")
+        runtime.link.channel, self.channel = socket.socketpair()
+        runtime.link.channel.setblocking(False)
+        self.channel.setblocking(False)
+        runtime.link.poll.register(runtime.link.channel)
+        runtime.link.connected = True
+        nodes = [
+            (node, address, {CPU: SCALE}, {}, "")
+            for node, address in (("n0", "10.0.0.1"), ("n1", "10.0.0.2"))
+        ]
+        runtime._heed("nodes", [nodes])
+        runtime.settle(dict.fromkeys(runtime.known_runs(), 1))
+
+    def messages(self, kind: str) -> list[Packed]:
+        """What was sent of a kind since it was asked last."""
+        received = bytearray()
+        while True:
+            try:
+                received += self.channel.recv(1 << 16)
+            except BlockingIOError:
+                return [message for message in wire.unframed(received) if message[0] == kind]
+
+    def saw(self, run_id: str, state: str, **said: object) -> None:
+        start = None if state == "never-started" else (100, 1, 99, 1, "boot", 5)
+        end = (0, None, None, "", False, 7, 0, 0, 0) if state == "exited" else None
+        self.runtime._heed(
+            "seen", [run_id, (state, start, end, ""), 0, b"", json.dumps(said) if said else ""]
+        )
+
+    def end(self) -> None:
+        self.channel.close()
+        self.runtime.link.drop()
+        self.runtime.copies.close()
+
+
+def shown_of(*nodes: str) -> dict[str, object]:
+    return {
+        "nodes": [
+            {"id": f"v{rank}", "node": node, "resources": {"CPU": 1.0}, "growth": False, "gpus": []}
+            for rank, node in enumerate(nodes)
+        ]
+    }
+
+
+def launched_ray(home: Path) -> Heard:
+    """A job with two virtual nodes on two nodes; its first keeper has started the head."""
+    heard = Heard(home)
+    reserved = Reservation("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: SCALE})), "v0")
+    request = LaunchRequest(
+        "1.1.1", ("job",), {"A": "b"}, "/", str(home / "logs" / "job"), node_id="n0", reservation=reserved, ray="plain",
+        shown=shown_of("n0", "n1"),
+    )  # fmt: skip
+    heard.runtime.launch(request)
+    ((_, packed, node_id, _, kind, shown),) = heard.messages("launch")
+    assert (packed[1], node_id, kind) == (("job",), "n0", "plain")
+    document = json.loads(shown)
+    assert [node["id"] for node in document["nodes"]] == ["v0"]
+    assert [node["id"] for node in document["others"]] == ["v1"]
+    assert (document["address"], document["here"]) == ("10.0.0.1", [])
+    heard.saw("1.1.1", "running")
+    assert heard.messages("launch") == []
+    heard.saw("1.1.1", "running", join={"address": "10.0.0.1:5"})
+    ((_, packed, node_id, groups, kind, shown),) = heard.messages("launch")
+    assert (packed[0], packed[1], packed[2]["VCTL_NODE_ID"]) == ("1.1.1.ray1", ("job",), "n1")
+    assert (node_id, kind, groups[0][2]) == ("n1", "satellite", [(1, "v1")])
+    assert json.loads(shown)["join"] == {"address": "10.0.0.1:5"}
+    return heard
+
+
+def test_the_other_nodes_of_a_ray_begin_and_end_with_its_command(tmp_path: Path) -> None:
+    """Their keepers start when the first one says how to join; the command ends after them."""
+    heard = launched_ray(tmp_path)
+    runtime = heard.runtime
+    heard.saw("1.1.1.ray1", "running", up=["v1"])
+    assert [json.loads(text)["here"] for *_, text in heard.messages("show")][-1:] == [["v1"]]
+    assert runtime.known_runs() == ["1.1.1"], "no table knows the others"
+    assert runtime.changes() == {"1.1.1"}
+    heard.saw("1.1.1", "exited", join={}, goes=True)
+    assert [message[1] for message in heard.messages("stop")] == ["1.1.1.ray1"]
+    assert runtime.observe("1.1.1").state is RunState.RUNNING
+    heard.saw("1.1.1.ray1", "exited")
+    assert runtime.changes() == {"1.1.1"}
+    assert runtime.observe("1.1.1").state is RunState.EXITED
+    runtime.forget("1.1.1")
+    assert list((tmp_path / "ray" / "runs").iterdir()) == []
+    assert heard.messages("release") == [("release", [f"vctl-{runtime.state}-1.1.0"])]
+    heard.end()
+
+
+def test_a_keeper_that_does_not_come_up_fails_the_command(tmp_path: Path) -> None:
+    heard = launched_ray(tmp_path)
+    heard.saw("1.1.1.ray1", "exited")
+    assert json.loads(heard.messages("show")[-1][-1])["failed"]
+    heard.end()
+
+
+def test_a_keeper_that_ended_is_started_again_after_a_pause(tmp_path: Path) -> None:
+    heard = launched_ray(tmp_path)
+    heard.saw("1.1.1.ray1", "running", up=["v1"])
+    heard.saw("1.1.1", "running", join={"address": "10.0.0.1:5"}, goes=True)
+    heard.saw("1.1.1.ray1", "exited")
+    assert heard.messages("launch") == []
+    found: list[Packed] = []
+
+    def again() -> bool:
+        heard.runtime.changes()
+        found.extend(heard.messages("launch"))
+        return bool(found)
+
+    eventually(again)
+    assert [message[1][0] for message in found] == ["1.1.1.ray2"]
+    heard.end()
+
+
+def test_another_scheduler_goes_on_with_a_ray(tmp_path: Path) -> None:
+    """It knows the keepers of other nodes, launches one that never came to its agent, and shows what has changed."""
+    launched_ray(tmp_path).end()
+    heard = Heard(tmp_path)
+    (begin,) = [message for message in heard.messages("begin") if message]
+    assert sorted(begin[1]) == ["1.1.1", "1.1.1.ray1"]
+    reserved = Reservation("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: 2 * SCALE})), "v0")
+    heard.runtime.show("1.1.1", shown_of("n0", "n1"), reserved)
+    heard.saw("1.1.1", "running", join={"address": "10.0.0.1:5"})
+    heard.saw("1.1.1.ray1", "never-started")
+    ((_, packed, node_id, *_),) = heard.messages("launch")
+    assert (packed[0], node_id) == ("1.1.1.ray1", "n1")
+    assert heard.runtime.reserved[f"vctl-{heard.runtime.state}-1.1"].keys() == {
+        f"vctl-{heard.runtime.state}-1.1.{number}" for number in range(2)
+    }
+    heard.end()
+    (tmp_path / "ray" / "runs" / "1.1.1").unlink()
+    heard = Heard(tmp_path)
+    assert heard.runtime.runs == {}, "its command is gone, and agents end what nobody names"
+    heard.end()
+
+
 # ---- the agent, over real processes ----
 
 
@@ -188,25 +334,25 @@ class Asker:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.known: dict[str, tuple[Packed | None, int]] = {}
+        self.known: dict[str, tuple[Packed | None, int, str]] = {}
         self.logs: dict[str, bytes] = {}
 
     def launch(self, run_id: str, *argv: str) -> None:
-        self.known.setdefault(run_id, (None, 0))
+        self.known.setdefault(run_id, (None, 0, ""))
         env = {"PATH": os.environ["PATH"]}
-        self.agent.launch(wire.packed_request(LaunchRequest(run_id, argv, env, "/", "", grace_s=0.2)))
+        self.agent.launch(wire.packed_request(LaunchRequest(run_id, argv, env, "/", "", grace_s=0.2)), "", "")
 
     def until(self, run_id: str, state: RunState) -> Seen:
         """Poll until a run is seen so."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
-            seen, _ = self.known[run_id]
+            seen, _, _ = self.known[run_id]
             if seen is not None and wire.seen_of(seen).state is state:
                 return wire.seen_of(seen)
             assert time.monotonic() < give_up, seen
-            for name, (packed, start, chunk) in self.agent.poll(self.known, 1.0).items():
+            for name, (packed, start, chunk, said) in self.agent.poll(self.known, 1.0).items():
                 assert start == self.known[name][1]
-                self.known[name] = packed, start + len(chunk)
+                self.known[name] = packed, start + len(chunk), said
                 self.logs[name] = self.logs.get(name, b"") + chunk
 
 
@@ -233,7 +379,7 @@ def test_an_agent_runs_and_tells(asker: Asker) -> None:
     assert end is not None
     assert end.exit_code == 4
     assert asker.logs["a"].endswith(b"/home\n")
-    asker.known["b"] = None, 0
+    asker.known["b"] = None, 0, ""
     assert asker.until("b", RunState.NEVER_STARTED).start is None
 
 
@@ -264,6 +410,28 @@ def test_each_run_has_a_supervisor_of_its_own(asker: Asker) -> None:
     assert len(claims) == len(names)
 
 
+def test_what_a_keeper_is_shown_and_says(asker: Asker) -> None:
+    """The parent of a raylet that cannot join: what it is shown, what lies beside, and the directory of its Ray."""
+    keepers = asker.agent.keepers
+    words = keepers.command("a", "joins", ())
+    directory = Path(words[-1])
+    assert len(str(directory)) <= 40, "unix sockets lie in it: 107 bytes"
+    asker.known["a"] = None, 0, ""
+    packed = wire.packed_request(LaunchRequest("a", (), {"PATH": os.environ["PATH"]}, "/", "", grace_s=0.2))
+    asker.agent.show("a", "early")
+    assert not Path(words[-2]).exists(), "of a run that is not here nothing is kept"
+    asker.agent.launch(packed, "joins", json.dumps({"address": "10.0.0.1", "nodes": []}))
+    end = asker.until("a", RunState.EXITED).exit
+    assert end is not None
+    directory.mkdir()
+    Path(f"{words[-2]}.said").write_text('{"up": ["v"]}')
+    found = asker.agent.poll(asker.known, 10.0)
+    assert found["a"][3] == '{"up": ["v"]}'
+    asker.agent.forget(["a"])
+    assert not directory.exists()
+    assert list(keepers.folder.iterdir()) == []
+
+
 def test_a_long_log_comes_before_the_end(asker: Asker) -> None:
     size = 3 * wire.MOST_CHUNK_BYTES + 5
     asker.launch("a", sys.executable, "-S", "-c", f"import sys; sys.stdout.write('x' * {size})")
@@ -282,7 +450,7 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
     asker.agent.local.close()
     asker.agent.has_left.set()  # else it would end this process when it was idle for long
     asker.agent = Agent(state, NODE, str(tmp_path / "home"))
-    asker.known["a"] = None, 0
+    asker.known["a"] = None, 0, ""
     assert asker.until("a", RunState.RUNNING).start == started
     asker.launch("a", "/bin/false")
     asker.agent.stop("a", 0.1, 15)

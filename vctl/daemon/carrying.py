@@ -46,7 +46,7 @@ class Carrier:
         self.log_max_bytes = log_max_bytes
         self.commands, self.remains = Commands(store), Remains(store, pace.clock)
         self.objects = Objects(store, interval_s=interval_s)
-        self.rays = PrivateRays(store.home)
+        self.rays = PrivateRays(store.home, runtime)
         self.done: Done = {}
         self.memo = Memo()
         self.postponed: set[str] = set()
@@ -138,7 +138,7 @@ class Carrier:
             if request is not None:
                 self.pace.launched(run.run_id)
                 runtime.launch(request)
-                self.rays.launched(run, request.argv)
+                self.rays.launched(run, request)
         except Unprepared as error:
             return [ProcessOver(run, None, error.problem, error.reason)]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

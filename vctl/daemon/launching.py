@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB, PRIMARY, VNode
+from vctl.core.clusters import PRIMARY, VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, Allocation
 from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
+from vctl.daemon.private_rays import reservation_of
 from vctl.engine.ahead import Ahead
 from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.runtime import relay
 from vctl.runtime.environment import job_environment
-from vctl.runtime.protocol import LaunchRequest, Reservation
+from vctl.runtime.protocol import LaunchRequest
 from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
@@ -93,11 +93,6 @@ def request_of(
     source = ledger.nodes[run.node_id].source if run.node_id in ledger.nodes else ""
     if job is None or command is None or (ahead is not None and (command.ray or source == RAY)):
         return None
-    if source == RAY and command.ray:
-        raise objects.Unprepared(
-            "a job with --ray cannot run on the nodes of a Ray cluster yet: without --ray it can",
-            jb.LAUNCH_FAILED,
-        )
     home = str(store.home)
     in_gang = run.task_id is None and job.per_node
     sees = run.allocation
@@ -131,7 +126,13 @@ def request_of(
         own["VCTL_ARRAY_COUNT"] = str(command.count)
     if in_gang:
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
-    before = private_rays.command(store.home, ledger, run, command.ray) if command.ray else ()
+    before: tuple[str, ...] = ()
+    ray = private_rays.part_of(command.ray, command.argv) if source == RAY else ""
+    shown = None
+    if command.ray and source == RAY:
+        shown = private_rays.begin_on_ray(store.home, ledger, run)
+    elif command.ray:
+        before = private_rays.command(store.home, ledger, run, command.ray)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
@@ -145,19 +146,9 @@ def request_of(
         log_max_bytes=log_max_bytes,
         node_id=run.node_id,
         reservation=reservation_of(ledger, run, job.attempt) if source == RAY else None,
+        ray=ray,
+        shown=shown,
     )
-
-
-def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
-    """What Ray is to keep for a run: all of its job's virtual nodes, or what the run itself holds where it has none."""
-    vnode = ledger.vnodes.get(run.vnode_id)
-    while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
-        vnode = ledger.vnodes.get(vnode.parent_id or "")
-    if vnode is None:
-        return Reservation(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
-    members = (ledger.vnodes[one] for one in ledger.members[vnode.cluster_id])
-    parts = sorted((one.vnode_id, one.node_id, one.allocation.amounts) for one in members)
-    return Reservation(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
 def _detached_from(store: Store, job_id: int) -> RunningJob | None:

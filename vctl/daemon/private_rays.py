@@ -1,7 +1,8 @@
 """``--ray``: a Ray cluster in each job's virtual cluster; its keeper is told which virtual nodes there are.
 
 The file of a job is written before its start and replaced when its virtual cluster changes. It names the temporary
-directory of that Ray, so whoever finds the file of a job that is over can remove both.
+directory of that Ray, so whoever finds the file of a job that is over can remove both. On the nodes of a Ray cluster
+the runtime shows the same to the keepers there, and their agents remove their directories.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from vctl import runtime
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import Cluster, VNode
+from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
@@ -29,6 +30,8 @@ from vctl.daemon import gangs
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
+from vctl.runtime import ray_parent
+from vctl.runtime.protocol import LaunchRequest, Reservation, Runtime
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import free_of
 
@@ -37,21 +40,44 @@ NODE_LABEL = "vctl.io/node-id"
 _KEEPER, _JOIN = (  # importing them would cost each start
     os.path.join(os.path.dirname(runtime.__file__), name) for name in ("private_ray.py", "ray_join.py")
 )
-RAYLET = "ray-raylet"
-"""The name of a task that is a raylet."""
+RAYLET, JOINS = "ray-raylet", "joins"
+"""The name of a task that is a raylet, and its part in the Ray of its job."""
 NOTHING: Mapping[str, Amounts] = {}
 _SUFFIX = ".ray"
-_FOLDERS = "/tmp/vctl-ray-"
 _MOST_BYTES = 63
 
 
 def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
     """The words before the command of a job that starts Ray first; writes the file of its virtual nodes."""
     unique = hashlib.sha256(os.fsencode(home) + run.run_id.encode()).hexdigest()[:16]
-    folder = _FOLDERS + unique
+    folder = ray_parent.FOLDERS + unique
     path = _path(home, run)
     _write(path, {"folder": folder, "nodes": nodes(ledger, run)})
     return (sys.executable, "-I", "-S", _KEEPER, str(path), folder, kind, "--")
+
+
+def part_of(kind: str, argv: Sequence[str]) -> str:
+    """The part that a run has in a Ray of its job, on the nodes of a Ray cluster."""
+    return JOINS if os.path.basename("".join(argv[3:4])) == os.path.basename(_JOIN) else kind
+
+
+def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:
+    """The virtual nodes of a job on the nodes of a Ray cluster; writes their file."""
+    shown = {"nodes": nodes(ledger, run)}
+    _write(_path(home, run), {"folder": "", **shown})
+    return shown
+
+
+def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
+    """What Ray is to keep for a run: all of its job's virtual nodes, or what the run itself holds where it has none."""
+    vnode = ledger.vnodes.get(run.vnode_id)
+    while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
+        vnode = ledger.vnodes.get(vnode.parent_id or "")
+    if vnode is None:
+        return Reservation(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
+    members = (ledger.vnodes[one] for one in ledger.members[vnode.cluster_id])
+    parts = sorted((one.vnode_id, one.node_id, one.allocation.amounts) for one in members)
+    return Reservation(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
 def nodes(
@@ -75,6 +101,7 @@ def nodes(
         found.append(
             {
                 "id": vnode.vnode_id,
+                "node": vnode.node_id,
                 "resources": amounts(has.amounts),
                 "unused": amounts({n: a for n, a in rs.subtract(has.amounts, own).items() if a > 0}),
                 "growth": has != vnode.allocation,
@@ -130,13 +157,15 @@ class Shown:
     run: Run
     folder: str
     document: dict[str, Any]
+    answered: str = ""
+    """Which request to leave virtual nodes has its answer."""
 
 
 class PrivateRays:
     """The files of live jobs that have a Ray of their own."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, runtime: Runtime) -> None:
+        self.home, self.runtime = home, runtime
         self.shown: dict[Path, Shown] = {}
         self._raylets: set[str] = set()
         """Runs that are raylets."""
@@ -151,12 +180,13 @@ class PrivateRays:
             else:
                 _remove(path, _folder(path))
 
-    def launched(self, run: Run, argv: Sequence[str]) -> None:
+    def launched(self, run: Run, request: LaunchRequest) -> None:
         """A process is launched: keep the file of its job in step, if it has one."""
-        if argv[3:4] == (_KEEPER,):
-            self.shown[_path(self.home, run)] = Shown(run, argv[5], {})
-        elif argv[3:4] == (_JOIN,):
+        argv = request.argv
+        if request.ray == JOINS or argv[3:4] == (_JOIN,):
             self._raylets.add(run.run_id)
+        elif request.ray or argv[3:4] == (_KEEPER,):
+            self.shown[_path(self.home, run)] = Shown(run, "" if request.ray else argv[5], {})
 
     def follow(self, state: SchedulerState) -> None:
         """Show each keeper what its virtual cluster has become; what cannot be written is written next time."""
@@ -167,10 +197,19 @@ class PrivateRays:
             leases[lease.vnode_id] = rs.add(leases.get(lease.vnode_id, {}), lease.amounts)
         for path, one in self.shown.items():
             document = self._document(state, one.run, leases)
+            if not one.folder and (leaving := _leaving(path)):
+                document["leaving"] = leaving
             if document["nodes"] and document != one.document:
                 with contextlib.suppress(OSError):
                     _write(path, {"folder": one.folder, **document})
                     one.document = document
+                    if not one.folder:
+                        reserved = reservation_of(state.ledger, one.run, one.run.attempt)
+                        self.runtime.show(one.run.run_id, document, reserved)
+            if one.answered != (asked := document.get("leaving", {}).get("id", one.answered)):
+                if self.runtime.left(one.run.run_id) == asked:
+                    ray_parent.put(f"{path}{ray_parent.LEFT}", {"id": asked})
+                    one.answered = asked
 
     def _document(self, state: SchedulerState, run: Run, leases: Mapping[str, Amounts]) -> dict[str, Any]:
         ledger, cluster = state.ledger, state.ledger.clusters.get(run.cluster_id)
@@ -221,6 +260,14 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
     staged.rename(path)
 
 
+def _leaving(path: Path) -> dict[str, Any]:
+    """What was asked to be left (vctl/ops/private_rays.py)."""
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(Path(f"{path}{ray_parent.LEAVING}").read_text())
+        return found
+    return {}
+
+
 def _folder(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(path.read_text())["folder"])
@@ -228,6 +275,7 @@ def _folder(path: Path) -> str:
 
 
 def _remove(path: Path, folder: str) -> None:
-    if folder.startswith(_FOLDERS):
+    if folder.startswith(ray_parent.FOLDERS):
         shutil.rmtree(folder, ignore_errors=True)
-    path.unlink(missing_ok=True)
+    for suffix in (ray_parent.LEAVING, ray_parent.LEFT, ""):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)

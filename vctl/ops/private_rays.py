@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> 
         return
     for path in (Path(store.home) / FOLDER).glob(f"{row['job_id']}.*{SUFFIX}"):
         if less := _losses(store, cluster_id, change):
-            _ask(path, less)
+            _ask(store, path, less)
 
 
 def _losses(store: Store, cluster_id: str, change: Callable[[], object]) -> dict[str, Amounts]:
@@ -59,18 +58,19 @@ def _held(store: Store, cluster_id: str) -> dict[str, Amounts]:
     return {row["vnode_id"]: rows.allocation(row).amounts for row in clusters.vnode_rows(store, cluster_id)}
 
 
-def _ask(path: Path, less: Mapping[str, Amounts]) -> None:
+def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
     """Ask the keeper of a Ray, and wait until it has answered, its time is over, or it is gone."""
     try:
-        folder = Path(json.loads(path.read_text())["folder"])
+        folder = Path(json.loads(path.read_text())["folder"] or path)  # none where Ray is on other machines
         name, until = secrets.token_hex(8), time.time() + private_ray.DRAIN_S + MARGIN_S
         nodes = {vnode_id: amounts(has) for vnode_id, has in less.items()}
-        ray_parent.put(os.fspath(folder / private_ray.LEAVING), {"id": name, "until": until, "nodes": nodes})
+        ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": nodes})
+        store.wake()
     except (OSError, ValueError, KeyError):
         return  # it has not started yet, or it is over
     while time.time() < until and folder.exists():
         try:
-            if json.loads((folder / private_ray.LEFT).read_text())["id"] == name:
+            if json.loads(Path(f"{path}{ray_parent.LEFT}").read_text())["id"] == name:
                 return
         except (OSError, ValueError, KeyError):
             pass

@@ -201,11 +201,6 @@ def _check_ray(
 ) -> None:
     if not request.private_ray:
         return
-    if store.recall(RAY):
-        raise BadSpec(
-            "--ray: the nodes here are those of a Ray cluster, on which a job cannot have a Ray of its own yet",
-            fix="submit without --ray",
-        )
     from vctl.runtime import raylets
 
     _check_whole("--ray: Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
@@ -217,6 +212,8 @@ def _check_ray(
                     f"--ray: a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones",
                     fix=f"request a whole number of {name}",
                 )
+    if store.recall(RAY):
+        return  # its nodes have Ray
     env = _environment(request, around)
     if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
         raise BadSpec(

@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vctl.runtime import processes
 from vctl.runtime.findings import Findings, Found
 from vctl.runtime.protocol import (
     LaunchRequest,
+    Reservation,
     RunState,
     Seen,
     StartRecord,
@@ -111,6 +112,13 @@ class LocalRuntime:
             if given:
                 self._of[request.run_id] = self._records.files[request.supervisor]
         return given
+
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+        """On one machine the keeper of a Ray reads the file of its job."""
+
+    def left(self, run_id: str) -> str:  # noqa: ARG002
+        """On one machine the keeper of a Ray writes the answer itself."""
+        return ""
 
     def was_declined(self, run_id: str) -> bool:
         """Whether a run that was to follow another one was not taken, and will not be."""

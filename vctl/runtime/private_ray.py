@@ -11,6 +11,8 @@ The keeper is the parent of every process of this Ray: of the head (GCS and its 
 of one raylet for each other one. It starts again a raylet that ended, adds one for what a virtual node gains, and
 drains the last ones when a virtual node shrinks. When the head ends, it kills the command, which could only hang; when
 the command ends, it kills all of Ray and removes FOLDER. When the keeper is killed the supervisor ends what is left.
+The raylets of other machines have keepers there (ray_satellite.py); what they need of each other goes through the
+scheduler (on_ray/rays.py), by NODES and the file beside it.
 """
 
 import json
@@ -39,11 +41,10 @@ else:
     from ray_parent import START_S, Failed, Over, Parent, say
 
 DASHBOARD, PLAIN = "dashboard", "plain"
+HERE = "127.0.0.1"
 DRAIN_S = 10
 TRIES = 3
 """How often a start is tried: Ray gives up after 30 s, which a busy machine may need."""
-LEAVING, LEFT = "leaving.json", "left.json"
-"""In the directory of the Ray: what virtual nodes are to have soon, and the answer that raylets have left the rest."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
 _LOOK_S = 0.5
 
@@ -95,9 +96,10 @@ class Keeper(Parent):
         self.head: set[int] = set()
         """Processes without which this Ray is over."""
         self.count = 0
-        self.pause_s, self.not_before = _AGAIN_S[0], 0.0
+        self.pause_s, self.not_before, self.due = _AGAIN_S[0], 0.0, 0.0
         self.growth: ray_growth.Growth | None = None
         self.answered = ""
+        self.says: dict[str, Any] = {}
 
     def keep(self, *, dashboard: bool) -> "NoReturn":
         """From the start to the end of this Ray."""
@@ -120,19 +122,24 @@ class Keeper(Parent):
     def prepare(self) -> None:
         """Become the parent of all that comes from here, deaf to what the command is told."""
         os.setsid()
-        self.become_parent()
-        self.watch = watch.Watch()
-        self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
-        self.make_folder()
+        self.begin()
         try:
             self.ends = self.handle = os.pidfd_open(self.driver)
         except ProcessLookupError:
             raise Over from None
-        self.plain = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         self.told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex()}
         self.env = {**self.plain, **raylets.SETTINGS, **self.told}
         self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
         self.env.pop("OMP_NUM_THREADS", None)
+
+    def begin(self) -> None:
+        """Become the parent of all that comes from here."""
+        self.become_parent()
+        self.watch = watch.Watch()
+        self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
+        self.make_folder()
+        self.own_address = str(self.shown().get("address", ""))
+        self.plain = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
     def make_folder(self) -> None:
         """Make the directory of this Ray."""
@@ -145,7 +152,8 @@ class Keeper(Parent):
         self.client, port = raylets.held_port()
         head = [
             "--head", "--port=0", f"--ray-client-server-port={port}", "--no-monitor",
-            f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=127.0.0.1", "--dashboard-port=0",
+            f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or HERE}",
+            "--dashboard-port=0",
         ]  # fmt: skip
         for left in reversed(range(TRIES)):
             try:
@@ -160,16 +168,11 @@ class Keeper(Parent):
         with open(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", encoding="utf-8") as file:
             self.address = file.read().strip()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
-        for node in others:
-            for left in reversed(range(TRIES)):
-                try:
-                    self.start(node, node, self.joins())
-                    break
-                except Failed:
-                    if not left:
-                        raise
         join = {"ray": self.ray, "address": self.address, "env": {**raylets.SETTINGS, **self.told}}
         ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
+        self.tell(join=join)
+        self.start_others(others)
+        self.wait_for_others()
         self.told |= {
             "RAY_ADDRESS": self.address,
             "RAY_enable_autoscaler_v2": "1",
@@ -182,6 +185,37 @@ class Keeper(Parent):
             say("Ray runs without its dashboard, so ray.util.state does not answer; --ray-dashboard adds it")
         os.write(self.answer, json.dumps(self.told).encode())
         os.close(self.answer)
+
+    def start_others(self, others: "list[dict[str, Any]]") -> None:
+        """Start the raylets that join. Raises Failed, Over."""
+        for node in others:
+            for left in reversed(range(TRIES)):
+                try:
+                    self.start(node, node, self.joins())
+                    break
+                except Failed:
+                    if not left:
+                        raise
+
+    def wait_for_others(self) -> None:
+        """Wait for the raylets on other machines. Raises Failed, Over."""
+        while True:
+            shown = self.shown()
+            if shown.get("failed"):
+                raise Failed("a raylet on another node did not start")
+            others = self.wanted({"nodes": shown.get("others", [])}, {})
+            if others.keys() <= set(shown.get("here", ())):
+                self.tell(goes=True)
+                return
+            self.pause(START_S, [self.watch.fileno()])
+            self.watch.read()
+
+    def tell(self, **news: "Any") -> None:
+        """Say what other machines need to know; on one machine nobody does."""
+        says = {**self.says, **news}
+        if self.own_address and says != self.says:
+            ray_parent.put(f"{self.nodes}{ray_parent.SAID}", says)
+            self.says = says
 
     def shown(self) -> "dict[str, Any]":
         """What the scheduler shows of the virtual cluster now."""
@@ -198,14 +232,15 @@ class Keeper(Parent):
                 nodes[vnode_id] = less
         return nodes
 
-    def leaving(self) -> "dict[str, Any]":
+    def leaving(self, shown: "dict[str, Any]") -> "dict[str, Any]":
         """What was asked to be left, as long as it is to be."""
+        asked: dict[str, Any] = shown.get("leaving", {})
         try:
-            with open(f"{self.folder}/{LEAVING}", encoding="utf-8") as file:
-                asked: dict[str, Any] = json.load(file)
+            with open(f"{self.nodes}{ray_parent.LEAVING}", encoding="utf-8") as file:
+                asked = json.load(file)
         except (FileNotFoundError, ValueError):
-            return {}
-        return asked if time.time() < asked["until"] else {}
+            pass
+        return asked if asked and time.time() < asked["until"] else {}
 
     def joins(self) -> list[str]:
         """The options of a raylet that is not the head's; one log monitor reads the logs of all."""
@@ -214,6 +249,8 @@ class Keeper(Parent):
     def start(self, node: "dict[str, Any]", part: "dict[str, Any]", options: list[str]) -> None:
         """Start a raylet for a part of a virtual node, and wait until it has joined. Raises Failed, Over."""
         self.count += 1
+        if self.own_address:
+            options = [*options, f"--node-ip-address={self.own_address}"]
         name = part["id"] if part["id"] not in self.raylets else f"{part['id']}#{self.count}"
         pid, node_id = self.start_raylet(options, part, name, node["cores"])
         self.raylets.setdefault(node["id"], []).append(Raylet(name, part, pid, node_id))
@@ -221,7 +258,7 @@ class Keeper(Parent):
     def dashboard(self) -> str:
         """Where the dashboard is, as Ray's command has said. Raises Failed."""
         with open(self.log, encoding="utf-8", errors="replace") as file:
-            found = re.search(r"127\.0\.0\.1:([0-9]+)", file.read())
+            found = re.search(re.escape(self.own_address or HERE) + ":[0-9]+", file.read())
         if found is None:
             raise Failed(f"its dashboard did not start:\n{self.last_lines()}")
         return f"http://{found[0]}"
@@ -231,10 +268,7 @@ class Keeper(Parent):
     def serve(self) -> None:
         """Keep raylets and virtual nodes in step until the command, or the head, has ended."""
         while True:
-            if any(pid in self.ended for pid in self.head):
-                say("the head of the job's Ray has ended; the command cannot go on without it and is killed")
-                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
-                raise Over
+            self.check()
             for of_node in self.raylets.values():
                 for one in [one for one in of_node if one.pid in self.ended]:
                     of_node.remove(one)
@@ -243,7 +277,7 @@ class Keeper(Parent):
             self.ended.clear()
             try:
                 shown = self.shown()
-                self.follow(shown)
+                self.due = self.follow(shown)
                 self.grow(shown)
             except Failed as error:
                 say(f"a raylet did not start: {error}")
@@ -254,16 +288,26 @@ class Keeper(Parent):
                 self.pause(self.due_s(), [self.watch.fileno(), *(self.growth.inputs if self.growth else ())])
             self.watch.read()
 
+    def check(self) -> None:
+        """Without its head a Ray is over. Raises Over."""
+        if any(pid in self.ended for pid in self.head):
+            say("the head of the job's Ray has ended; the command cannot go on without it and is killed")
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            raise Over
+
     def due_s(self) -> float:
         """When to look again without being woken."""
         if any(one.until is not None for of_node in self.raylets.values() for one in of_node):
             return _LOOK_S
-        times = [self.not_before - time.monotonic(), self.leaving().get("until", 0) - time.time()]
+        times = [self.not_before - time.monotonic(), self.due - time.time()]
         return min((seconds for seconds in times if seconds > 0), default=START_S)
 
-    def follow(self, shown: "dict[str, Any]") -> None:
-        """Start, drain and end raylets as the virtual nodes are now. Raises Failed, Over, FileNotFoundError."""
-        leaving = self.leaving()
+    def follow(self, shown: "dict[str, Any]") -> float:
+        """Start, drain and end raylets as the virtual nodes are now; until when a part of them is to be left.
+
+        Raises Failed, Over, FileNotFoundError.
+        """
+        leaving = self.leaving(shown)
         wanted = self.wanted(shown, leaving)
         now = time.monotonic()
         for vnode_id, of_node in self.raylets.items():
@@ -285,7 +329,8 @@ class Keeper(Parent):
         )
         if leaving and not draining and self.answered != leaving["id"]:
             self.answered = leaving["id"]
-            ray_parent.put(f"{self.folder}/{LEFT}", {"id": self.answered})
+            ray_parent.put(f"{self.nodes}{ray_parent.LEFT}", {"id": self.answered})
+            self.tell(left=self.answered)
         for vnode_id, node in wanted.items():
             of_node = self.raylets.setdefault(vnode_id, [])
             part = raylets.missing(node, [one.part for one in of_node])  # what drains is not free yet
@@ -295,6 +340,7 @@ class Keeper(Parent):
                 self.not_before = now + self.pause_s
                 self.start(node, part, self.joins())
                 self.pause_s = _AGAIN_S[0]
+        return float(leaving.get("until", 0))
 
     def grow(self, shown: "dict[str, Any]") -> None:
         """Let the virtual cluster grow by what this Ray has to do, and shrink when that is done."""

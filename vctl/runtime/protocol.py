@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
@@ -42,7 +42,8 @@ class LaunchRequest:
     `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. `node_id` and
-    `reservation` are for a runtime of several machines that others use, too.
+    `reservation` are for a runtime of several machines that others use, too; so are `ray`, the part of the run in a
+    Ray of its job (vctl/runtime/private_ray.py), and `shown`, the virtual nodes of that Ray.
     """
 
     run_id: str
@@ -57,6 +58,8 @@ class LaunchRequest:
     log_max_bytes: int = 0
     node_id: str = ""
     reservation: Reservation | None = None
+    ray: str = ""
+    shown: Mapping[str, Any] | None = None
 
 
 @value(frozen=True, slots=True)
@@ -140,6 +143,12 @@ class Runtime(Protocol):
 
         False when nobody has got the request.
         """
+
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+        """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now."""
+
+    def left(self, run_id: str) -> str:
+        """The last request to leave virtual nodes that the Ray of a job has carried out."""
 
     def was_declined(self, run_id: str) -> bool:
         """Whether a run that was to follow another one was not taken, and will not be."""

@@ -144,7 +144,7 @@ class Growth:
         asked = {task: self.asked[task] for task in tasks}
         coming = [(one.amounts, one.where) for task, one in asked.items() if task not in joined]
         held = ray_demand.total(
-            [*(node["resources"] for node in shown["nodes"]), *(one.amounts for one in asked.values())]
+            [*(node["resources"] for node in _all(shown)), *(one.amounts for one in asked.values())]
         )
         left = ray_demand.less(elastic["most"], held)
         most = {**left, **{name: min(a, left.get(name, a)) for name, a in elastic["largest"].items()}}
@@ -161,7 +161,7 @@ class Growth:
 
     def _ask(self, lacking: "list[ray_demand.Node]", shown: "dict[str, Any]") -> None:
         if not self.holds:
-            for node in shown["nodes"]:
+            for node in _all(shown):
                 if any(node["unused"].values()):
                     task = self._run(
                         HOLD, node["unused"], ["--strategy", f"NODE:{node['id']}"], ["sleep", "infinity"]
@@ -216,6 +216,11 @@ class Growth:
             say(f"`vctl task {words[0]}` failed, so Ray does not grow: {text}")
             return None
         return text
+
+
+def _all(shown: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """All virtual nodes, those on other machines too."""
+    return [*shown["nodes"], *shown.get("others", ())]
 
 
 def _asked(seen: "dict[str, Any]") -> "list[tuple[ray_demand.Amounts, ray_demand.Where, int]]":

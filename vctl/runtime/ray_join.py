@@ -2,21 +2,23 @@
 
 Run as a script, ``python -I -S ray_join.py NODES FOLDER``, by the keeper's request (``ray_growth.py``). The resources
 are those of the task, the labels those of its virtual node. The notice of a lease that is called in (VCTL_LEASE_FILE)
-drains the raylet, if the task would have to end for it. SIGTERM reaches the raylet too. When FOLDER goes, the Ray is
-over.
+drains the raylet, if the task would have to end for it. SIGTERM reaches the raylet too. FOLDER is that of the Ray, says
+how to join, and goes when the Ray is over. Where there are several machines, NODES says how to join, and FOLDER is made
+and removed here.
 """
 
 import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import time
 
 MYPY = False
 if MYPY or __package__:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from vctl.runtime import ray_gcs, ray_parent, watch
     from vctl.runtime.ray_parent import Failed, Over, Parent, say
@@ -37,11 +39,12 @@ class Guest(Parent):
     """The parent of one raylet."""
 
     def __init__(self, nodes: str, folder: str) -> None:
-        with open(f"{folder}/{ray_parent.JOIN}", encoding="utf-8") as file:
-            join = json.load(file)
+        self.nodes, self.task = nodes, os.environ["VCTL_TASK_ID"]
+        with open(nodes, encoding="utf-8") as file:
+            self.alone = "address" in json.load(file)
+        join, self.own_address = self.how_to_join(folder)
         super().__init__(join["ray"], folder)
-        self.nodes, self.address = nodes, join["address"]
-        self.task = os.environ["VCTL_TASK_ID"]
+        self.address = join["address"]
         self.log = f"{folder}/{self.task}.log"
         self.env = {**os.environ, **join["env"]}
         for name in ("VCTL_TASK_ID", "OMP_NUM_THREADS", "RAY_ADDRESS"):
@@ -50,10 +53,14 @@ class Guest(Parent):
     def serve(self) -> None:
         """Start the raylet, wait until it is to go or has gone, and let it finish its work."""
         self.become_parent()
-        changes = watch.Watch()
-        changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
-        self.ends = changes.fileno()
-        options = [f"--address={self.address}", "--include-log-monitor=false"]
+        options = [f"--address={self.address}", f"--include-log-monitor={str(self.alone).lower()}"]
+        if self.alone:
+            os.mkdir(self.folder, 0o700)
+            options.append(f"--node-ip-address={self.own_address}")
+        else:
+            changes = watch.Watch()
+            changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
+            self.ends = changes.fileno()
         part = {
             "resources": json.loads(os.environ["VCTL_RESOURCES"]),
             "gpus": [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one],
@@ -67,6 +74,27 @@ class Guest(Parent):
                 accepted = self.drain(node_id, ray_gcs.PREEMPTED, seconds, text)
                 until = time.monotonic() + (seconds if accepted else 0)
             self.pause(_LOOK_S if until else ray_parent.START_S, ())
+
+    def how_to_join(self, folder: str) -> "tuple[dict[str, Any], str]":
+        """How a raylet joins this Ray, and the address of this machine where others are in it. Raises Failed."""
+        if not self.alone:
+            with open(f"{folder}/{ray_parent.JOIN}", encoding="utf-8") as file:
+                return json.load(file), ""
+        give_up = time.monotonic() + NOTICE_S
+        while True:
+            with open(self.nodes, encoding="utf-8") as file:
+                shown = json.load(file)
+            if shown.get("join"):
+                return shown["join"], shown["address"]
+            if time.monotonic() > give_up:
+                raise Failed("nobody says how to join")
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Kill the raylet, and remove its files."""
+        super().end()
+        if self.alone:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_to_go(self) -> float | None:
         """In how many seconds the task will be ended, if it was told so now."""

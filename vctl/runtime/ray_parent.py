@@ -22,6 +22,10 @@ START_S = 120.0
 GCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_gcs.py")
 TEMPORARY = "r"
 """Ray's own directory in that of a Ray, which it opens to all users."""
+FOLDERS = "/tmp/vctl-ray-"
+"""What the paths of the directories of Rays begin with; the last ones are made by the keepers."""
+SAID, LEAVING, LEFT = ".said", ".leaving", ".left"
+"""Beside NODES: what a keeper says, what virtual nodes are to have soon, the answer that raylets have left the rest."""
 JOIN = "join.json"
 """In the directory of a Ray, while it runs: how a raylet joins it."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -168,9 +172,14 @@ class Parent:
 
 
 def put(path: str, document: "Any") -> None:
+    """Write a document at once; it is nobody else's to read."""
+    write(path, json.dumps(document))
+
+
+def write(path: str, text: str) -> None:
     """Write a file at once; it is nobody else's to read."""
     with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
-        json.dump(document, file)
+        file.write(text)
     os.rename(f"{path}.new", path)
 
 

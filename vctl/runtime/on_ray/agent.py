@@ -5,6 +5,7 @@ they end, and outlive whoever asked them. So the agent may be killed at any time
 files of the node. They lie in a folder of the node, for each state directory and each life of a raylet another one:
 
     records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
+    rays/                     what keepers of Rays are shown, and say (keepers.py)
     claims/<run>              the number of the supervisor to which a run was given: it is given to no other one
     guard                     locked by the guard (guard.py), which ends what runs here when the raylet ends
 
@@ -27,12 +28,13 @@ from pathlib import Path
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.on_ray import guard
+from vctl.runtime.on_ray.keepers import Keepers
 from vctl.runtime.on_ray.wire import FORMAT, MOST_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime.protocol import RunState, Seen
-from vctl.runtime.watch import MODIFY, Watch
+from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 
-Known = Mapping[str, tuple[Packed | None, int]]
-"""Run -> what was seen of it last, and how much of its log is there."""
+Known = Mapping[str, tuple[Packed | None, int, str]]
+"""Run -> what was seen of it last, how much of its log is there, and what it has said."""
 IDLE_S = 120.0
 """An agent that nobody has asked for so long, and that has no run, ends."""
 _LOOK_S = 5.0
@@ -64,6 +66,8 @@ class Agent:
         self.local.prepare()
         self.watch = Watch()
         self.watch.add(self.local.logs, MODIFY)
+        self.keepers = Keepers(self.folder)
+        self.watch.add(self.keepers.folder, MOVED_TO)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.lock = threading.Lock()
         self.turn = 0
@@ -79,8 +83,8 @@ class Agent:
 
     # ---- starting and ending ----
 
-    def launch(self, packed: Packed) -> None:
-        """Start a run, unless it was given to a supervisor before and may have started."""
+    def launch(self, packed: Packed, kind: str, shown: str) -> None:
+        """Start a run, unless it was given to a supervisor before and may have started. ``kind``: of a keeper."""
         run_id = packed[0]
         with self.lock:
             claim = self.claims / run_id
@@ -92,8 +96,17 @@ class Agent:
                 staged.write_text(str(number))
                 staged.rename(claim)
             log = str(self.local.logs / run_id)
+            if kind:
+                self.keepers.show(run_id, shown)
+                packed = (run_id, self.keepers.command(run_id, kind, packed[1]), *packed[2:])
             self.local.launch(request_of(packed, log_path=log, supervisor=number))
         self._kick()
+
+    def show(self, run_id: str, shown: str) -> None:
+        """Show the keeper of a Ray what its virtual nodes are now."""
+        with self.lock:
+            if (self.claims / run_id).exists():
+                self.keepers.show(run_id, shown)
 
     def stop(self, run_id: str, grace_s: float, signo: int) -> None:
         """End a run; one that has not started never will."""
@@ -115,6 +128,7 @@ class Agent:
             return
         self.local.forget(run_id)
         self.lost.discard(run_id)
+        self.keepers.forget(run_id)
         for path in (self.claims / run_id, self.local.logs / run_id):
             path.unlink(missing_ok=True)
 
@@ -144,8 +158,8 @@ class Agent:
 
     # ---- telling ----
 
-    def poll(self, known: Known, most_s: float) -> dict[str, tuple[Packed, int, bytes]]:
-        """What is new beside what is known: of a run what is seen, and a part of its log with its place.
+    def poll(self, known: Known, most_s: float) -> dict[str, tuple[Packed, int, bytes, str]]:
+        """What is new beside what is known: what is seen of a run, a part of its log with its place, what it says.
 
         Waits until there is anything. An end is told once there is no more of the log.
         """
@@ -173,13 +187,16 @@ class Agent:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.wake)
 
-    def _news(self, run_id: str, told: Packed | None, offset: int) -> tuple[Packed, int, bytes] | None:
+    def _news(
+        self, run_id: str, told: Packed | None, offset: int, heard: str
+    ) -> tuple[Packed, int, bytes, str] | None:
         seen = self._seen(run_id)  # first, so that an end comes after all that was written
+        said = self.keepers.said(run_id)
         start, chunk = _read(self.local.logs / run_id, offset)
         if chunk and seen.state is RunState.EXITED:
             seen = Seen(RunState.RUNNING, seen.start)
         packed = packed_seen(seen)
-        return (packed, start, chunk) if chunk or packed != told else None
+        return (packed, start, chunk, said) if chunk or packed != told or said != heard else None
 
     def _seen(self, run_id: str) -> Seen:
         seen = self.local.observe(run_id)

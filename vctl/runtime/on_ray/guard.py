@@ -2,7 +2,7 @@
 
 Run as a script, `python -m vctl.runtime.on_ray.guard FOLDER PID START HOME`, by an agent. It belongs to nobody and
 sleeps until the raylet has ended. Then it kills each run of the folder with all that came from it, and removes the
-folder.
+folder and the directories of Rays of jobs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from vctl.runtime import processes
 from vctl.runtime.detached import HANDED_OVER, start_detached
 from vctl.runtime.local import LocalRuntime
+from vctl.runtime.on_ray.keepers import Keepers
 from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"
@@ -75,6 +76,8 @@ def main(words: list[str]) -> None:
             local.stop(run_id, grace_s=0)
         time.sleep(_PAUSE_S)
     local.close()
+    with contextlib.suppress(FileNotFoundError):
+        Keepers(folder).forget_all()
     shutil.rmtree(folder, ignore_errors=True)
 
 

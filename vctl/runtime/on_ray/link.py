@@ -4,9 +4,10 @@ Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel
 When Ray's control service is gone, Ray may hang, or end the process in which it is: the scheduler starts another link.
 A link knows nothing that is not in Ray, on the nodes, or told by the scheduler at the beginning.
 
-    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS · stop RUN NODE GRACE SIGNAL
-                        signal RUN NODE SIGNAL TREE · forget RUN NODE · release NAMES · leave
-    to the scheduler    hello · nodes NODES · seen RUN SEEN PLACE CHUNK · failed RUN MESSAGE · say TEXT · left
+    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS KIND SHOWN · show RUN NODE GROUPS SHOWN
+                        stop RUN NODE GRACE SIGNAL · signal RUN NODE SIGNAL TREE · forget RUN NODE
+                        release NAMES · leave
+    to the scheduler    hello · nodes NODES · seen RUN SEEN PLACE CHUNK SAID · failed RUN MESSAGE · say TEXT · left
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Gone(Exception):
     """A node is dead: what is to be done there is not."""
 
 
+Known = tuple[Packed | None, int, str]
+"""What was seen of a run, how much of its log is there, and what it has said."""
+
+
 class Node:
     """What the link has on one node: the actor, and what the scheduler knows of its runs."""
 
@@ -63,7 +68,7 @@ class Node:
         self.node_id = node_id
         self.actor: Any = None
         self.making = asyncio.Lock()
-        self.known: dict[str, tuple[Packed | None, int]] = {}
+        self.known: dict[str, Known] = {}
         self.follower: asyncio.Task[None] | None = None
 
 
@@ -77,6 +82,8 @@ class Link:
         self.waiting: dict[str, asyncio.Event] = {}
         """Runs that wait for their reservation; set when they are to be stopped."""
         self.stops: dict[str, asyncio.Task[None]] = {}
+        self.launches: dict[str, asyncio.Task[None]] = {}
+        self.shows: dict[str, asyncio.Task[None]] = {}
         self.granted: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.ending: set[asyncio.Task[None]] = set()
@@ -175,7 +182,7 @@ class Link:
 
     # ---- runs ----
 
-    def follow(self, node_id: str, run_id: str, known: tuple[Packed | None, int]) -> None:
+    def follow(self, node_id: str, run_id: str, known: Known) -> None:
         """Tell the scheduler what becomes of a run."""
         node = self.node(node_id)
         node.known.setdefault(run_id, known)
@@ -190,12 +197,14 @@ class Link:
                     node.known.clear()  # a dead node tells nothing
                 await asyncio.sleep(_AGAIN_S[1] / 5)
                 continue
-            for run_id, (seen, start, chunk) in found.items():
+            for run_id, (seen, start, chunk, said) in found.items():
                 if run_id in node.known:
-                    node.known[run_id] = seen, start + len(chunk)
-                    self.tell("seen", run_id, seen, start, chunk)
+                    node.known[run_id] = seen, start + len(chunk), said
+                    self.tell("seen", run_id, seen, start, chunk, said)
 
-    async def launch(self, request: Packed, node_id: str, groups: list[Packed]) -> None:
+    async def launch(
+        self, request: Packed, node_id: str, groups: list[Packed], kind: str, shown: str
+    ) -> None:
         """Have a run started when what it needs is reserved, or at once when it is to be stopped: it never starts."""
         run_id = request[0]
         stopped = self.waiting[run_id] = asyncio.Event()
@@ -205,24 +214,33 @@ class Link:
             await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
             if reserving.done() and (chosen := reserving.result()):
                 request = (*request[:2], wire.devices(request[2], chosen), *request[3:])
+                shown = wire.with_devices(shown, chosen)
         finally:
             stop.cancel()
             reserving.cancel()
             self.waiting.pop(run_id, None)
         if (asked := self.stops.get(run_id)) is not None:
             await asked  # so the agent knows of it first
-        await self.ask(node_id, lambda actor: actor.launch.remote(request), run_id)
+        await self.ask(node_id, lambda actor: actor.launch.remote(request, kind, shown), run_id)
 
-    async def reserve_all(self, groups: list[Packed]) -> list[str]:
+    async def show(self, run_id: str, node_id: str, groups: list[Packed], shown: str) -> None:
+        """Show a run of a Ray its virtual nodes when they are reserved."""
+        if (launch := self.launches.get(run_id)) is not None:
+            await launch
+        shown = wire.with_devices(shown, await self.reserve_all(groups))
+        await self.ask(node_id, lambda actor: actor.show.remote(run_id, shown))
+
+    async def reserve_all(self, groups: list[Packed]) -> dict[str, list[str]]:
         """Wait until all is reserved that a run needs; the GPUs that Ray has chosen for it."""
-        chosen: list[str] = []
+        chosen: dict[str, list[str]] = {}
         for name, bundles, own in groups:
             group = await self.reserve(name, bundles)
-            for index in own:
+            for index, vnode_id in own:
                 if has := bundles[index][1].get("GPU"):
                     strategy = PlacementGroupSchedulingStrategy(group, index)
                     options = {"num_cpus": 0, "num_gpus": has, "scheduling_strategy": strategy}
-                    chosen += await ray.remote(_gpus).options(**options).remote()
+                    found = await ray.remote(_gpus).options(**options).remote()
+                    chosen.setdefault(vnode_id, []).extend(found)
         return chosen
 
     async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
@@ -258,12 +276,12 @@ class Link:
 
     # ---- what the scheduler says ----
 
-    async def begin(self, runs: Mapping[str, tuple[str, Packed | None, int]], names: list[str]) -> None:
+    async def begin(self, runs: Mapping[str, tuple[str, *Known]], names: list[str]) -> None:
         """What is there of an earlier scheduler and is no longer wanted goes; the rest is followed."""
         of_node: dict[str, list[str]] = {}
-        for run_id, (node_id, seen, offset) in runs.items():
+        for run_id, (node_id, *known) in runs.items():
             of_node.setdefault(node_id, []).append(run_id)
-            self.follow(node_id, run_id, (seen, offset))
+            self.follow(node_id, run_id, (known[0], known[1], known[2]))
         left = await asyncio.to_thread(self._stale, set(names))
         for name in left:
             await asyncio.to_thread(self._release, name)
@@ -302,8 +320,12 @@ class Link:
             await self.begin(*words)
         elif kind == "launch":
             request, node_id, *rest = words
-            self.follow(node_id, request[0], (None, 0))
-            self.begin_task(self.launch(request, node_id, *rest))
+            self.follow(node_id, request[0], (None, 0, ""))
+            self.launches[request[0]] = self.begin_task(self.launch(request, node_id, *rest))
+        elif kind == "show":
+            if (before := self.shows.get(words[0])) is not None:
+                before.cancel()
+            self.shows[words[0]] = self.begin_task(self.show(*words))
         elif kind == "stop":
             run_id, node_id, grace_s, signo = words
             self.stops[run_id] = self.begin_task(self._stop(run_id, node_id, grace_s, signo))
@@ -313,7 +335,8 @@ class Link:
         elif kind == "forget":
             run_id, node_id = words
             self.node(node_id).known.pop(run_id, None)
-            self.stops.pop(run_id, None)
+            for tasks in (self.stops, self.launches, self.shows):
+                tasks.pop(run_id, None)
             self.ending.add(
                 self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
             )

@@ -3,7 +3,7 @@
 Below the state directory:
 
     ray/id             the name of this state directory in Ray; a copy of the directory gets another one
-    ray/runs/<run>     where a run was sent: node, reservation and log. It is written before anything is asked of Ray
+    ray/runs/<run>     where a run was sent: node, reservation and log (runs.py). It is written before Ray is asked
     ray/logs/<run>     how much of its log was taken over: "PLACE-THERE PLACE-HERE BYTES", written before
     ray.log            what the link and Ray have to say
 
@@ -14,7 +14,6 @@ scheduler does that when it has recorded the death of the node.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -29,12 +28,14 @@ from vctl.runtime import logfile, processes
 from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.connection import CONNECT_S, Connection
 from vctl.runtime.on_ray.logs import Copies
+from vctl.runtime.on_ray.rays import OVER, Rays
+from vctl.runtime.on_ray.runs import Kept, Run
 from vctl.runtime.on_ray.wire import Packed, Part, RayNode
 from vctl.runtime.protocol import (
     ExitRecord,
     LaunchRequest,
+    Reservation,
     RunState,
-    RuntimeUnavailable,
     Seen,
     check_run_id,
 )
@@ -45,40 +46,6 @@ _LONG_S = 5.0
 _LEAVE_S = 8.0
 
 
-class Run:
-    """A run that was sent to a node."""
-
-    __slots__ = (
-        "failed",
-        "groups",
-        "log",
-        "log_max_bytes",
-        "node_id",
-        "request",
-        "reservation",
-        "seen",
-        "stop",
-    )
-
-    def __init__(
-        self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]]
-    ) -> None:
-        self.node_id, self.reservation, self.log, self.log_max_bytes = (
-            node_id,
-            reservation,
-            log,
-            log_max_bytes,
-        )
-        self.groups = groups
-        """Placement group -> what it reserves: one for what a job began with, others for what was added."""
-        self.seen: Packed | None = None
-        self.request: Packed | None = None  # the message that launches it, until its agent knows it
-        self.stop: tuple[float, int] | None = (
-            None  # when it is killed, on the monotonic clock, and the signal
-        )
-        self.failed: Seen | None = None
-
-
 class RayRuntime:
     """Launches, observes and stops runs on Ray's nodes. All calls come from one thread."""
 
@@ -87,7 +54,8 @@ class RayRuntime:
         self.boot = processes.boot_id()
         Records(self.home).create()
         self.folder = self.home / "ray"
-        self.state, copied = _identity(self.folder)
+        self.kept = Kept(self.folder)
+        self.state, copied = self.kept.identity()
         self.copies = Copies(self.folder / "logs")
         self.runs: dict[str, Run] = {}
         self.reserved: dict[str, dict[str, list[Part]]] = {}
@@ -100,7 +68,12 @@ class RayRuntime:
         self.begun, self.left = False, False
         if copied:
             self.drop_ended()
-        self._load()
+        self.runs = self.kept.load()
+        for run in self.runs.values():
+            self.reserved.setdefault(run.reservation, {}).update(run.groups)
+        self.copies.load({run_id: run.log for run_id, run in self.runs.items()})
+        self.rays = Rays(self)
+        self.rays.load()
 
     # ---- the link ----
 
@@ -136,7 +109,7 @@ class RayRuntime:
         elif kind == "nodes":
             self.nodes = {one[0]: RayNode(*one) for one in words[0]}
             self.nodes_changed = True
-            self.news |= {run_id for run_id, run in self.runs.items() if self._is_dead(run)}
+            self.news |= {run.main or run_id for run_id, run in self.runs.items() if self._is_dead(run)}
         elif kind == "seen":
             self._saw(*words)
         elif kind == "failed":
@@ -148,7 +121,7 @@ class RayRuntime:
         elif kind == "left":
             self.left = True
 
-    def _saw(self, run_id: str, seen: Packed, start: int, chunk: bytes) -> None:
+    def _saw(self, run_id: str, seen: Packed, start: int, chunk: bytes, said: str) -> None:
         run = self.runs.get(run_id)
         if run is None:
             return
@@ -162,15 +135,20 @@ class RayRuntime:
             return  # it is on its way
         if seen[0] != RunState.NEVER_STARTED:
             run.request = None
-        if seen != run.seen:
-            run.seen = seen
-            self.news.add(run_id)
+        if seen != run.seen or said != run.said:
+            run.seen, run.said = seen, said
+            self._heard(run_id, run)
+
+    def _heard(self, run_id: str, run: Run) -> None:
+        self.news.add(run.main or run_id)
+        if run.kind:
+            self.rays.heard(run_id)
 
     def _fail(self, run_id: str, problem: str) -> None:
         if (run := self.runs.get(run_id)) is not None:
             end = ExitRecord(126, None, 2, problem, False, time.time_ns(), 0, 0, 0)  # noqa: FBT003
             run.failed, run.request = Seen(RunState.EXITED, exit=end), None
-            self.news.add(run_id)
+            self._heard(run_id, run)
 
     def _send(self, *message: Any) -> None:
         if self.begun:
@@ -179,14 +157,16 @@ class RayRuntime:
     def _begin(self) -> None:
         """Tell a new link all that there is: what it does not name is not wanted on the nodes."""
         runs = {
-            run_id: (run.node_id, run.seen, self.copies.taken(run_id))
+            run_id: (run.node_id, run.seen, self.copies.taken(run_id), run.said)
             for run_id, run in self.runs.items()
             if run.failed is None and not self._is_dead(run)
         }
         self._send("begin", runs, sorted({name for groups in self.reserved.values() for name in groups}))
         for run_id, run in self.runs.items():
             if run.request is not None:
-                self._send(*run.request)
+                self._send(*run.request, run.shown)
+            elif run.shown:
+                self.send_shown(run_id, run)
             if run.stop is not None:
                 self._send_stop(run_id, run)
 
@@ -204,6 +184,7 @@ class RayRuntime:
         """Runs of which there is news; also looks after the link."""
         self.link.tend()
         self._hear()
+        self.rays.tend()
         news, self.news = self.news, set()
         return news
 
@@ -228,16 +209,51 @@ class RayRuntime:
             return  # it has started
         if run is None:
             name = wire.reservation_name(self.state, reserved.name)
-            groups = self.reserved.setdefault(name, {})
-            if missing := wire.missing(reserved.parts, (part for parts in groups.values() for part in parts)):
-                groups[f"{name}.{len(groups)}"] = missing
-            run = Run(request.node_id, name, request.log_path, request.log_max_bytes, dict(groups))
-            self._keep(request.run_id, run)
+            more = self.rays.words(request) if request.ray else {}
+            run = Run(
+                request.node_id,
+                name,
+                request.log_path,
+                request.log_max_bytes,
+                self.reserve(name, reserved),
+                **more,
+            )
+            self.kept.keep(request.run_id, run)
             self.runs[request.run_id] = run
             os.close(logfile.open_for_writing(os.fsencode(request.log_path)))
-        asked = [wire.group_of(name, parts, reserved.own) for name, parts in run.groups.items()]
-        run.request = ("launch", wire.packed_request(request), request.node_id, asked)
-        self._send(*run.request)
+        own = {reserved.own}
+        if request.ray:
+            own = self.rays.begin(request.run_id, run, request.shown or {"nodes": []})
+        self.begin_launch(request.run_id, wire.packed_request(request), own)
+
+    def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:
+        """The placement groups of a reservation, with one more for what is missing."""
+        groups = self.reserved.setdefault(name, {})
+        if missing := wire.missing(reserved.parts, (part for parts in groups.values() for part in parts)):
+            groups[f"{name}.{len(groups)}"] = missing
+        return dict(groups)
+
+    def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
+        """Send the request of a run, and again to the next link, until its agent knows of it."""
+        run = self.runs[run_id]
+        asked = [wire.group_of(name, parts, own) for name, parts in run.groups.items()]
+        run.request = ("launch", packed, run.node_id, asked, run.kind)
+        self._send(*run.request, run.shown)
+
+    def send_shown(self, run_id: str, run: Run) -> None:
+        """Send what a run of a Ray is shown, for when what it is shown is reserved."""
+        own = {one["id"] for one in json.loads(run.shown).get("nodes", ())}
+        groups = self.reserved.get(run.reservation, run.groups)
+        asked = [wire.group_of(name, parts, own) for name, parts in groups.items()]
+        self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.shown)
+
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+        """Show each keeper of a job's Ray its part of the virtual nodes."""
+        self.rays.show(run_id, shown, reservation)
+
+    def left(self, run_id: str) -> str:
+        """The last request to leave virtual nodes that all keepers of a job's Ray have carried out."""
+        return self.rays.left(run_id)
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:  # noqa: ARG002 - not on Ray
         """Nothing is assigned ahead on Ray."""
@@ -255,7 +271,14 @@ class RayRuntime:
         return True
 
     def observe(self, run_id: str) -> Seen:
-        """Look at a run, as it was seen last."""
+        """Look at a run, as it was seen last. A command is over when nothing of its Ray is left on other nodes."""
+        seen, run = self.look(run_id), self.runs.get(run_id)
+        if run is not None and run.kind and seen.state in OVER and self.rays.go_on(run_id):
+            return Seen(RunState.RUNNING, seen.start)
+        return seen
+
+    def look(self, run_id: str) -> Seen:
+        """One run alone."""
         run = self.runs.get(run_id)
         if run is None:
             return Seen(RunState.NEVER_STARTED)
@@ -283,7 +306,7 @@ class RayRuntime:
         until = time.monotonic() + grace_s
         run.stop = (until if run.stop is None else min(until, run.stop[0]), signo)
         if self._is_dead(run) or (run.seen is not None and run.seen[0] == RunState.EXITED):
-            self.news.add(run_id)
+            self.news.add(run.main or run_id)
         self._send_stop(run_id, run)
 
     def _send_stop(self, run_id: str, run: Run) -> None:
@@ -301,7 +324,7 @@ class RayRuntime:
 
     def known_runs(self) -> list[str]:
         """Runs that may have processes."""
-        return sorted(self.runs)
+        return sorted(run_id for run_id, run in self.runs.items() if not run.main)
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:  # noqa: ARG002
         """Its agent, or the guard of its node, has killed what a lost run left behind."""
@@ -312,10 +335,11 @@ class RayRuntime:
         run = self.runs.pop(run_id, None)
         if run is None:
             return
+        if run.kind:
+            self.rays.forget(run_id)
         self.news.discard(run_id)
         self.copies.forget(run_id)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.folder / "runs" / run_id)
+        self.kept.forget(run_id)
         if not self._is_dead(run):
             self._send("forget", run_id, run.node_id)
         if not any(one.reservation == run.reservation for one in self.runs.values()):
@@ -323,14 +347,13 @@ class RayRuntime:
 
     def drop_ended(self) -> None:
         """Forget how runs have ended: the tables are not those for which they did."""
-        for path in (self.folder / "runs").iterdir():
-            path.unlink()
+        self.kept.clear()
         self.runs.clear()
         self.reserved.clear()
 
     def settle(self, live: Mapping[str, int | None]) -> None:
         """Remove what is kept for no live run; with the first call Ray gets to know what is wanted."""
-        for run_id in [one for one in self.runs if one not in live]:
+        for run_id in [one for one in self.known_runs() if one not in live]:
             if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
                 self.forget(run_id)
         if not self.begun:
@@ -340,7 +363,7 @@ class RayRuntime:
     def restore(self) -> None:
         """Make directories again that somebody removed."""
         Records(self.home).restore()
-        _make(self.folder)
+        self.kept.make()
 
     def close(self) -> None:
         """Let go of the runtime; runs go on, and agents that have none end."""
@@ -352,44 +375,3 @@ class RayRuntime:
                 self._hear()
         self.link.drop()
         self.copies.close()
-
-    # ---- files ----
-
-    def _keep(self, run_id: str, run: Run) -> None:
-        words = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
-        staged = self.folder / "runs" / f".{run_id}"
-        try:
-            staged.write_text(json.dumps(words))
-            staged.rename(self.folder / "runs" / run_id)
-        except OSError as error:
-            raise RuntimeUnavailable(f"cannot use {staged}: {error.strerror}") from error
-
-    def _load(self) -> None:
-        for name in os.listdir(self.folder / "runs"):
-            if not name.startswith("."):
-                with contextlib.suppress(ValueError, TypeError):
-                    self.runs[name] = Run(*json.loads((self.folder / "runs" / name).read_text()))
-        for run in self.runs.values():
-            self.reserved.setdefault(run.reservation, {}).update(run.groups)
-        self.copies.load({run_id: run.log for run_id, run in self.runs.items()})
-
-
-def _make(folder: Path) -> None:
-    for one in (folder, folder / "runs", folder / "logs"):
-        one.mkdir(mode=0o700, exist_ok=True)
-
-
-def _identity(folder: Path) -> tuple[str, bool]:
-    """The name of a state directory in Ray, and whether what lies here was copied from another one."""
-    _make(folder)
-    path, copied = folder / "id", False
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        name, inode = path.read_text().split()
-        if int(inode) == path.stat().st_ino:
-            return name, False
-        copied = True
-    name = os.urandom(6).hex()
-    path.unlink(missing_ok=True)
-    with path.open("x") as file:
-        file.write(f"{name} {os.fstat(file.fileno()).st_ino}\n")
-    return name, copied

@@ -5,9 +5,10 @@ All of it is made of tuples, texts and numbers, so that it can be marshalled, an
 
 from __future__ import annotations
 
+import json
 import marshal
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from vctl.core import resources as rs
@@ -17,7 +18,7 @@ from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, Sta
 
 NAMESPACE = "vctl"
 """Of the agents in Ray, whose actors have names within a namespace."""
-FORMAT = 1
+FORMAT = 2
 """Of all that agents are asked and answer; another one is not understood."""
 PREFIX_BYTES = 4
 MOST_CHUNK_BYTES = 1 << 18
@@ -94,18 +95,33 @@ def missing(wanted: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
     return found
 
 
-def group_of(name: str, parts: Iterable[Part], own: str) -> Packed:
-    """A placement group: its name, the node and the bundle of each part, and which of them are the run's own."""
+def group_of(name: str, parts: Iterable[Part], own: Collection[str]) -> Packed:
+    """A placement group: its name, the node and the bundle of each part, and which virtual nodes are the run's own."""
     listed = list(parts)
     asked = [(node_id, bundle(amounts)) for _, node_id, amounts in listed]
-    return (name, asked, [index for index, (vnode_id, _, _) in enumerate(listed) if vnode_id == own])
+    return (name, asked, [(index, part[0]) for index, part in enumerate(listed) if part[0] in own])
 
 
-def devices(env: Mapping[str, str], ids: Iterable[str]) -> dict[str, str]:
+Chosen = Mapping[str, list[str]]
+"""The GPUs that Ray has reserved, by virtual node."""
+
+
+def devices(env: Mapping[str, str], ids: Chosen) -> dict[str, str]:
     """The environment of a run with the GPUs that Ray has chosen, in place of those that were planned."""
-    chosen = list(ids)
+    chosen = [one for of_vnode in ids.values() for one in of_vnode]
     planned = [one for one in env.get(VISIBLE, "").split(",") if one]
     return {**env, VISIBLE: ",".join(chosen[: len(planned)])} if planned and chosen else dict(env)
+
+
+def with_devices(shown: str, ids: Chosen) -> str:
+    """What the keeper of a Ray is shown (on_ray/rays.py), with the GPUs that the Ray around it has chosen."""
+    if not any(ids.values()):
+        return shown
+    document = json.loads(shown)
+    for node in document["nodes"]:
+        if chosen := ids.get(node["id"]):
+            node["gpus"] = chosen[: len(node["gpus"])]
+    return json.dumps(document)
 
 
 # ---- messages ----

@@ -1,0 +1,70 @@
+"""Keepers of Rays of jobs on one node: how they are started, what they are shown and say, where their Ray lies.
+
+In the folder of the node (agent.py), replaced as a whole by whoever writes:
+
+    rays/<run>         what the keeper is shown of its virtual nodes
+    rays/<run>.said    what it says
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from vctl.runtime import private_ray, ray_join, ray_parent, ray_satellite
+from vctl.runtime.on_ray.rays import JOINS, SATELLITE
+
+
+class Keepers:
+    """Those of one state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "rays"
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+
+    def command(self, run_id: str, kind: str, argv: Iterable[str]) -> tuple[str, ...]:
+        """The words that start a keeper, or the parent of a raylet that is a task; with the command behind them."""
+        script = {JOINS: ray_join, SATELLITE: ray_satellite}.get(kind, private_ray)
+        own = (
+            sys.executable,
+            "-I",
+            "-S",
+            script.__file__,
+            str(self.folder / run_id),
+            self._directory(run_id),
+        )
+        if kind == JOINS:
+            return own
+        return (*own, "--", *argv) if kind == SATELLITE else (*own, kind, "--", *argv)
+
+    def show(self, run_id: str, text: str) -> None:
+        """Show a keeper its virtual nodes."""
+        ray_parent.write(str(self.folder / run_id), text)
+
+    def said(self, run_id: str) -> str:
+        """What a keeper has said; empty when it is none."""
+        try:
+            return (self.folder / f"{run_id}{ray_parent.SAID}").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def forget(self, run_id: str) -> None:
+        """Remove what is left of a keeper that is over."""
+        if (self.folder / run_id).exists():
+            shutil.rmtree(self._directory(run_id), ignore_errors=True)
+            for name in (f"{run_id}{ray_parent.SAID}", run_id):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def forget_all(self) -> None:
+        """All are over."""
+        for name in os.listdir(self.folder):
+            self.forget(name)
+
+    def _directory(self, run_id: str) -> str:
+        """That of a Ray. Its path is short, as unix sockets lie in it."""
+        unique = hashlib.sha256(os.fsencode(self.folder / run_id)).hexdigest()[:16]
+        return f"{ray_parent.FOLDERS}{unique}"

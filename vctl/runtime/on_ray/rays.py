@@ -1,0 +1,217 @@
+"""The Rays of jobs on several nodes: beside the keeper of the command there is one on each other node of the job.
+
+A keeper is `vctl/runtime/private_ray.py`, started by the agent of its node. It is shown the virtual nodes on its node
+and says what others need; all of it goes through the scheduler:
+
+    the first keeper   starts the head; says {"join": how raylets join}; lets the command go on when the virtual nodes
+                       of the other nodes are "here"
+    the others         satellites, runs that no table knows: they start when the first one has said how to join, say
+                       {"up": [virtual nodes]}, are started again when they end, and end with the command
+    raylets of tasks   are shown how to join
+
+The command is over when no satellite is left, so nothing of a job stays behind its end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.runs import Run
+from vctl.runtime.protocol import LaunchRequest, Reservation, RunState
+
+if TYPE_CHECKING:
+    from vctl.runtime.on_ray.runtime import RayRuntime
+
+SATELLITE, JOINS = "satellite", "joins"
+OVER = (RunState.EXITED, RunState.LOST)
+_AGAIN_S = (1.0, 30.0)
+
+
+class Rays:
+    """The Rays of the jobs of one scheduler."""
+
+    def __init__(self, runtime: RayRuntime) -> None:
+        self.runtime = runtime
+        self.shown: dict[str, Mapping[str, Any]] = {}
+        """Run of a command -> all virtual nodes of its job."""
+        self.pauses: dict[str, float] = {}
+        self.due: dict[str, float] = {}
+        """Run of a command -> when satellites that ended are started again, and after which pause."""
+
+    def load(self) -> None:
+        """Forget satellites whose command is forgotten: their agents end what nobody names."""
+        runs = self.runtime.runs
+        for run_id in [one for one, run in runs.items() if run.main and run.main not in runs]:
+            del runs[run_id]
+            self.runtime.kept.forget(run_id)
+
+    def words(self, request: LaunchRequest) -> dict[str, Any]:
+        """What is kept of a run of a Ray."""
+        if request.ray != JOINS:
+            return {"kind": request.ray, "words": wire.packed_request(request)}
+        assert request.reservation is not None
+        return {"kind": JOINS, "words": (request.reservation.own,)}
+
+    def begin(self, run_id: str, run: Run, shown: Mapping[str, Any]) -> set[str]:
+        """A run of a Ray is to be launched: what it is shown first; its virtual nodes."""
+        if run.kind == JOINS:
+            main = next(
+                (one for one in self.shown if self.runtime.runs[one].reservation == run.reservation), ""
+            )
+            run.shown = self._joining(main, run) if main else json.dumps({"address": ""})
+            return {str(one) for one in run.words or ()}
+        self.shown[run_id] = shown
+        run.shown = json.dumps(self._part(run_id, run))
+        return _own(shown, run.node_id)
+
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+        """The virtual nodes of a job as they are now."""
+        run = self.runtime.runs.get(run_id)
+        if run is not None and run.kind:
+            self.shown[run_id] = shown
+            run.groups = self.runtime.reserve(run.reservation, reservation)
+            self.runtime.kept.keep(run_id, run)
+            self.spread(run_id)
+
+    def satellites(self, main: str) -> list[str]:
+        """The runs of a job's other keepers."""
+        return [run_id for run_id, run in self.runtime.runs.items() if run.main == main]
+
+    def go_on(self, main: str) -> bool:
+        """Whether satellites are left of a command that is over; they end."""
+        left = [one for one in self.satellites(main) if not self._is_over(one)]
+        for run_id in left:
+            if self.runtime.runs[run_id].stop is None:
+                self.runtime.stop(run_id, grace_s=0)
+        return bool(left)
+
+    def forget(self, main: str) -> None:
+        """A command is over."""
+        for run_id in self.satellites(main):
+            self.runtime.forget(run_id)
+        for known in (self.shown, self.pauses, self.due):
+            known.pop(main, None)
+
+    def heard(self, run_id: str) -> None:
+        """There is news of a run of a Ray."""
+        main = self.runtime.runs[run_id].main or run_id
+        if main in self.shown:
+            self.spread(main)
+
+    def tend(self) -> None:
+        """Start satellites again whose pause is over."""
+        now = time.monotonic()
+        for main in [one for one, at in self.due.items() if at <= now]:
+            self.spread(main)
+
+    def spread(self, main: str) -> None:
+        """Have a keeper on each node of a job, and show each what it needs to know."""
+        runs = self.runtime.runs
+        run = runs[main]
+        if self._is_over(main):
+            self.due.pop(main, None)
+            self.go_on(main)
+            return
+        at = {runs[one].node_id: one for one in self.satellites(main)}
+        ended = [one for one in at.values() if self._is_over(one)]
+        said = _read(run.said)
+        if ended and "goes" in said and self._may_start_again(main):
+            for one in ended:
+                del at[runs[one].node_id]
+                self.runtime.forget(one)
+        if "join" in said:
+            nodes = {
+                one["node"] for one in self.shown[main]["nodes"] if one["resources"] or not one["growth"]
+            }
+            for node_id in sorted(nodes - at.keys() - {run.node_id}) if run.stop is None else ():
+                self._start(main, run, node_id)
+            for one in set(at.values()) - set(ended):
+                self._send(one, runs[one], json.dumps(self._part(main, runs[one])))
+                if self.runtime.look(one).state is RunState.NEVER_STARTED:
+                    self._launch(main, one)  # the scheduler before could not any more
+            for one, joining in runs.items():
+                if joining.kind == JOINS and joining.reservation == run.reservation:
+                    self._send(one, joining, self._joining(main, joining))
+        failed = bool(ended) and "goes" not in said
+        self._send(main, run, json.dumps(self._part(main, run) | {"failed": failed}))
+
+    def _may_start_again(self, main: str) -> bool:
+        now, pause_s = time.monotonic(), self.pauses.get(main, _AGAIN_S[0])
+        if now < self.due.setdefault(main, now + pause_s):
+            return False
+        del self.due[main]
+        self.pauses[main] = min(2 * pause_s, _AGAIN_S[1])
+        return True
+
+    def _start(self, main: str, run: Run, node_id: str) -> None:
+        """Start a satellite."""
+        run.count += 1
+        self.runtime.kept.keep(main, run)
+        run_id = f"{main}.ray{run.count}"
+        one = Run(node_id, run.reservation, run.log, run.log_max_bytes, run.groups, SATELLITE, main)
+        self.runtime.kept.keep(run_id, one)
+        self.runtime.runs[run_id] = one
+        one.shown = json.dumps(self._part(main, one))
+        self._launch(main, run_id)
+
+    def _launch(self, main: str, run_id: str) -> None:
+        words, node_id = self.runtime.runs[main].words, self.runtime.runs[run_id].node_id
+        assert words is not None
+        _, argv, env, *rest = words
+        packed = (run_id, tuple(argv), {**env, "VCTL_NODE_ID": node_id}, *rest)
+        self.runtime.begin_launch(run_id, packed, _own(self.shown[main], node_id))
+
+    def _part(self, main: str, run: Run) -> dict[str, Any]:
+        """What one keeper is shown."""
+        runs, shown = self.runtime.runs, self.shown[main]
+        nodes = [one for one in shown["nodes"] if one["node"] == run.node_id]
+        part: dict[str, Any] = {"nodes": nodes, "address": self._address(run.node_id)}
+        if "leaving" in shown:
+            part["leaving"] = shown["leaving"]
+        if run.main:
+            return {**part, "join": _read(runs[main].said).get("join")}
+        up = [runs[one].said for one in self.satellites(main) if not self._is_over(one)]
+        here = [one for said in up for one in _read(said).get("up", ())]
+        more = {"elastic": shown["elastic"]} if "elastic" in shown else {}
+        others = [one for one in shown["nodes"] if one["node"] != run.node_id]
+        return {**part, "others": others, "here": sorted(here), **more}
+
+    def _joining(self, main: str, run: Run) -> str:
+        """What the parent of a raylet that is a task is shown."""
+        nodes = [one for one in self.shown[main]["nodes"] if one["id"] in (run.words or ())]
+        join = _read(self.runtime.runs[main].said).get("join")
+        return json.dumps({"nodes": nodes, "address": self._address(run.node_id), "join": join})
+
+    def _address(self, node_id: str) -> str:
+        node = (self.runtime.nodes or {}).get(node_id)
+        return "" if node is None else node.address
+
+    def _send(self, run_id: str, run: Run, text: str) -> None:
+        if text != run.shown and run.failed is None:
+            run.shown = text
+            self.runtime.send_shown(run_id, run)
+
+    def _is_over(self, run_id: str) -> bool:
+        run, seen = self.runtime.runs[run_id], self.runtime.look(run_id)
+        return seen.state in OVER or (seen.state is RunState.NEVER_STARTED and run.stop is not None)
+
+    def left(self, main: str) -> str:
+        """Which request to leave a part of the virtual nodes all keepers of a Ray have carried out."""
+        runs = self.runtime.runs
+        asked = self.shown.get(main, {}).get("leaving", {}).get("id", "")
+        keepers = [main, *(one for one in self.satellites(main) if not self._is_over(one))]
+        done = all(_read(runs[one].said).get("left") == asked for one in keepers if one in runs)
+        return asked if done else ""
+
+
+def _own(shown: Mapping[str, Any], node_id: str) -> set[str]:
+    return {one["id"] for one in shown["nodes"] if one["node"] == node_id}
+
+
+def _read(said: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said) if said else {}
+    return found

@@ -1,0 +1,103 @@
+"""What a scheduler keeps of the runs that it has sent to nodes of Ray: a file for each, below ``ray/runs``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vctl.runtime.on_ray.wire import Packed, Part
+from vctl.runtime.protocol import RuntimeUnavailable, Seen
+
+
+class Run:
+    """A run that was sent to a node."""
+
+    __slots__ = (
+        "count", "failed", "groups", "kind", "log", "log_max_bytes", "main", "node_id", "request",
+        "reservation", "said", "seen", "shown", "stop", "words",
+    )  # fmt: skip
+
+    def __init__(
+        self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]],
+        kind: str = "", main: str = "", count: int = 0, words: Packed | None = None,
+    ) -> None:  # fmt: skip
+        self.node_id, self.reservation, self.log, self.log_max_bytes = (
+            node_id,
+            reservation,
+            log,
+            log_max_bytes,
+        )
+        self.groups = groups
+        """Placement group -> what it reserves: one for what a job began with, others for what was added."""
+        self.kind, self.main, self.count, self.words = kind, main, count, words
+        """Of a job's Ray (rays.py): the kind of keeper, the run of the job's command, the keepers that were started on
+        other nodes, and what they are started with."""
+        self.shown, self.said = "", ""
+        """What its keeper is shown, and what that has said."""
+        self.seen: Packed | None = None
+        self.request: Packed | None = None
+        """The message that launches it, until its agent knows it."""
+        self.stop: tuple[float, int] | None = None
+        """When it is killed, on the monotonic clock, and the signal."""
+        self.failed: Seen | None = None
+
+
+class Kept:
+    """The files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(self) -> None:
+        """Make the directories."""
+        for one in (self.folder, self.folder / "runs", self.folder / "logs"):
+            one.mkdir(mode=0o700, exist_ok=True)
+
+    def keep(self, run_id: str, run: Run) -> None:
+        """Write a run down. Raises RuntimeUnavailable."""
+        words: list[Any] = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
+        if run.kind:
+            words += [run.kind, run.main, run.count, run.words]
+        staged = self.folder / "runs" / f".{run_id}"
+        try:
+            staged.write_text(json.dumps(words))
+            staged.rename(self.folder / "runs" / run_id)
+        except OSError as error:
+            raise RuntimeUnavailable(f"cannot use {staged}: {error.strerror}") from error
+
+    def load(self) -> dict[str, Run]:
+        """The runs that were written down."""
+        found: dict[str, Run] = {}
+        for name in os.listdir(self.folder / "runs"):
+            if not name.startswith("."):
+                with contextlib.suppress(ValueError, TypeError):
+                    found[name] = Run(*json.loads((self.folder / "runs" / name).read_text()))
+        return found
+
+    def forget(self, run_id: str) -> None:
+        """A run is over."""
+        (self.folder / "runs" / run_id).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Forget all runs."""
+        for path in (self.folder / "runs").iterdir():
+            path.unlink()
+
+    def identity(self) -> tuple[str, bool]:
+        """The name of the state directory in Ray, and whether what lies here was copied from another one."""
+        self.make()
+        path, copied = self.folder / "id", False
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            name, inode = path.read_text().split()
+            if int(inode) == path.stat().st_ino:
+                return name, False
+            copied = True
+        name = os.urandom(6).hex()
+        path.unlink(missing_ok=True)
+        with path.open("x") as file:
+            file.write(f"{name} {os.fstat(file.fileno()).st_ino}\n")
+        return name, copied
