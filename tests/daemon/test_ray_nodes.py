@@ -18,6 +18,7 @@ from vctl.errors import BadSpec, Conflict
 from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
+from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.store import nodes, rows
 from vctl.store.store import Store
@@ -93,15 +94,17 @@ def test_a_node_provider_is_refused(tmp_path: Path) -> None:
     assert ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, load(tmp_path, {})) is None
 
 
-def test_no_ray_of_its_own_on_ray(tmp_path: Path) -> None:
-    """Refused at the submit; a job of Ray's job API, which takes one where it can, has none."""
+def test_a_ray_of_its_own_on_ray(tmp_path: Path) -> None:
+    """spec 16: the Ray that is used is that of the node, whatever is installed where the job is submitted."""
+    half = parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 0.5}}]}]})
     with Store.open(tmp_path) as store:
         ray_nodes.check(store, on_ray=True)
         runtime = RayRuntime(tmp_path, "nowhere:1")
         told(runtime, (ONE, ""))
         RayNodes(tmp_path, runtime, frozenset()).look_after()
-        request = JobRequest(argv=("true",), submission_id="a", private_ray="plain")
-        with pytest.raises(BadSpec, match="--ray: the nodes here"):
-            submitting.submit(store, request, environment={"PATH": "/usr/bin:/bin"})
-        assert submitting.without_ray(store, request, {"PATH": "/usr/bin:/bin"}) is not None
-        submitting.submit(store, replace(request, private_ray=""), environment={"PATH": "/usr/bin:/bin"})
+        request = JobRequest(argv=("/nowhere/python",), submission_id="a", private_ray="plain")
+        around = {"PATH": "/nowhere"}
+        with pytest.raises(BadSpec, match=r"a virtual node with 0\.5 CPU"):
+            submitting.submit(store, replace(request, spec=half), environment=around)
+        assert submitting.without_ray(store, request, around) is None
+        submitting.submit(store, request, environment=around)

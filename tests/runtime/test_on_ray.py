@@ -275,7 +275,7 @@ def test_the_other_nodes_of_a_ray_begin_and_end_with_its_command(tmp_path: Path)
     assert runtime.observe("1.1.1").state is RunState.EXITED
     runtime.forget("1.1.1")
     assert list((tmp_path / "ray" / "runs").iterdir()) == []
-    assert heard.messages("release") == [("release", [f"vctl-{runtime.state}-1.1.0"])]
+    assert [list(names) for _, names in heard.messages("release")] == [[f"vctl-{runtime.state}-1.1.0"]]
     heard.end()
 
 
@@ -499,6 +499,6 @@ def test_a_new_link_hears_of_all_runs(tmp_path: Path) -> None:
     kinds = [(message[0], message[1]) for message in wire.unframed(received)]
     assert [kind for kind, _ in kinds] == ["begin", "launch", "begin", "launch"]
     assert kinds[0][1] == {}
-    assert kinds[2][1] == {"a": (NODE, None, 0)}
+    assert kinds[2][1] == {"a": (NODE, None, 0, "")}
     theirs.close()
     runtime.link.drop()

@@ -207,7 +207,7 @@ class PrivateRays:
                         reserved = reservation_of(state.ledger, one.run, one.run.attempt)
                         self.runtime.show(one.run.run_id, document, reserved)
             if one.answered != (asked := document.get("leaving", {}).get("id", one.answered)):
-                if self.runtime.left(one.run.run_id) == asked:
+                if self.runtime.given_up(one.run.run_id) == asked:
                     ray_parent.put(f"{path}{ray_parent.LEFT}", {"id": asked})
                     one.answered = asked
 

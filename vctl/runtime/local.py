@@ -116,7 +116,7 @@ class LocalRuntime:
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
         """On one machine the keeper of a Ray reads the file of its job."""
 
-    def left(self, run_id: str) -> str:  # noqa: ARG002
+    def given_up(self, run_id: str) -> str:  # noqa: ARG002
         """On one machine the keeper of a Ray writes the answer itself."""
         return ""
 

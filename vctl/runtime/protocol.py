@@ -147,7 +147,7 @@ class Runtime(Protocol):
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
         """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now."""
 
-    def left(self, run_id: str) -> str:
+    def given_up(self, run_id: str) -> str:
         """The last request to leave virtual nodes that the Ray of a job has carried out."""
 
     def was_declined(self, run_id: str) -> bool:

@@ -29,14 +29,8 @@ class Keepers:
     def command(self, run_id: str, kind: str, argv: Iterable[str]) -> tuple[str, ...]:
         """The words that start a keeper, or the parent of a raylet that is a task; with the command behind them."""
         script = {JOINS: ray_join, SATELLITE: ray_satellite}.get(kind, private_ray)
-        own = (
-            sys.executable,
-            "-I",
-            "-S",
-            script.__file__,
-            str(self.folder / run_id),
-            self._directory(run_id),
-        )
+        paths = (os.path.abspath(script.__file__ or ""), str(self.folder / run_id), self._directory(run_id))
+        own = (sys.executable, "-I", "-S", *paths)
         if kind == JOINS:
             return own
         return (*own, "--", *argv) if kind == SATELLITE else (*own, kind, "--", *argv)

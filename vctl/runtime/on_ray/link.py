@@ -276,12 +276,12 @@ class Link:
 
     # ---- what the scheduler says ----
 
-    async def begin(self, runs: Mapping[str, tuple[str, *Known]], names: list[str]) -> None:
+    async def begin(self, runs: Mapping[str, tuple[str, Packed | None, int, str]], names: list[str]) -> None:
         """What is there of an earlier scheduler and is no longer wanted goes; the rest is followed."""
         of_node: dict[str, list[str]] = {}
-        for run_id, (node_id, *known) in runs.items():
+        for run_id, (node_id, seen, offset, said) in runs.items():
             of_node.setdefault(node_id, []).append(run_id)
-            self.follow(node_id, run_id, (known[0], known[1], known[2]))
+            self.follow(node_id, run_id, (seen, offset, said))
         left = await asyncio.to_thread(self._stale, set(names))
         for name in left:
             await asyncio.to_thread(self._release, name)

@@ -199,7 +199,7 @@ class Rays:
         run, seen = self.runtime.runs[run_id], self.runtime.look(run_id)
         return seen.state in OVER or (seen.state is RunState.NEVER_STARTED and run.stop is not None)
 
-    def left(self, main: str) -> str:
+    def given_up(self, main: str) -> str:
         """Which request to leave a part of the virtual nodes all keepers of a Ray have carried out."""
         runs = self.runtime.runs
         asked = self.shown.get(main, {}).get("leaving", {}).get("id", "")

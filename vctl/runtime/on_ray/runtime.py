@@ -251,9 +251,9 @@ class RayRuntime:
         """Show each keeper of a job's Ray its part of the virtual nodes."""
         self.rays.show(run_id, shown, reservation)
 
-    def left(self, run_id: str) -> str:
+    def given_up(self, run_id: str) -> str:
         """The last request to leave virtual nodes that all keepers of a job's Ray have carried out."""
-        return self.rays.left(run_id)
+        return self.rays.given_up(run_id)
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:  # noqa: ARG002 - not on Ray
         """Nothing is assigned ahead on Ray."""
@@ -332,11 +332,12 @@ class RayRuntime:
 
     def forget(self, run_id: str) -> None:
         """Remove what is kept of a run that is over; the last one of a job gives its reservation back."""
-        run = self.runs.pop(run_id, None)
+        run = self.runs.get(run_id)
         if run is None:
             return
         if run.kind:
             self.rays.forget(run_id)
+        del self.runs[run_id]
         self.news.discard(run_id)
         self.copies.forget(run_id)
         self.kept.forget(run_id)
