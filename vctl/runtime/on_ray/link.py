@@ -19,38 +19,27 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
-from ray.util import (
-    get_placement_group,
-    list_named_actors,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util import list_named_actors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.agent import Agent
+from vctl.runtime.on_ray.reservations import Reservations
 from vctl.runtime.on_ray.wire import NAMESPACE, Packed
 
 NODES_S = 0.5
 """How often Ray is asked for its nodes."""
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
-_LOOK_S = (0.005, 0.25)
-"""First and longest wait before a reservation is looked at again."""
-_PATIENCE_S = 5.0
-_CREATED, _REMOVED = "CREATED", "REMOVED"
 _THREADS = 8
 _MOST_SAID = 300
 _NOT_STARTED = "creation task"
 """In Ray's message when an actor could not be made: its code is not there, or has failed."""
-_NODE_LABEL = "ray.io/node-id"
 
 
 class Gone(Exception):
@@ -84,7 +73,7 @@ class Link:
         self.stops: dict[str, asyncio.Task[None]] = {}
         self.launches: dict[str, asyncio.Task[None]] = {}
         self.shows: dict[str, asyncio.Task[None]] = {}
-        self.granted: dict[str, asyncio.Task[Any]] = {}
+        self.reservations = Reservations(state, self.say)
         self.tasks: set[asyncio.Task[None]] = set()
         self.ending: set[asyncio.Task[None]] = set()
         """Those of the tasks after which something is gone."""
@@ -208,7 +197,7 @@ class Link:
         """Have a run started when what it needs is reserved, or at once when it is to be stopped: it never starts."""
         run_id = request[0]
         stopped = self.waiting[run_id] = asyncio.Event()
-        reserving = asyncio.ensure_future(self.reserve_all(groups))
+        reserving = asyncio.ensure_future(self.reservations.wait_for(groups))
         stop = asyncio.ensure_future(stopped.wait())
         try:
             await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -226,53 +215,9 @@ class Link:
     async def show(self, run_id: str, node_id: str, groups: list[Packed], shown: str) -> None:
         """Show a run of a Ray its virtual nodes when they are reserved."""
         if (launch := self.launches.get(run_id)) is not None:
-            await launch
-        shown = wire.with_devices(shown, await self.reserve_all(groups))
+            await asyncio.wait({launch})  # it goes on when this is cancelled
+        shown = wire.with_devices(shown, await self.reservations.wait_for(groups))
         await self.ask(node_id, lambda actor: actor.show.remote(run_id, shown))
-
-    async def reserve_all(self, groups: list[Packed]) -> dict[str, list[str]]:
-        """Wait until all is reserved that a run needs; the GPUs that Ray has chosen for it."""
-        chosen: dict[str, list[str]] = {}
-        for name, bundles, own in groups:
-            group = await self.reserve(name, bundles)
-            for index, vnode_id in own:
-                if has := bundles[index][1].get("GPU"):
-                    strategy = PlacementGroupSchedulingStrategy(group, index)
-                    options = {"num_cpus": 0, "num_gpus": has, "scheduling_strategy": strategy}
-                    found = await ray.remote(_gpus).options(**options).remote()
-                    chosen.setdefault(vnode_id, []).extend(found)
-        return chosen
-
-    async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
-        """Wait until a placement group is there; all runs of a job share it."""
-        if name not in self.granted:
-            self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
-        group = await asyncio.shield(self.granted[name])
-        began, pause_s = time.monotonic(), _LOOK_S[0]
-        while await asyncio.to_thread(_state_of, group) != _CREATED:
-            if time.monotonic() > began + _PATIENCE_S:
-                self.say(f"{name} waits for Ray, where others hold what its nodes have")
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_S[1])
-        return group
-
-    def _reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
-        with contextlib.suppress(ValueError):
-            return get_placement_group(name)
-        return placement_group(
-            [asked for _, asked in bundles], name=name, lifetime="detached",
-            bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
-        )  # fmt: skip
-
-    def _release(self, name: str) -> None:
-        with contextlib.suppress(ValueError):
-            remove_placement_group(get_placement_group(name))
-
-    async def release(self, name: str) -> None:
-        """Give a reservation back."""
-        if (granted := self.granted.pop(name, None)) is not None:
-            await asyncio.wait({granted})
-        await asyncio.to_thread(self._release, name)
 
     # ---- what the scheduler says ----
 
@@ -282,9 +227,9 @@ class Link:
         for run_id, (node_id, seen, offset, said) in runs.items():
             of_node.setdefault(node_id, []).append(run_id)
             self.follow(node_id, run_id, (seen, offset, said))
-        left = await asyncio.to_thread(self._stale, set(names))
+        left = await asyncio.to_thread(self.reservations.stale, set(names))
         for name in left:
-            await asyncio.to_thread(self._release, name)
+            await asyncio.to_thread(self.reservations.remove, name)
         actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
         for node_id in sorted(self.alive or ()):
             if wire.agent_name(self.state, node_id) in actors:
@@ -293,14 +238,6 @@ class Link:
 
     async def _settle(self, node_id: str, live: list[str]) -> None:
         await self.ask(node_id, lambda actor: actor.settle.remote(live))
-
-    def _stale(self, names: set[str]) -> list[str]:
-        prefix = wire.reservation_name(self.state, "")
-        return [
-            one["name"]
-            for one in placement_group_table().values()
-            if one["name"].startswith(prefix) and one["state"] != _REMOVED and one["name"] not in names
-        ]
 
     async def leave(self) -> None:
         """End the agents that have nothing to do, once all is forgotten that they were to forget."""
@@ -341,7 +278,7 @@ class Link:
                 self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
             )
         elif kind == "release":
-            self.ending |= {self.begin_task(self.release(name)) for name in words[0]}
+            self.ending |= {self.begin_task(self.reservations.release(name)) for name in words[0]}
         elif kind == "leave":
             self.begin_task(self.leave())
 
@@ -352,14 +289,6 @@ class Link:
 
     async def _asked(self, node_id: str, asking: Callable[[Any], Any]) -> None:
         await self.ask(node_id, asking)
-
-
-def _state_of(group: Any) -> str:
-    return str(placement_group_table(group).get("state"))
-
-
-def _gpus() -> list[str]:
-    return list(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
 def _last(error: BaseException) -> str:

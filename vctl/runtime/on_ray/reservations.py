@@ -1,0 +1,92 @@
+"""Reservations in a Ray cluster: placement groups without actors, by name. Used by the link (link.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray.wire import Packed
+
+_LOOK_S = (0.005, 0.25)
+"""First and longest wait before a reservation is looked at again."""
+_PATIENCE_S = 5.0
+_CREATED, _REMOVED = "CREATED", "REMOVED"
+_NODE_LABEL = "ray.io/node-id"
+
+
+class Reservations:
+    """Those of one state directory."""
+
+    def __init__(self, state: str, say: Callable[[str], None]) -> None:
+        self.state, self.say = state, say
+        self.granted: dict[str, asyncio.Future[Any]] = {}
+
+    async def wait_for(self, groups: list[Packed]) -> dict[str, list[str]]:
+        """Wait until all is reserved that a run needs; the GPUs that Ray has chosen for it."""
+        chosen: dict[str, list[str]] = {}
+        for name, bundles, own in groups:
+            group = await self.reserve(name, bundles)
+            for index, vnode_id in own:
+                if has := bundles[index][1].get("GPU"):
+                    strategy = PlacementGroupSchedulingStrategy(group, index)
+                    options = {"num_cpus": 0, "num_gpus": has, "scheduling_strategy": strategy}
+                    found = await ray.remote(_gpus).options(**options).remote()
+                    chosen.setdefault(vnode_id, []).extend(found)
+        return chosen
+
+    async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
+        """Wait until a placement group is there; all runs of a job share it."""
+        if name not in self.granted:
+            self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
+        group = await asyncio.shield(self.granted[name])
+        began, pause_s = time.monotonic(), _LOOK_S[0]
+        while await asyncio.to_thread(_state_of, group) != _CREATED:
+            if time.monotonic() > began + _PATIENCE_S:
+                self.say(f"{name} waits for Ray, where others hold what its nodes have")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S[1])
+        return group
+
+    def _reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
+        with contextlib.suppress(ValueError):
+            return get_placement_group(name)
+        return placement_group(
+            [asked for _, asked in bundles], name=name, lifetime="detached",
+            bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
+        )  # fmt: skip
+
+    def remove(self, name: str) -> None:
+        """Remove a placement group."""
+        with contextlib.suppress(ValueError):
+            remove_placement_group(get_placement_group(name))
+
+    async def release(self, name: str) -> None:
+        """Give a reservation back."""
+        if (granted := self.granted.pop(name, None)) is not None:
+            await asyncio.wait({granted})
+        await asyncio.to_thread(self.remove, name)
+
+    def stale(self, names: set[str]) -> list[str]:
+        """Those that none of the names names."""
+        prefix = wire.reservation_name(self.state, "")
+        return [
+            one["name"]
+            for one in placement_group_table().values()
+            if one["name"].startswith(prefix) and one["state"] != _REMOVED and one["name"] not in names
+        ]
+
+
+def _state_of(group: Any) -> str:
+    return str(placement_group_table(group).get("state"))
+
+
+def _gpus() -> list[str]:
+    return list(ray.get_runtime_context().get_accelerator_ids()["GPU"])
