@@ -126,6 +126,30 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     )  # the job listens and ends its task by itself: nothing waits for the grace
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert total(shared, "a") == 6.0
+    assert shared.job("train")["status"] == "RUNNING"
+    assert list((shared.home / "notices").iterdir()) == [], "it has given back, and goes on"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_notice_goes_with_its_job(shared: Life, restarts: bool) -> None:
+    """Else the next job of this name would read it; also where the scheduler was not there at that moment."""
+    lend_and_call_in(shared)
+    if restarts:
+        shared.die()
+        (shared.home / "notices" / "train.json.99").touch()  # half written
+        (shared.home / "notices" / "nobody.json").write_text("{}")
+    shared.end("train")
+    shared.until(lambda: list((shared.home / "notices").iterdir()) == [])
+
+
+def test_a_notice_that_cannot_be_written_ends_nobody(shared: Life) -> None:
+    """Its job has put something else in its place; it is told by its signal, and has its grace (spec 12)."""
+    (shared.home / "notices").write_text("mine")
+    task = lend_and_call_in(shared)
+    assert shared.scheduler is not None
+    shared.until(lambda: shared.scheduler.work.memo.told)
+    assert task_state(shared, task)[0] == "RUNNING"
+    assert (shared.home / "notices").read_text() == "mine"
 
 
 def test_the_borrowers_job_gets_the_signal_that_it_asked_for(shared: Life) -> None:

@@ -123,7 +123,7 @@ def test_a_job_is_spared_unless_another_nomination_awaits_it_or_it_was_told_to_e
         apply(state, change)
         found.append(change)
     assert found == [ch.NominationDropped(7), ch.JobSpared(1, "v1", "w7", "it has started")]
-    assert (state.running.leaving, state.untold, list(state.nominations)) == ({2, 3}, ["v1"], [8])
+    assert (state.running.leaving, list(state.nominations)) == ({2, 3}, [8])
     assert list(preemption.over(state, 2)) == [
         ch.PreemptionOver(2),
         preemption.nominated(Nomination(8, "w8", 5, "p", (piece,))),
@@ -187,7 +187,6 @@ BESIDE = {
     "state.affected": "runs of which an effect may be due",
     "state.ended": "jobs that are over and may be awaited",
     "state.nodes_changed": "nodes to be looked at",
-    "state.untold": "jobs whose notice is to be removed",
     "state.unfollowed": "runs that nothing follows yet",
     "state.displaced": "runs ahead that found no place and may have started",
     "state.trial": "starts of a plan that is not committed: any change takes them back",

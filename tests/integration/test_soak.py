@@ -6,10 +6,12 @@ are appended to the file ``SOAK_OUT``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -82,12 +84,21 @@ def figures(place: Place, daemon: subprocess.Popen[bytes]) -> dict[str, float]:
         jobs, waiting, events = db.execute(
             "SELECT count(*), sum(status = 'PENDING'), (SELECT count(*) FROM events) FROM jobs"
         ).fetchone()
+        size, free = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
     return {
         "daemon_mib": pss_mib([daemon.pid]), "others_mib": pss_mib(below), "handles": handles, **count,
         "wal_mib": wal.stat().st_size / 2**20 if wal.exists() else 0.0,
-        "db_mib": (place.home / "cluster.db").stat().st_size / 2**20,
+        "db_mib": (place.home / "cluster.db").stat().st_size / 2**20, "used_mib": (size - free) * 4096 / 2**20,
         "jobs": jobs, "waiting": waiting or 0, "events": events,
     }  # fmt: skip
+
+
+def largest(place: Place) -> dict[str, float]:
+    """MiB of the largest tables and indexes, where SQLite can tell."""
+    sql = "SELECT name, sum(pgsize) FROM dbstat GROUP BY 1 ORDER BY 2 DESC LIMIT 8"
+    with contextlib.suppress(sqlite3.OperationalError), place.sql() as db:
+        return {name: round(size / 2**20, 2) for name, size in db.execute(sql)}
+    return {}
 
 
 def note(found: Mapping[str, object]) -> None:
@@ -138,7 +149,8 @@ def test_an_hour_of_submits_and_kills(place: Place) -> None:
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 seen.append({"at_s": now - began, **figures(place, daemon)})
-                note({name: round(value, 1) for name, value in seen[-1].items()})
+                rounded = {name: round(value, 1) for name, value in seen[-1].items()}
+                note({**rounded, "largest": largest(place)})
             if now >= kill_at:
                 kill_at = now + KILL_EVERY_S
                 killed[kill_one(place, dice, daemon)] += 1
@@ -167,7 +179,8 @@ def test_an_hour_of_submits_and_kills(place: Place) -> None:
     place.assert_sound()
     assert "Traceback" not in (place.folder / "daemon.log").read_text()
     third = len(seen) // 3
-    for name in ("daemon_mib", "others_mib", "handles", "records", "ahead", "stops", "wal_mib", "db_mib"):
+    # used_mib and not db_mib: the file keeps the size that it once had
+    for name in ("daemon_mib", "others_mib", "handles", "records", "ahead", "stops", "wal_mib", "used_mib"):
         middle, last = (
             statistics.median(one[name] for one in part) for part in (seen[third : 2 * third], seen[-third:])
         )

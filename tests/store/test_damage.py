@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -111,9 +112,13 @@ def cuts(written: Written, count: int) -> None:
     around = [max(0, end + step) for end in ends for step in (-1, 0, 1)]
     lengths = dice.sample(around, min(len(around), count // 3))
     lengths += [dice.randrange(len(written.wal) + 1) for _ in range(count - len(lengths))]
+    confirmed, found = written.after[-1][2], Counter[str]()
     for length in lengths:
+        expected = written.expected(length)
         with written.with_wal(written.wal[:length]) as store:
-            check(store, written.expected(length), written.after[-1][2])
+            check(store, expected, confirmed)
+        found["whole" if expected[1] == confirmed else "the loss is named"] += 1
+    print(f"{count} cuts: {dict(found)}")
 
 
 def test_a_wal_cut_anywhere_recovers_to_its_last_commit(written: Written) -> None:
@@ -129,6 +134,7 @@ def test_two_thousand_cuts(written: Written) -> None:
 def wrong_bits(written: Written, count: int) -> None:
     dice = random.Random(SEED)
     page = int.from_bytes(written.wal[8:12], "big")
+    kinds = Counter[str]()
     for _ in range(count):
         at = dice.randrange(len(written.wal))
         wal = bytearray(written.wal)
@@ -137,8 +143,11 @@ def wrong_bits(written: Written, count: int) -> None:
         whole = 0 if at < HEADER else HEADER + frame * (page + 24)
         with written.with_wal(bytes(wal)) as store:
             found = picture(store), store.value("SELECT coalesce(max(seq), 0) FROM events")
-            if found[0] != written.after[-1][1]:  # a bit that no checksum covers is no damage
+            is_damage = found[0] != written.after[-1][1]  # a bit that no checksum covers is none
+            if is_damage:
                 check(store, written.expected(whole), written.after[-1][2])
+        kinds["the loss is named" if is_damage else "whole"] += 1
+    print(f"{count} wrong bits: {dict(kinds)}")
 
 
 def test_a_wrong_bit_in_the_wal_is_no_silent_loss(written: Written) -> None:
@@ -194,7 +203,8 @@ def damage(data: bytearray, dice: random.Random) -> None:
 def wrong_bytes(written: Written, home: Path, count: int) -> None:
     with written.with_wal(written.wal) as store:
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        whole = (store.home / "cluster.db").read_bytes()
+        whole, rows = (store.home / "cluster.db").read_bytes(), picture(store)
+    kinds = Counter[str]()
     for number in range(count):
         dice = random.Random(SEED * 100_000 + number)
         data = bytearray(whole)
@@ -202,21 +212,37 @@ def wrong_bytes(written: Written, home: Path, count: int) -> None:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(mode=0o700)
         (home / "cluster.db").write_bytes(data)
-        look(home, number)
+        same = has_rows(home, rows)
+        kinds["said" if look(home, number) else "whole" if same else "other values that are possible"] += 1
+    print(f"{count} damages: {dict(kinds)}")
 
 
-def look(home: Path, number: int) -> None:
-    """Every verb answers or says what is damaged and what to do; also after a repair."""
+def has_rows(home: Path, rows: str) -> bool:
+    """Whether all rows can be read and are those."""
+    try:
+        with closing(sqlite3.connect(f"file:{home}/cluster.db?immutable=1", uri=True)) as db:
+            return picture(Store(home, db)) == rows
+    except (sqlite3.Error, ValueError):
+        return False
+
+
+def look(home: Path, number: int) -> bool:
+    """Every verb answers or says what is damaged and what to do; also after a repair. Whether one said so."""
     config = load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"})
+    is_said = False
     for verb, call in (*LOOKS, (upkeep.repair, {}), *LOOKS):
         try:
             with Store.open(home) as store:
-                verb.at(Here(store, config), **call)
+                found = verb.at(Here(store, config), **call)
+                if verb in (upkeep.doctor, upkeep.repair):
+                    is_said |= bool(found.get("findings") or found.get("repaired"))  # type: ignore[attr-defined]
         except Exception as error:
+            is_said = True
             said = error if isinstance(error, VctlError) else known(error)
             if said is None or not said.fix:
                 error.add_note(f"damage {number}: {verb.name}")
                 raise
+    return is_said
 
 
 def test_wrong_bytes_in_the_tables_are_said_as_what_they_are(written: Written, tmp_path: Path) -> None:

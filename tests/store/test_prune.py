@@ -14,9 +14,10 @@ from typing import Any
 
 from tests.benchmarks.crowd import fill
 from tests.specification import spec
-from vctl.ops import jobs, submitting
+from vctl.ops import jobs, nodes, submitting
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
+from vctl.store import observed
 from vctl.store.store import Store
 
 pytestmark = spec("17.retention")
@@ -120,3 +121,35 @@ def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
         assert len(jobs.prune(store, 3600)["jobs"]) == left
         assert whole(store)
         assert store.value("SELECT count(*) FROM jobs") == 14
+
+
+def test_nothing_stays_that_nobody_reads(tmp_path: Path) -> None:
+    """Rows beside the jobs do not grow with the number of jobs, shapes and schedulers that there ever were."""
+    with Store.open(tmp_path / "state") as store:
+        nodes.add(store, resources={"CPU": 40_000}, count=2, template="t")
+        for number in range(6):
+            request = JobRequest(argv=("true",), cwd="/", entry={"CPU": 10_000 + number}, priority=number)
+            form = submitting.submit(store, request, environment={})
+            with store.transaction():
+                observed.set_wait(store, "kPrimaryClusterID", f"shape {number}", "Infeasible", "too large")
+            jobs.stop(store, form["job_id"])
+        nodes.add(store, resources={"CPU": 10_000}, count=1, template="t")  # judgements begin anew
+        request = JobRequest(argv=("true",), cwd="/", entry={"CPU": 5_000})
+        kept = submitting.submit(store, request, environment={})
+        shape = store.value("SELECT shape FROM jobs WHERE job_id = ?", kept["job_id"])
+        with store.transaction():
+            for shown in (shape, f"{shape};user={kept['user']}"):
+                observed.set_wait(store, kept["parent_cluster_id"], shown, "InsufficientResources", "busy")
+        jobs.prune(store, 0)
+        assert store.value("SELECT count(*) FROM waits") == 2
+        assert store.value("SELECT count(*) FROM feasible") == 1
+        assert store.value("SELECT count(*) FROM job_counts") == 1
+        assert prove(store) == []
+
+
+def test_schedulers_that_were_killed_are_not_kept_for_ever(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "state") as store:
+        for _ in range(120):
+            store.epoch = None
+            store.begin_term("background")
+        assert store.value("SELECT count(*) FROM terms") == 101

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from vctl.core.jobs import Preemption, Run
 from vctl.core.leases import Lease
-from vctl.daemon import gangs, notices
+from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.looking import Pace, took_s
+from vctl.daemon.notices import Notices
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.private_rays import PrivateRays
 from vctl.daemon.provider import Provider
@@ -46,7 +47,7 @@ class Carrier:
         self.log_max_bytes = log_max_bytes
         self.commands, self.remains = Commands(store), Remains(store, pace.clock)
         self.objects = Objects(store, interval_s=interval_s)
-        self.rays = PrivateRays(store.home, runtime)
+        self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
         self.done: Done = {}
         self.memo = Memo()
         self.postponed: set[str] = set()
@@ -59,6 +60,7 @@ class Carrier:
         self.store.check_term()  # what a newer scheduler has started is not known here
         self.remains.end_unknown(self.runtime, state)
         self.rays.begin(state)
+        self.notices.begin()
 
     def launched(self, run_id: str) -> None:
         """A run needs no launch of its own: who carries it out has its request."""
@@ -103,9 +105,7 @@ class Carrier:
         for lease, job_id in revocation.untold(state, self.memo) if state.leases else ():
             self._call_in(state, lease, job_id)
             found.append(LeaseTold(lease.lease_id, job_id))
-        for name in state.untold:
-            notices.remove(self.store.home, name)
-        state.untold.clear()
+        self.notices.remove_old(state)
         self.provider.carry_out(state, now)
         return found
 
@@ -159,7 +159,7 @@ class Carrier:
     def _tell(self, state: FollowedState, one: Preemption) -> bool:
         """Write the notice and send the signal of a job; whether one of its processes got it."""
         notice = {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns}
-        notices.write(self.store.home, one.victim, notice)
+        self.notices.write(one.victim, one.victim_id, notice, None)
         signal = signal_of(state.running.jobs[one.victim_id]) if one.warns else None
         if signal is None:
             return False
@@ -183,7 +183,7 @@ class Carrier:
             ],
             "ends_at_ns": ends,
         }
-        notices.write(self.store.home, name, notice)
+        self.notices.write(name, job_id, notice, lease.lease_id)
         asked, members = None if job is None else signal_of(job), state.members_of(job_id)
         for run_id in sorted(state.runs_of_job.get(job_id, ())):
             number = asked["number"] if asked and run_id in members else NOTICE_SIGNAL

@@ -111,6 +111,8 @@ def _loop(
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
+    resting = select.poll()  # what comes then is looked at after the rest
+    resting.register(signals.fileno(), select.POLLIN)
     place = Place(scheduler, lock)
     busy_at = time.monotonic()
     while not signals.caught:
@@ -130,7 +132,7 @@ def _loop(
                 busy_at = time.monotonic()
             sleep_s = min(sleep_s, max(left_s, _PAUSE_S))
         collection.between(sleep_s)
-        poll.poll(sleep_s * 1000)
+        (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000)
     return False
 
 

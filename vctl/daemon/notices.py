@@ -5,27 +5,86 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from vctl.core.leases import CALLED
+from vctl.daemon.trouble import say
+from vctl.engine.rules import revocation
+from vctl.engine.state import SchedulerState
+from vctl.errors import disk_trouble
+from vctl.store import jobs
+from vctl.store.store import Store
+
+FOLDER, SUFFIX = "notices", ".json"
 
 
 def path_of(home: str | Path, submission_id: str) -> str:
     """Where the notices of a job are."""
-    return f"{home}/notices/{submission_id}.json"
+    return f"{home}/{FOLDER}/{submission_id}{SUFFIX}"
 
 
-def write(home: str | Path, submission_id: str, notice: Mapping[str, object]) -> None:
-    """Put a notice there in one step: a reader sees all of it or none."""
-    path = path_of(home, submission_id)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    fresh = f"{path}.{os.getpid()}"
-    with open(fresh, "w", opener=_private) as file:
-        json.dump(notice, file)
-    os.replace(fresh, path)
+class Notices:
+    """The notices of a state directory. Each is removed when it is no longer true, whatever became of its job."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.of: dict[str, tuple[int, int | None]] = {}
+        """Submission id -> the job and the lease that is called in from it; None: the job ends for another one."""
+
+    def begin(self) -> None:
+        """Take up those that another scheduler has written, and remove what it left half written."""
+        self.of.clear()
+        for path in Path(self.store.home, FOLDER).glob("*"):
+            name, number = path.name.removesuffix(SUFFIX), None
+            if path.name != name and (number := jobs.number_of(self.store, name)) is not None:
+                self.of[name] = number, _lease_of(path)
+            else:
+                _remove(path)
+
+    def write(self, submission_id: str, job_id: int, notice: Mapping[str, object], lease_id: int | None) -> None:
+        """Put a notice there in one step: a reader sees all of it or none. Its job can be told by its signal alone."""
+        path = path_of(self.store.home, submission_id)
+        fresh = f"{path}.{os.getpid()}"
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(fresh, "w", opener=_private) as file:
+                json.dump(notice, file)
+            os.replace(fresh, path)
+        except OSError as error:
+            if disk_trouble(error) is not None:
+                raise
+            say(f"no notice for {submission_id}: {error}")  # somebody put something else in its place
+        self.of[submission_id] = job_id, lease_id
+
+    def remove_old(self, state: SchedulerState) -> None:
+        """Remove those of jobs that go on, or that are over."""
+        for submission_id, (job_id, lease_id) in list(self.of.items()):
+            if not _is_true(state, job_id, lease_id):
+                _remove(Path(path_of(self.store.home, submission_id)))
+                del self.of[submission_id]
 
 
-def remove(home: str | Path, submission_id: str) -> None:
-    """Take it back."""
-    Path(path_of(home, submission_id)).unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _is_true(state: SchedulerState, job_id: int, lease_id: int | None) -> bool:
+    if lease_id is None:
+        return job_id in state.preemptions
+    lease = state.leases.get(lease_id)
+    if lease is None or lease.state != CALLED:
+        return False
+    return any(run.job_id == job_id for run in revocation.users_of(state, lease))
+
+
+def _lease_of(path: Path) -> int | None:
+    try:
+        found = json.loads(path.read_text())
+        return int(found["lease_id"]) if "lease_id" in found else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _private(path: str, flags: int) -> int:

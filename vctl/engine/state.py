@@ -76,8 +76,6 @@ class SchedulerState:
         """Running jobs that end for waiting ones."""
         self.nominations: dict[int, Nomination] = {}
         """Waiting jobs for which resources are reserved; who was nominated first comes first."""
-        self.untold: list[str] = []
-        """Jobs that were told to end and have, or may go on: their notice is to be removed."""
         self.node_requests: dict[str, NodeRequest] = {}
         """What a node provider was asked for and has not done, by request id."""
         self.leases: dict[int, Lease] = {}

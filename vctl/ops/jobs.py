@@ -15,7 +15,7 @@ from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
-from vctl.store import feed, job_views, tasks
+from vctl.store import feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -243,6 +243,8 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
         lowest, highest = feed.reach_before(store, min(before, unread))
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
+        with store.transaction():
+            observed.tidy(store)
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
     for path in files if not dry_run else ():
         trees.remove(path)

@@ -40,6 +40,18 @@ def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None
     store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))
 
 
+def tidy(store: Store) -> None:
+    """Remove what nobody reads any more, in a transaction: judgements of a capacity that is past, counts of no job, why
+    jobs waited that nobody has."""
+    store.db.execute("DELETE FROM feasible WHERE version <> (SELECT capacity FROM head)")
+    store.db.execute("DELETE FROM job_counts WHERE count = 0")
+    store.db.execute(
+        "DELETE FROM waits WHERE (parent_cluster_id, shape) NOT IN ("
+        "SELECT parent_cluster_id, shape FROM jobs WHERE status = 'PENDING' UNION ALL"
+        " SELECT parent_cluster_id, shape || ';user=' || user FROM jobs WHERE status = 'PENDING')"
+    )
+
+
 def save_usage(store: Store, usage: Usage) -> None:
     """Write what was used in the past as of its last look, in a transaction; what is not in it any more goes."""
     store.db.execute("DELETE FROM usage")

@@ -366,6 +366,7 @@ class Store:
             )
             assert cursor.lastrowid is not None
             self._head().term = cursor.lastrowid
+            self.db.execute("DELETE FROM terms WHERE epoch < ? - 100", (cursor.lastrowid,))
         self.epoch = cursor.lastrowid
         return self.epoch
 
@@ -375,7 +376,6 @@ class Store:
             return
         with self.transaction():
             self.db.execute("UPDATE terms SET ended_at = ? WHERE epoch = ?", (self.clock(), self.epoch))
-            self.db.execute("DELETE FROM terms WHERE ended_at IS NOT NULL AND epoch < ? - 100", (self.epoch,))
         self.epoch = None
 
     # ---- the scheduler's beat: a file, because it must not cost a commit ----

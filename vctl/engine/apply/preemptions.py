@@ -22,7 +22,6 @@ def _moved(state: SchedulerState, change: ch.PreemptionMoved) -> None:
 def _spared(state: SchedulerState, change: ch.JobSpared) -> None:
     if state.preemptions.pop(change.victim_id, None) is not None:
         state.running.leave(change.victim_id, leaves=state.is_ending(change.victim_id))
-        state.untold.append(change.victim)
 
 
 def _over(state: SchedulerState, change: ch.PreemptionOver) -> None:
@@ -31,7 +30,6 @@ def _over(state: SchedulerState, change: ch.PreemptionOver) -> None:
 
 def _preempted(state: SchedulerState, change: ch.JobPreempted) -> None:
     state.preemptions.pop(change.job_id, None)
-    state.untold.append(change.submission_id)
 
 
 def _nominated(state: SchedulerState, change: ch.JobNominated) -> None:
