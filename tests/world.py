@@ -491,7 +491,7 @@ class Folding:
             self.steps += 1
             self._fold_tables(entries)
             self.seq = entries[-1]["seq"]
-            if any(decode(row["change"]).told().kind == "row.set_aside" for row in entries):
+            if any(row["kind"] == "row.set_aside" for row in entries):
                 self.follower = None  # the state begins anew with such tables
             if self.follower is not None and state is not None:
                 for row in entries:
@@ -567,6 +567,8 @@ def picture_of(state: FollowedState) -> dict[object, object]:
 
 def unlike(left: Mapping[object, object], right: Mapping[object, object]) -> list[str]:
     """Where two pictures differ."""
+    if left == right:
+        return []
     return [
         f"{key}: {left.get(key)} is not {right.get(key)}"
         for key in sorted({*left, *right}, key=repr)

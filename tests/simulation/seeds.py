@@ -21,6 +21,8 @@ from vctl.store.store import Store
 
 __all__ = ["FAULTS", "Played", "play", "smallest"]
 LAST_LINES = 40
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where the directories of seeds are: what a disk does is simulated."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Played:
 @lru_cache
 def _template() -> Path:
     """An empty state directory: making the tables costs more than a short seed."""
-    folder = Path(tempfile.mkdtemp(prefix="vctl-simulation-"))
+    folder = Path(tempfile.mkdtemp(prefix="vctl-simulation-", dir=MEMORY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     Store.open(folder / "state").close()
     (folder / "state" / "records").mkdir(exist_ok=True)
@@ -66,7 +68,7 @@ def play(seed: int, steps: int, *, without: frozenset[str] = frozenset()) -> Pla
 
 
 def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
-    folder = Path(tempfile.mkdtemp(prefix="vctl-simulation-"))
+    folder = Path(tempfile.mkdtemp(prefix="vctl-simulation-", dir=MEMORY))
     noise = random.Random(f"{seed} noise")
     played = Played(seed, without=without)
     world: Simulation | None = None
