@@ -252,7 +252,7 @@ class Simulation(World):
     def wake(self) -> None:
         if self.in_turn:
             self.woken = True
-        else:
+        elif self.scheduler is None or not self.scheduler.trouble.rest_s():  # it looks after its rest
             self.daemon_due = min(self.daemon_due, self.elapsed_s + 0.001 * self.dice.random())
 
     # ---- the scheduler ----
@@ -553,7 +553,8 @@ class Simulation(World):
     def _check_state(self, scheduler: Scheduler) -> None:
         """What the scheduler knows is what the tables say, once it has read all of the journal."""
         state = scheduler.state
-        if state is None or state.seen != self.store.value("SELECT max(seq) FROM events"):
+        newest = self.store.value("SELECT max(seq) FROM events") if self.changed else self.read_to
+        if state is None or state.seen != newest:
             return
         checked = id(state), state.seen, self.turns // IDLE_TURNS
         self.turns += 1
@@ -636,6 +637,7 @@ class Simulation(World):
         """All jobs are deleted: nothing of them is left, nor of those that somebody deleted and died."""
         self.skew_s += 30 * 86_400  # some ended while the clock was ahead
         job_ops.prune(self.store, 0)
+        self.changed = True
         if self.scheduler is not None:
             self._stop_daemon()
         self.settle(60)  # the next one tidies up
