@@ -62,7 +62,8 @@ REQUESTS = OTHERS + [
     wire(verb, call)
     for verb in (*matrix.CHANGING, *matrix.READING)
     for call in (
-        matrix.CASES.get(verb.name) or [{p.name: matrix.KNOWN.get(p.name, "x") for p in verb.params if p.required}]
+        matrix.CASES.get(verb.name)
+        or [{p.name: matrix.KNOWN.get(p.name, "x") for p in verb.params if p.required}]
     )
 ]
 
@@ -102,12 +103,23 @@ class Stranger:
             assert raw(answer.content.decode()) == set(), where
         if answer.status_code >= 400:
             body = answer.json()
-            assert set(body) == ({"result", "msg", "data"} if path.startswith("/virtual") else {"error"}), where
+            assert set(body) == ({"result", "msg", "data"} if path.startswith("/virtual") else {"error"}), (
+                where
+            )
             assert len(answer.content) < 30_000, where
 
     def look_around(self) -> None:
         """Whatever was accepted: the rules hold, and lists can be read."""
-        for path in ("jobs?all=true", "nodes", "clusters", "tasks?all=true", "events", "status", "leases", "demand"):
+        for path in (
+            "jobs?all=true",
+            "nodes",
+            "clusters",
+            "tasks?all=true",
+            "events",
+            "status",
+            "leases",
+            "demand",
+        ):
             answer = self.routes.get(f"/api/v1/{path}")
             assert answer.status_code == 200, (path, answer.text[:500])
             assert raw(answer.content.decode()) == set(), path
@@ -135,9 +147,9 @@ def _query(given: object, dice: random.Random) -> dict[str, Any]:
     for name, value in given.items() if isinstance(given, dict) else ():
         found[_word(name)] = [_word(one) for one in value] if isinstance(value, list) else _word(value)
     if dice.random() < 0.5:
-        found[dice.choice(("limit", "filter", "cluster", "since", "state", "user", "all", "tail", "offset"))] = _word(
-            dice.choice(ODD)
-        )
+        found[
+            dice.choice(("limit", "filter", "cluster", "since", "state", "user", "all", "tail", "offset"))
+        ] = _word(dice.choice(ODD))
     return found
 
 

@@ -641,7 +641,12 @@ class Simulation(World):
         if self.scheduler is not None:
             self._stop_daemon()
         self.settle(60)  # the next one tidies up
-        for folder in ("ahead", "stops", "notices", "gangs"):  # a crash right after a deletion may leave a log
+        for folder in (
+            "ahead",
+            "stops",
+            "notices",
+            "gangs",
+        ):  # a crash right after a deletion may leave a log
             if left := sorted(path.name for path in (self.home / folder).glob("[!.]*")):
                 raise Violation(f"left in {folder}: {left}")
         if left := [path.read_bytes() for path in (self.home / "records").glob("[0-9]*")]:

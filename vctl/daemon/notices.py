@@ -42,7 +42,9 @@ class Notices:
             else:
                 _remove(path)
 
-    def write(self, submission_id: str, job_id: int, notice: Mapping[str, object], lease_id: int | None) -> None:
+    def write(
+        self, submission_id: str, job_id: int, notice: Mapping[str, object], lease_id: int | None
+    ) -> None:
         """Put a notice there in one step: a reader sees all of it or none. Its job can be told by its signal alone."""
         path = path_of(self.store.home, submission_id)
         fresh = f"{path}.{os.getpid()}"
