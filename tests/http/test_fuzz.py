@@ -1,4 +1,4 @@
-"""Requests of a hostile stranger to every route: each is answered, in the envelope of its API, and breaks nothing (spec 14).
+"""Requests of a hostile stranger to every route: each is answered in the envelope of its API, and breaks nothing.
 
 The calls of the crash matrix, with odd values in paths, queries and bodies.
 """
@@ -37,7 +37,8 @@ RENEW_EVERY = 150
 """A new state after so many requests: they delete as well."""
 ODD = [*TEXTS, EVIL, "%ff", "%00", "a%2fb"]
 OTHERS: list[tuple[str, str, dict[str, Any]]] = [
-    ("POST", "/virtual_clusters", {"virtualClusterId": "m", "divisible": True, "replicaSets": {"4c8g": 1}, "revision": 0}),
+    ("POST", "/virtual_clusters",
+     {"virtualClusterId": "m", "divisible": True, "replicaSets": {"4c8g": 1}, "revision": 0}),
     ("POST", "/virtual_clusters/remove_nodes", {"virtualClusterId": "shared", "nodesToRemove": ["n-01"]}),
     ("DELETE", "/virtual_clusters/{id}", {}),
     ("POST", "/api/jobs/", {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Place, eventually
+from tests.integration.conftest import Place
 from tests.specification import spec
 
 pytestmark = spec("17.durable")
