@@ -24,6 +24,7 @@ from vctl.store import (
     jobs,
     leases,
     objects,
+    observed,
     preemptions,
     provider,
     queues,
@@ -116,6 +117,7 @@ class FollowedState(SchedulerState):
                 state.note_running(job, rows.pending(row))
                 if job.stop_requested_at is not None or job.outcome is not None:
                     state.stops.add(job.job_id)
+            state._read_waits(store)
             state._read_ahead(store)
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
@@ -128,6 +130,16 @@ class FollowedState(SchedulerState):
         state.nodes_changed.update(state.ledger.nodes)
         state.ledger.joined.clear()  # whatever there is was there before
         return state
+
+    def _read_waits(self, store: Store) -> None:
+        told: dict[str, dict[str, tuple[str, str]]] = {}
+        for row in observed.waits(store):
+            told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
+        for parent_id, of_queue in told.items():
+            queue = self._queue(parent_id)
+            if (parent := self.ledger.clusters.get(parent_id)) is not None:
+                queue.arrange(parent.queue)
+            queue.recall(of_queue)
 
     def _read_ahead(self, store: Store) -> None:
         left = {row["follows"]: row for row in ahead.rows(store)}

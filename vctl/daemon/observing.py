@@ -34,6 +34,8 @@ class Observer:
         self.store, self.runtime, self.provider, self.interval_s = store, runtime, provider, interval_s
         self.next_runs, self.pace = next_runs, pace
         self.starts, self.measuring = Starts(), Measuring(store.wake)
+        self._results: set[str] = set()
+        """Runs whose result was there at the last look."""
         self._early: set[str] = set()
         """Runs that are over and follow others of which that is not known yet: they are looked at again."""
         self.processes_at, self.all_at = 0, 0
@@ -53,7 +55,8 @@ class Observer:
 
     def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """What has happened outside of the tables."""
-        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self.measuring.ready() | self._early
+        self._results = self.measuring.ready()
+        names = self.pace.changes(self.runtime, len(state.ahead.runs)) | self._results | self._early
         if is_sweep := self.processes_at <= now.uptime:
             self.processes_at, names = now.uptime + int(SAFETY_S * 1e9), {*state.runs, *state.ahead.runs}
         found: list[Stimulus] = [
@@ -66,6 +69,10 @@ class Observer:
             self.all_at = now.uptime + int(self.interval_s * 1e9)
             found.append(Sweep())
         return found
+
+    def has_news(self) -> bool:
+        """Whether a result has come since the last look."""
+        return not self.measuring.ready() <= self._results
 
     def tables(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """What the tables say that is in no state. Asked again inside of a transaction."""

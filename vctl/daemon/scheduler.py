@@ -59,6 +59,8 @@ class Scheduler:
         self.runtime: Runtime = runtime or runtime_of(store.home)
         self.watch = Watch()
         self.state: FollowedState | None = None
+        self.has_news = False
+        """Whether something came during the last turn that wakes nobody any more."""
         self.clock = clock or Clock()
         self.trouble = Trouble(say, self.clock)
         pace = pace or Pace(self.clock)
@@ -170,7 +172,7 @@ class Scheduler:
         state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
         self.carrier.retry(state)
         sweeps = self.observer.processes_at <= self.clock.uptime_ns()
-        if (self.watch.read() and not self.store.wrote_last()) or sweeps:
+        if self._others_wrote() or self.has_news or sweeps:
             state.follow(self.store)
         self.next_runs.turn(state, self.runtime)
         self.work.run(state)
@@ -181,6 +183,11 @@ class Scheduler:
         self.carrier.remains.remove(self.runtime, FORGET_S)
         self.memory.turn(state, uptime)
         self.heartbeat()
+        self.has_news = self._others_wrote() or self.observer.has_news()
+
+    def _others_wrote(self) -> bool:
+        """Whether anybody else has announced a change: what this scheduler wrote itself is no reason for a turn."""
+        return bool(self.watch.read()) and not self.store.wrote_last()
 
     # ---- waiting ----
 
@@ -188,7 +195,7 @@ class Scheduler:
         """How long nothing will be due, at most ``SAFETY_S``."""
         if rest_s := self.trouble.rest_s():
             return rest_s
-        if (state := self.state) is None or self.work.more:
+        if (state := self.state) is None or self.work.more or self.has_news:
             return 0.0
         now = self.now()
         due = [*self.work.memo.due, *self.observer.due(now), *self.provider.due(now.uptime)]

@@ -26,8 +26,11 @@ from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueK
 
 MOST_JUDGED = 10_000
 """Shapes of one queue whose possibility is remembered."""
+MOST_LEFT = 64
+"""Shapes of which no job waits whose places are remembered."""
 
 if TYPE_CHECKING:
+    from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption_search import Look, Search
     from vctl.scheduler.shared_reservations import Shared
 
@@ -43,9 +46,11 @@ class Queue:
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
-        """Shapes (and those of a user) whose last job left since the last commit."""
+        """Shapes (and those of a user) of which something was told and whose last job left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
         """Shape, or shape of a user -> (reason, message) that was told last."""
+        self.places: dict[str, Places] = {}
+        """Shapes of which no job waits now -> where their gangs went: the next job of one may go there again."""
         self.kept: dict[int, Reservation] = {}
         """Reservations of the last round, by job."""
         self.shared: dict[int, Shared] = {}
@@ -171,12 +176,15 @@ class Queue:
         """Where a job stands; made when it is the first one there."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            shape = self.shapes[job.shape] = SchedulingClass(job)
+            shape = self.shapes[job.shape] = SchedulingClass(job, places=self._known_places(job.shape))
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
+
+    def _known_places(self, shape: str) -> Places:
+        return self.places.pop(shape, {})
 
     def drop(self, job_id: int) -> None:
         """A job left the queue."""
@@ -195,12 +203,15 @@ class Queue:
         del shape.sub_queues[self._sub_queue_key(job)]
         if not shape.sub_queues:
             del self.shapes[job.shape]
+            if shape.places:
+                if len(self.places) >= MOST_LEFT:
+                    self.places.clear()
+                self.places[job.shape] = shape.places
         key = self.wait_key(sub_queue)
         if key not in self.shapes and not any(
             self.wait_key(other) == key for other in shape.sub_queues.values()
         ):
-            self.told.pop(key, None)
-            self.emptied.add(key)
+            self._told_no_more(key)
 
     def arrange(self, policy: QueuePolicy) -> None:
         """Follow new settings: order anew and judge anew."""
@@ -218,17 +229,25 @@ class Queue:
             self._file_anew()
 
     def _file_anew(self) -> None:
-        told = set(self.told)
         self.shapes.clear()
-        self.told.clear()
         self.kept.clear()
         self._file_all(self.jobs.values())
+        self.recall(self.told)
+
+    def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
+        """Take over what stands in the tables as told; of what nobody waits with any more is to go there."""
+        self.told = dict(told)
         keys = {
             self.wait_key(sub_queue)
             for shape in self.shapes.values()
             for sub_queue in shape.sub_queues.values()
         }
-        self.emptied |= told - keys
+        for key in told.keys() - keys:
+            self._told_no_more(key)
+
+    def _told_no_more(self, key: str) -> None:
+        if self.told.pop(key, None) is not None:
+            self.emptied.add(key)
 
     def wait_key(self, sub_queue: SubQueue) -> str:
         """Under which name it is told why these jobs wait."""
@@ -301,6 +320,7 @@ class Queue:
     def forget_verdicts(self) -> None:
         """Judge every shape anew."""
         self.growths += 1
+        self.places.clear()
         for shape in self.shapes.values():
             shape.forget()
             shape.places.clear()

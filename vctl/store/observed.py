@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import tasks as tk
 from vctl.store.rows import dumps
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.scheduler.fairness import Usage
@@ -28,6 +28,11 @@ def set_wait(store: Store, parent_id: str, shape: str, reason: str, message: str
         " message = excluded.message",
         (parent_id, shape, reason, message, store.clock()),
     )
+
+
+def waits(store: Store) -> list[Row]:
+    """Why jobs wait, by parent and shape."""
+    return store.rows("SELECT parent_cluster_id, shape, reason, message FROM waits")
 
 
 def clear_wait(store: Store, parent_id: str, shape: str) -> None:
