@@ -147,12 +147,18 @@ class Supervisors:
     def _fork(self, seat: Seat) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
-        with theirs:
-            if not self.live_server().fork(seat.file.number, theirs) and not self._replace_server().fork(
-                seat.file.number, theirs
-            ):
-                ours.close()
-                raise RuntimeUnavailable("the launcher dies as soon as it is started", fix="see launcher.log")
+        number = seat.file.number
+        try:
+            with theirs:
+                if not self.live_server().fork(number, theirs) and not self._replace_server().fork(
+                    number, theirs
+                ):
+                    raise RuntimeUnavailable(
+                        "the launcher dies as soon as it is started", fix="see launcher.log"
+                    )
+        except BaseException:
+            ours.close()
+            raise
         seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
         seat.waits = False
         seat.tries += 1
