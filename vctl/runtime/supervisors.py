@@ -148,17 +148,12 @@ class Supervisors:
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
         number = seat.file.number
-        try:
-            with theirs:
-                if not self.live_server().fork(number, theirs) and not self._replace_server().fork(
-                    number, theirs
-                ):
-                    raise RuntimeUnavailable(
-                        "the launcher dies as soon as it is started", fix="see launcher.log"
-                    )
-        except BaseException:
-            ours.close()
-            raise
+        with theirs, contextlib.ExitStack() as undone:
+            undone.callback(ours.close)
+            if not self.live_server().fork(number, theirs):
+                if not self._replace_server().fork(number, theirs):
+                    raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
+            undone.pop_all()
         seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
         seat.waits = False
         seat.tries += 1
