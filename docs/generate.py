@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that follow from the code: states.md, modules.md and specification.md.
+"""Write the pages of docs/ that follow from the code: states.md, modules.md, specification.md and cli.md.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   says which are out of date, exit code 1 when any is
@@ -148,7 +148,15 @@ def sections_of(tree: ast.AST) -> set[str]:
     }
 
 
+def command_line() -> str:
+    """The page of all commands."""
+    from reference import reference
+
+    return reference()
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": command_line,
     "states.md": states,
     "modules.md": modules,
     "specification.md": specification,

@@ -446,7 +446,7 @@ class Users:
         assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
         assert self.count("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == 0
         assert self.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')") == 0
-        assert list(files.kept(self.world.home)) == []
+        assert list(files.folders(self.world.home)) == []
         assert self.world.processes.running() == []
         ledger = clusters.load_ledger(self.store)
         assert all(capacity.is_untouched() for capacity in ledger.capacities.values())

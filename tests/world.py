@@ -536,6 +536,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("gated", job_id), job) for job_id, job in state.gated.items())
     found.update((("request", job_id), replace(job, attempt=0)) for job_id, job in state.requests.items())
     found.update((("run", run_id), run) for run_id, run in state.runs.items())
+    found.update((("to stop", run_id), True) for run_id in state.to_stop)
     found.update((("ahead", run_id), one) for run_id, one in state.ahead.runs.items())
     found.update((("running", job_id), job) for job_id, job in state.running.jobs.items())
     found.update((("leaving", job_id), True) for job_id in state.running.leaving)
@@ -562,6 +563,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("with objects", job_id), True) for job_id in tasks.with_objects)
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
+        found["ready", array_id] = array_id in state.array_limits.ready
     return found
 
 

@@ -2,9 +2,10 @@ import shlex
 
 import pytest
 
-from tests.cli.conftest import ROOT, Cli, python
+from docs import reference
+from tests.cli.conftest import Cli, python
 from tests.specification import spec
-from vctl.cli import bridge, catalog, declare, reference
+from vctl.cli import bridge, catalog, declare
 from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
@@ -159,11 +160,6 @@ def test_the_page_of_a_group_lists_its_commands(cli: Cli, group: str) -> None:
     ran = cli(group, "--help")
     assert ran.code == 0
     assert all(command.help[:20] in ran.out for command in catalog.members(group))
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    assert page == reference.reference(), "run: python -m vctl.cli.reference"
 
 
 # ---- the quick reader and typer read the same ----

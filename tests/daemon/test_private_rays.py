@@ -23,7 +23,7 @@ from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs, submitting, tasks
 from vctl.spec.cluster_spec import parse_cluster_spec
-from vctl.spec.job_request import JobRequest
+from vctl.spec.job_request import JobRay, JobRequest
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("16.ray")
@@ -65,7 +65,7 @@ def submit(life: Life, kind: str = "plain", path: str = "", **more: Any) -> None
     request = JobRequest(
         argv=more.pop("argv", ("python3", "job.py")),
         submission_id="r",
-        private_ray=kind,
+        ray=JobRay(kind),
         cwd=str(life.home),
         **more,
     )
@@ -97,7 +97,7 @@ def test_what_no_node_of_ray_can_be_is_refused(here: Life, tmp_path: Path, what:
 
 def test_per_node_and_ray_exclude_each_other() -> None:
     with pytest.raises(BadSpec, match="ray"):
-        JobRequest(argv=("x",), private_ray="plain", per_node=True)
+        JobRequest(argv=("x",), ray=JobRay("plain"), per_node=True)
 
 
 def test_without_ray_the_submit_says_which_extra_to_install(

@@ -19,7 +19,7 @@ from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
 from vctl.spec.cluster_spec import parse_cluster_spec
-from vctl.spec.job_request import JobRequest
+from vctl.spec.job_request import JobRay, JobRequest
 from vctl.store import nodes, rows
 from vctl.store.store import Store
 
@@ -102,7 +102,7 @@ def test_a_ray_of_its_own_on_ray(tmp_path: Path) -> None:
         runtime = RayRuntime(tmp_path, "nowhere:1")
         told(runtime, (ONE, ""))
         RayNodes(tmp_path, runtime, frozenset()).look_after()
-        request = JobRequest(argv=("/nowhere/python",), submission_id="a", private_ray="plain")
+        request = JobRequest(argv=("/nowhere/python",), submission_id="a", ray=JobRay("plain"))
         around = {"PATH": "/nowhere"}
         with pytest.raises(BadSpec, match=r"a virtual node with 0\.5 CPU"):
             submitting.submit(store, replace(request, spec=half), environment=around)

@@ -147,7 +147,7 @@ def test_a_notice_that_cannot_be_written_ends_nobody(shared: Life) -> None:
     (shared.home / "notices").write_text("mine")
     task = lend_and_call_in(shared)
     assert shared.scheduler is not None
-    shared.until(lambda: shared.scheduler.work.memo.told)
+    shared.until(lambda: shared.scheduler.work.memo.notified)
     assert task_state(shared, task)[0] == "RUNNING"
     assert (shared.home / "notices").read_text() == "mine"
 
@@ -262,7 +262,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     (lease,) = table.of_borrower(shared.store, "b")
     assert (lease.state, dict(lease.amounts)) == (CALLED, {"CPU": 5000})
     assert (shared.home / "notices" / "train.json").exists()
-    ((ends,),) = [of_lease.values() for of_lease in scheduler.work.memo.told.values()]
+    ((ends,),) = [of_lease.values() for of_lease in scheduler.work.memo.notified.values()]
     assert 50 < (ends - scheduler.clock.uptime_ns()) / 1e9 <= 60
     shared.turn()
     assert len(shared.events("lease.called_in")) == 1
@@ -281,7 +281,7 @@ def test_a_job_that_begins_to_use_a_lease_after_it_was_called_in_has_its_grace_t
     notice = shared.home / "notices" / "train.json"
     shared.until(notice.exists)
     shared.turn()
-    told = scheduler.work.memo.told
+    told = scheduler.work.memo.notified
     ((job_id,),) = told.values()
     told.clear()  # as if it had begun a moment later
     notice.unlink()

@@ -28,7 +28,7 @@ from vctl.core.tasks import Task
 from vctl.daemon.following import FollowedState
 from vctl.engine import apply as applying
 from vctl.engine import changes as ch
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 from vctl.engine.codec import decode, encode, fits
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
 from vctl.engine.state import SchedulerState
@@ -139,14 +139,14 @@ def test_every_change_has_a_sample() -> None:
 
 def test_every_change_is_applied_and_written() -> None:
     """A change without a case in one of them would be refused when it is first made."""
-    assert set(applying._APPLY) == set(write._WRITERS) == set(ch.CHANGES.values())
+    assert set(applying.CASES) == set(write.WRITERS) == set(ch.CHANGES.values())
 
 
 ONCE = """
 import sys, threading
 from dataclasses import fields
 from vctl.engine import changes as ch
-from vctl.engine.changes.told import FIELDS, _Unmade
+from vctl.engine.changes.change import FIELDS, _Unmade
 assert all(isinstance(vars(kind)[FIELDS], _Unmade) for kind in ch.CHANGES.values())
 sys.setswitchinterval(1e-6)
 made, start = [], threading.Barrier(8)
@@ -295,8 +295,8 @@ class NodeRacked:
     node_id: str
     rack: str
 
-    def told(self) -> Told:
-        return Told("node.racked", "node", self.node_id, None, None, {"rack": self.rack})
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("node.racked", "node", self.node_id, None, None, {"rack": self.rack})
 
 
 def rack(state: SchedulerState, racked: NodeRacked) -> None:
@@ -315,7 +315,7 @@ def test_a_new_change_is_a_dataclass_a_case_in_apply_and_one_in_write(
     """docs/checklists.md: who makes it emits it; journal, public event and whoever follows come of that."""
     new: Any = NodeRacked
     tables: list[tuple[Any, object, object]] = [
-        (ch.CHANGES, "NodeRacked", new), (applying._APPLY, new, rack), (write._WRITERS, new, write_racks)
+        (ch.CHANGES, "NodeRacked", new), (applying.CASES, new, rack), (write.WRITERS, new, write_racks)
     ]  # fmt: skip
     for table, key, case in tables:
         monkeypatch.setitem(table, key, case)

@@ -56,7 +56,7 @@ def test_a_job_is_over_with_its_process_and_nothing_is_left() -> None:
     state = state_of()
     run_job(state)
     assert follows(state, end(state)) == [run_over(), over()]
-    assert (state.runs, state.running.jobs, state.requests, state.ended) == ({}, {}, {}, {"j1"})
+    assert (state.runs, state.running.jobs, state.requests, state.changed.ended) == ({}, {}, {}, {"j1"})
     assert OWN not in state.ledger.clusters
     assert state.ledger.capacities["n1"].free == {"CPU": 40000}
 

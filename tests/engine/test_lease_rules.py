@@ -27,10 +27,10 @@ from vctl.engine.changes import (
 )
 from vctl.engine.rules.leases import called_in, expired, give_back, waits
 from vctl.engine.rules.preemption import nominated
-from vctl.engine.rules.revocation import revoked, to_call, to_end, told, untold
+from vctl.engine.rules.revocation import begin_graces, revoked, to_call, to_end, to_notify
 from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import LeaseTold, Now
+from vctl.engine.stimuli import LeaseNotified, Now
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.scheduling_class import Verdict
 
@@ -145,16 +145,16 @@ def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_un
     ledger.charge(run.run_id, run.vnode_id, run.allocation)
     state.running.put(RunningJob(1, "b", "b", run.run_id, "me", None, "j", started_at_ns=1))
     state.lease_terms, memo = LeaseTerms(reclaim_grace_s=5), Memo()
-    assert list(untold(state, memo)) == [(lease, 1)]
+    assert list(to_notify(state, memo)) == [(lease, 1)]
     assert list(revoked(state, memo, Now(90 * S, 90 * S))) == []  # nobody ends without a grace
-    told(state, memo, [LeaseTold(lease.lease_id, 1), LeaseTold(99, 1)], Now(90 * S, 10 * S))
-    assert (list(untold(state, memo)), memo.told) == ([], {lease.lease_id: {1: 15 * S}})
+    begin_graces(state, memo, [LeaseNotified(lease.lease_id, 1), LeaseNotified(99, 1)], Now(90 * S, 10 * S))
+    assert (list(to_notify(state, memo)), memo.notified) == ([], {lease.lease_id: {1: 15 * S}})
     assert (list(revoked(state, memo, Now(90 * S, 15 * S - 1))), memo.due) == ([], [15 * S])
     ends = [RunStopping(run.run_id, "Preempted")]
     assert follows(state, revoked(state, memo, Now(90 * S, 15 * S))) == ends
     assert follows(state, revoked(state, memo, Now(90 * S, 16 * S))) == []
     del state.leases[lease.lease_id]
-    assert (list(revoked(state, memo, Now(90 * S, 17 * S))), memo.told) == ([], {})
+    assert (list(revoked(state, memo, Now(90 * S, 17 * S))), memo.notified) == ([], {})
 
 
 def test_a_lease_that_is_idle_is_given_back_when_it_was_so_long_enough() -> None:

@@ -66,7 +66,7 @@ def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:
     move(state, "n1", DEAD)
     ended = [ch.RunStopping(run.run_id, "NodeFailed") for run in runs[:2]]
     assert list(nodes.failed(state)) == ended
-    state.nodes_changed = {"n2"}
+    state.changed.nodes = {"n2"}
     assert list(nodes.failed(state)) == []
 
 

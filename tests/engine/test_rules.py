@@ -145,7 +145,8 @@ CHANGING = {
     "remove", "setdefault", "sort", "update", "charge", "discharge", "assign", "release", "resize", "rearrange",
 }  # fmt: skip
 TAKES = {
-    "effects": ["state.affected"],
+    "effects": ["state.changed.runs"],
+    "turn": ["state.changed.nodes.clear"],
 }
 """What was to be looked at is forgotten when it was."""
 
@@ -184,10 +185,7 @@ def test_a_rule_changes_nothing_itself(path: Path) -> None:
 
 
 BESIDE = {
-    "state.affected": "runs of which an effect may be due",
-    "state.ended": "jobs that are over and may be awaited",
-    "state.nodes_changed": "nodes to be looked at",
-    "state.unfollowed": "runs that nothing follows yet",
+    "state.changed": "what is to be looked at",
     "state.displaced": "runs ahead that found no place and may have started",
     "state.trial": "starts of a plan that is not committed: any change takes them back",
     "state.ledger.may_gain_nodes": "a setting",

@@ -60,7 +60,7 @@ def test_a_job_starts_with_its_cluster_and_its_process() -> None:
         (vnode.node_id,), (run,), Cluster(OWN, PRIMARY, JOB, job.spec, revision=101, job="1"), started.vnodes,
     )  # fmt: skip
     assert state.requests == {1: job}
-    assert list(state.affected) == ["1.2.0.x1"]
+    assert list(state.changed.runs) == ["1.2.0.x1"]
 
 
 def test_a_gang_starts_with_a_process_in_each_virtual_node_and_a_port_that_no_other_has() -> None:

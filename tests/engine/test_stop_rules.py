@@ -14,11 +14,11 @@ from vctl.engine import changes as ch
 from vctl.engine import effects
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
-from vctl.engine.effects import Done, Effect, Launch, Stop, Tell, Warn
+from vctl.engine.effects import Done, Effect, Launch, Notify, Stop, Warn
 from vctl.engine.rules import preemption, stops
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import JobTold, JobWarned, Now, Stimulus
+from vctl.engine.stimuli import JobNotified, JobWarned, Now, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
 
 pytestmark = spec("8.stop", "8.limits", "8.preemption", "9.lending", "12.daemon-death")
@@ -185,7 +185,7 @@ def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_not
     assert effects.news(state, done) == [Stop("j1.0", 0.5)]
     apply(state, asked(grace_s=0.5))
     assert effects.news(state, done) == []
-    state.affected = dict.fromkeys(state.runs)
+    state.changed.runs = dict.fromkeys(state.runs)
     due: list[Effect] = [Stop("j1.0", 0.5), Launch("j1.0")]
     assert effects.news(state, {}) == effects.outstanding(state, 0) == due
 
@@ -216,12 +216,12 @@ def test_a_job_that_ends_for_another_is_told_and_ends_at_once_unless_it_heard_th
     run_job(state, members=2)
     one = told(warns=True)
     apply(state, ch.JobPreempting(one, OWN, ""))
-    assert effects.outstanding(state, 0) == [Tell(one)]
+    assert effects.outstanding(state, 0) == [Notify(one)]
     ends = [*stopping("j1.0", "j1.1", reason="Preempted"), ch.PreemptionMoved(1, "end")]
-    found = yielded(state, preemption.told(state, [JobTold(one, heard)]))
+    found = yielded(state, preemption.notified(state, [JobNotified(one, heard)]))
     assert found == ([ch.PreemptionMoved(1, "tell")] if heard else ends)
-    assert list(effects.tells(state)) == []
-    assert list(preemption.told(state, [JobTold(one, heard)])) == []
+    assert list(effects.notices(state)) == []
+    assert list(preemption.notified(state, [JobNotified(one, heard)])) == []
     assert list(preemption.due(state, one.ends_ns - 1)) == []
     assert yielded(state, preemption.due(state, one.ends_ns)) == (ends if heard else [])
 
@@ -231,7 +231,7 @@ def test_a_job_that_ends_anyway_is_not_told_that_it_ends_for_another() -> None:
     run_job(state)
     apply(state, ch.JobPreempting(told(warns=True), OWN, ""))
     apply(state, asked())
-    assert list(effects.tells(state)) == []
+    assert list(effects.notices(state)) == []
     assert list(preemption.due(state, 0)) == [ch.PreemptionMoved(1, "end")]
 
 

@@ -4,32 +4,40 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from pkgutil import iter_modules
+from typing import Annotated, Any, get_args, get_type_hints, is_typeddict
 
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
 
 from tests.specification import spec
+from vctl import operations
+from vctl.cli import catalog
 from vctl.config import Config, load
 from vctl.errors import BadSpec
 from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
-from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
+from vctl.operations import jobs, nodes, tasks
 from vctl.operations.declare import Arg, Here, Local, Operation, Opt, Remote, Verb, operation
+from vctl.spec import documents, reports
 from vctl.store.store import Store
 
-pytestmark = spec("14.remote", "14.api")
+COMMANDS = catalog.load_all()
+pytestmark = spec("14.remote", "14.api", "13.help", "13.completion")
 
 PACKAGE = Path(http.__file__).parents[1]
-DECLARED = [
-    verb
-    for module in (jobs, tasks, clusters, nodes, views, upkeep, simulation)
-    for verb in vars(module).values()
+HOMES = {
+    verb: (module.name, name)
+    for module in iter_modules(operations.__path__)
+    for name, verb in vars(import_module(f"vctl.operations.{module.name}")).items()
     if isinstance(verb, Operation)
-]
+}
+"""Every verb of any module -> the module that declares it, and its name there."""
+DECLARED = list(HOMES)
 
 
 @operation("shelf count", "GET /shelves/{shelf}")
@@ -188,6 +196,54 @@ def test_every_verb_has_a_route_and_says_what_it_does(
     assert described[path][verb.method.lower()]["description"]
     assert verb.help.endswith(".")
     assert all(param.info.help for param in verb.params)
+
+
+FORMLESS = {"vc export", "simulate"}
+"""A tree file, and figures under the names of what was asked for."""
+
+
+@pytest.mark.parametrize("verb", DECLARED, ids=lambda verb: verb.name)
+def test_every_verb_has_a_documented_reply(verb: Operation[..., Any]) -> None:
+    """Spec 14.api: a reply is a form, a list of forms, amounts or counts; whoever calls it can check theirs."""
+    reply = get_type_hints(verb.run, localns={**vars(documents), **vars(reports)})["return"]
+    parts = [part for outer in get_args(reply) or (reply,) for part in get_args(outer) or (outer,)]
+    named = [part for part in parts if is_typeddict(part)]
+    assert named or reply in (dict[str, float], dict[str, int]) or verb.name in FORMLESS, reply
+
+
+@pytest.mark.parametrize("verb", DECLARED, ids=lambda verb: verb.name)
+def test_what_every_verb_is_about_can_be_completed(verb: Operation[..., Any]) -> None:
+    """Spec 13.completion: the ids in its path are offered by the shell."""
+    in_path = zip(verb.params, re.findall(r"\{", verb.path), strict=False) if verb.name in COMMANDS else ()
+    assert [param.name for param, _ in in_path if not (param.info.complete or param.info.choices)] == []
+
+
+BY_ANOTHER = {
+    "job dry-run": "job submit", "job get": "job status", "job delete-all": "job delete", "task get": "task status",
+    "task why": "why", "objects list": "list", "object get": "get", "repair": "doctor", "scheduler": "daemon",
+    "cluster-nodes": "list", "vnodes": "nodes", "vnode": "current-node", "leases": "lease list",
+}  # fmt: skip
+"""Verb -> the command that carries it out, where that has another name."""
+
+
+@pytest.mark.parametrize("verb", DECLARED, ids=lambda verb: verb.name)
+def test_every_verb_has_a_command(verb: Operation[..., Any]) -> None:
+    """Spec 13: what a server and Python can do, the command line can; tests/cli/test_help.py asks for its example."""
+    assert (verb.name in BY_ANOTHER) != (verb.name in COMMANDS)
+    assert BY_ANOTHER.get(verb.name, verb.name) in COMMANDS
+
+
+NOT_IN_PYTHON = {"job dry-run", "object get", "summary"}
+"""What the command line shows; a program asks for the jobs or objects themselves."""
+
+
+@pytest.mark.parametrize("verb", DECLARED, ids=lambda verb: verb.name)
+def test_every_verb_can_be_called_in_python(verb: Operation[..., Any]) -> None:
+    """Spec 14.python: a client has each of them."""
+    module, name = HOMES[verb]
+    words = re.compile(rf"\b{module}\.{'run' if module == 'simulation' else name}\b")
+    client = [path.read_text() for path in (PACKAGE / "client").glob("*.py")]
+    assert any(words.search(text) for text in client) != (verb.name in NOT_IN_PYTHON)
 
 
 def test_names_are_given_once() -> None:

@@ -50,9 +50,9 @@ def lost_exit(patch: pytest.MonkeyPatch) -> None:
 
 def leaked_lease(patch: pytest.MonkeyPatch) -> None:
     """A lease that is given back stays in the tables."""
-    original = write._WRITERS[ch.LeaseReturned]
+    original = write.WRITERS[ch.LeaseReturned]
     cuts = lambda db, returned: original(db, [one for one in returned if one.lease.amounts])  # noqa: E731
-    patch.setitem(write._WRITERS, ch.LeaseReturned, cuts)
+    patch.setitem(write.WRITERS, ch.LeaseReturned, cuts)
 
 
 def partial_gang(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def effect_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def forgotten_write(patch: pytest.MonkeyPatch) -> None:
     """That a run is being stopped is not written."""
-    patch.setitem(write._WRITERS, ch.RunStopping, lambda db, changes: None)
+    patch.setitem(write.WRITERS, ch.RunStopping, lambda db, changes: None)
 
 
 def no_adoption(patch: pytest.MonkeyPatch) -> None:

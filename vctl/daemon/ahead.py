@@ -54,7 +54,7 @@ class NextRuns:
                 self._since[change.run_id] = self.clock.uptime_s()
                 self._unsent.append(change.run_id)
             state.emit(self.store, change)
-        state.unfollowed.clear()
+        state.changed.started.clear()
 
     def send(self, state: FollowedState, runtime: Runtime) -> None:
         """Send the requests of those that were assigned, after the commit."""

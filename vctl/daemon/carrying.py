@@ -22,7 +22,15 @@ from vctl.engine.changes import RunAssigned
 from vctl.engine.effects import Done, Launch, Stop
 from vctl.engine.rules import revocation
 from vctl.engine.settings import Memo
-from vctl.engine.stimuli import JobTold, JobWarned, LeaseTold, Now, ProcessOver, RunNotLaunched, Stimulus
+from vctl.engine.stimuli import (
+    JobNotified,
+    JobWarned,
+    LeaseNotified,
+    Now,
+    ProcessOver,
+    RunNotLaunched,
+    Stimulus,
+)
 from vctl.engine.timers import signal_of
 from vctl.errors import VctlError
 from vctl.runtime.protocol import Runtime
@@ -69,7 +77,7 @@ class Carrier:
     def again(self, state: FollowedState, run_id: str) -> None:
         """A run was not launched after all."""
         self.done.pop(run_id, None)
-        state.affected[run_id] = None
+        state.changed.runs[run_id] = None
 
     def retry(self, state: FollowedState) -> None:
         """Try once more what could not be done."""
@@ -100,11 +108,11 @@ class Carrier:
                 warn.run_id, warn.signal["number"]
             )  # first the signal: it is sent twice, never not
             found.append(JobWarned(warn.run_id, warn.ends_ns))
-        for tell in effects.tells(state):
-            found.append(JobTold(tell.preemption, heard=self._tell(state, tell.preemption)))
-        for lease, job_id in revocation.untold(state, self.memo) if state.leases else ():
+        for tell in effects.notices(state):
+            found.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
+        for lease, job_id in revocation.to_notify(state, self.memo) if state.leases else ():
             self._call_in(state, lease, job_id)
-            found.append(LeaseTold(lease.lease_id, job_id))
+            found.append(LeaseNotified(lease.lease_id, job_id))
         self.notices.remove_old(state)
         self.provider.carry_out(state, now)
         return found

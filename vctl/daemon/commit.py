@@ -55,7 +55,7 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
         if task.task_id in bound:
             state.tasks.heard(task)
     if waits:
-        observed.tell_tasks(store, [
+        observed.set_task_waits(store, [
             (jb.INFEASIBLE if one.infeasible else jb.INSUFFICIENT, one.message, one.task_id) for one in waits
         ])  # fmt: skip
     for wait in plan.waits:

@@ -113,21 +113,20 @@ class FollowedState(SchedulerState):
                 state.array_limits.limit(array_id, at_once)
             state.put_all_pending(queues.pending(store))
             for row in jobs.running_rows(store):
-                job = rows.running(row)
-                state.note_running(job, rows.pending(row))
-                if job.stop_requested_at is not None or job.outcome is not None:
-                    state.stops.add(job.job_id)
+                state.note_running(rows.running(row), rows.pending(row))
             state._read_waits(store)
             state._read_ahead(store)
             state.usage = usage.load(store)
             if state.usage.past:  # what runs was running while nobody looked
                 state.usage.rates = Shares(state.ledger, state.running).held
-            state.ended.update(dependencies.awaited_names(store))  # all that may have ended meanwhile
+            state.changed.ended.update(dependencies.awaited_names(store))  # all that may have ended meanwhile
             state._read_tasks(store)
+            for run in state.runs.values():
+                state.sort_run(run)
             state._read_preemptions(store)
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
-        state.nodes_changed.update(state.ledger.nodes)
+        state.changed.nodes.update(state.ledger.nodes)
         state.ledger.joined.clear()  # whatever there is was there before
         return state
 
@@ -159,10 +158,7 @@ class FollowedState(SchedulerState):
         self.tasks.with_objects.update(objects.with_objects(store))
         outliving = tasks.outliving(store)
         for row in tasks.unfinished(store):
-            task = rows.task(row, outlives=row["task_id"] in outliving)
-            self.tasks.put(task)
-            if task.stop_requested_at is not None:
-                self.stops.add(task.job_id)
+            self.tasks.put(rows.task(row, outlives=row["task_id"] in outliving))
 
     def _read_preemptions(self, store: Store) -> None:
         for row in preemptions.all_rows(store):
@@ -187,7 +183,7 @@ class FollowedState(SchedulerState):
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
                 elif event["change"] is None and event["object"] == "node":
-                    self.nodes_changed.add(event["object_id"])  # its lease of heartbeats
+                    self.changed.nodes.add(event["object_id"])  # its lease of heartbeats
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         self.seen = events[-1]["seq"]

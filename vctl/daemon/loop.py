@@ -178,11 +178,11 @@ def _send_away(home: Path, found: locks.Holder) -> None:
     if (handle := background.pinned(found, home)) is None:
         return
     try:
-        background.tell(handle, signal.SIGTERM)
+        background.signal_process(handle, signal.SIGTERM)
         give_up = time.monotonic() + LEAVE_S
         while locks.holder(home) == found:
             if time.monotonic() > give_up:
-                background.tell(handle, signal.SIGKILL)
+                background.signal_process(handle, signal.SIGKILL)
             time.sleep(_PAUSE_S)
     finally:
         os.close(handle)

@@ -121,7 +121,7 @@ class Objects:
         self._over.clear()
         is_due = self._next <= uptime
         if is_due or self.have_lost_a_node(state):
-            for place in files.kept(self.store.home):
+            for place in files.folders(self.store.home):
                 if self._is_on_a_lost_node(state, *place) or (is_due and not self._is_wanted(*place)):
                     files.remove(self.store.home, *place)
             self._dead = set(state.dead_nodes)

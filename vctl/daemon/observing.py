@@ -80,13 +80,14 @@ class Observer:
 
     def awaited(self, state: FollowedState) -> list[Stimulus]:
         """Jobs and arrays of which something has ended, if others wait for them."""
-        names = any_waits(self.store, sorted(state.ended)) if state.ended and state.gated else []
-        state.ended.intersection_update(names)
+        ended = state.changed.ended
+        names = any_waits(self.store, sorted(ended)) if ended and state.gated else []
+        ended.intersection_update(names)
         return [over(self.store, name) for name in names]
 
     def _silent(self, state: FollowedState, now: Now) -> list[NodeSilent]:
         """Nodes whose lease of heartbeats is over."""
-        if not state.nodes_changed and (self._silent_at is None or self._silent_at > now.wall):
+        if not state.changed.nodes and (self._silent_at is None or self._silent_at > now.wall):
             return []
         leases = [NodeSilent(*one) for one in upkeep.heartbeats(self.store)]
         self._silent_at = min((one.ends_at for one in leases), default=None)

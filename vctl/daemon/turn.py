@@ -89,7 +89,7 @@ class Turn:
         found = follows(state, told, now, supply_of(self.store, state), self.memo)
         if not found:
             looked_at(state)
-            state.ended.clear()
+            state.changed.ended.clear()
         return found
 
     def _decide(
@@ -115,7 +115,7 @@ class Turn:
         return plan, started
 
     def _apply_rules(self, state: FollowedState, told: Sequence[Stimulus], now: Now) -> None:
-        state.ended.clear()
+        state.changed.ended.clear()
         changes = rules(state, told, now, supply_of(self.store, state), self.memo)
         state.emit_each(self.store, changes)
         looked_at(state)

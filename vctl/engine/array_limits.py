@@ -31,8 +31,8 @@ class ArrayLimits:
 
     def __init__(self) -> None:
         self.array_limits: dict[str, Window] = {}
-        self.changed: set[str] = set()
-        """Arrays to look at: a place may be free."""
+        self.ready: set[str] = set()
+        """Arrays that have a free place and a member that waits for it."""
 
     def limit(self, array_id: str, at_once: int) -> None:
         """An array has this limit."""
@@ -50,12 +50,13 @@ class ArrayLimits:
             window.closed.add(job.job_id)
             if not (job.held or job.waits_for):
                 insort(window.waiting, job.job_id)
-        self.changed.add(job.array_id)
+        self._sort(job.array_id, window)
 
     def run(self, array_id: str | None, job_id: int) -> None:
         """A member runs."""
-        if array_id in self.array_limits:
-            self.array_limits[array_id].open.add(job_id)
+        if array_id is not None and (window := self.array_limits.get(array_id)) is not None:
+            window.open.add(job_id)
+            self._sort(array_id, window)
 
     def leave(self, array_id: str | None, job_id: int) -> None:
         """A member is over; with the last one the array is."""
@@ -63,10 +64,9 @@ class ArrayLimits:
         if window is None or array_id is None:
             return
         self._take_out(window, job_id)
-        self.changed.add(array_id)
+        self._sort(array_id, window)
         if not (window.open or window.closed):
             del self.array_limits[array_id]
-            self.changed.discard(array_id)
 
     def _take_out(self, window: Window, job_id: int) -> None:
         window.open.discard(job_id)
@@ -76,7 +76,10 @@ class ArrayLimits:
             if place < len(window.waiting) and window.waiting[place] == job_id:
                 del window.waiting[place]
 
+    def _sort(self, array_id: str, window: Window) -> None:
+        is_ready = window.waiting and len(window.open) < window.at_once
+        (self.ready.add if is_ready else self.ready.discard)(array_id)
+
     def due(self) -> dict[str, list[int]]:
         """Array -> the members that get a place now."""
-        found = {array_id: self.array_limits[array_id].next for array_id in sorted(self.changed)}
-        return {array_id: members for array_id, members in found.items() if members}
+        return {array_id: self.array_limits[array_id].next for array_id in sorted(self.ready)}

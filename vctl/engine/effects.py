@@ -45,13 +45,13 @@ class Warn:
 
 
 @value(frozen=True, slots=True)
-class Tell:
+class Notify:
     """Tell a job that it ends for another: a notice, and its signal."""
 
     preemption: Preemption
 
 
-Effect = Launch | Stop | Warn | Tell
+Effect = Launch | Stop | Warn | Notify
 Done = dict[str, tuple[Effect, ...]]
 """Run -> what was carried out for it."""
 
@@ -59,14 +59,14 @@ Done = dict[str, tuple[Effect, ...]]
 def outstanding(state: SchedulerState, uptime: int) -> list[Effect]:
     """All that is due; ``uptime`` in ns since the machine started."""
     of_runs = [effect for run in state.runs.values() for effect in of_run(state, run)]
-    return [*of_runs, *warnings(state, uptime), *tells(state)]
+    return [*of_runs, *warnings(state, uptime), *notices(state)]
 
 
 def news(state: SchedulerState, done: Done) -> list[Effect]:
     """Of what is due for processes, the difference to what was done; it is taken for done from now on."""
-    affected, state.affected = state.affected, {}
+    changed, state.changed.runs = state.changed.runs, {}
     found: list[Effect] = []
-    for run_id in affected:
+    for run_id in changed:
         if (run := state.runs.get(run_id)) is not None:
             before, due = done.get(run_id, ()), of_run(state, run)
             found += [effect for effect in due if effect not in before]
@@ -107,9 +107,9 @@ def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
             yield Warn(one.run.run_id, one.signal, one.ends_ns)
 
 
-def tells(state: SchedulerState) -> Iterator[Tell]:
+def notices(state: SchedulerState) -> Iterator[Notify]:
     """Jobs that end for others and do not know it."""
     for _, one in sorted(state.preemptions.items()):
         job = state.running.jobs.get(one.victim_id)
         if job is not None and job.stop_requested_at is None and not (one.told or one.ending):
-            yield Tell(one)
+            yield Notify(one)

@@ -44,7 +44,7 @@ class Memo:
     """Since when a part of a lease is unused."""
     wanted_leases: set[int] = field(default_factory=set)
     """Idle leases that others can use: returned when they are cool."""
-    told: dict[int, dict[int, int]] = field(default_factory=dict)
+    notified: dict[int, dict[int, int]] = field(default_factory=dict)
     """Lease that was called in -> job that uses it and was told -> when its grace ends."""
     idle_machines: dict[str, int] = field(default_factory=dict)
     """Since when nothing is on a machine."""

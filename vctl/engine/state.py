@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
+from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
+from vctl.core.tasks import CANCELLED
 from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved
@@ -20,6 +21,26 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start, Trial, still_fits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+
+GANG_ENDED = "GangEnded"
+"""Why a member of a gang is stopped when another one ended badly."""
+
+
+@dataclass(slots=True)
+class Changed:
+    """What has changed since those looked at it who look at nothing else: so their work follows what changed.
+
+    Too much may be in it, never too little; with a state that was loaded, everything is.
+    """
+
+    runs: dict[str, None]
+    """Processes for which something else may be due outside: ``effects.news`` looks at them."""
+    nodes: set[str] = field(default_factory=set)
+    """Rules look at them, and the observer of heartbeats."""
+    ended: set[str] = field(default_factory=set)
+    """Jobs and arrays of which something ended, by id: the observer of those that others wait for looks at them."""
+    started: dict[str, None] = field(default_factory=dict)
+    """Runs of jobs that have started: runs may be assigned to follow them."""
 
 
 class SchedulerState:
@@ -34,8 +55,6 @@ class SchedulerState:
         self.runs_of_job: dict[int, set[str]] = {}
         for run in runs.values():
             self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
-        self.affected: dict[str, None] = dict.fromkeys(runs)
-        """Processes for which something else may be due outside."""
         self.running = Running()
         """Running jobs, as far as queues ask: limits, reserved starts, shares."""
         for run in runs.values():
@@ -51,20 +70,16 @@ class SchedulerState:
         """Running jobs as they waited: as such they wait again for another attempt."""
         self.ahead = RunsAhead()
         """Runs of waiting jobs that take the place of running ones at their end."""
-        self.unfollowed: dict[str, None] = {}
-        """Runs of jobs that have started: runs may be assigned to follow them."""
+        self.changed = Changed(dict.fromkeys(runs))
         self.seen = seen
         self.trial: Trial | None = None
         """Starts that are taken in the ledger and not committed yet: any other change takes them back."""
-        self.stops: set[int] = set()
-        """Running jobs of which somebody asked something to stop."""
+        self.to_stop: dict[str, None] = {}
+        """Processes that are to end and of which that is not recorded yet."""
         self.timers = Timers()
         """When the time of running processes is over."""
         self.array_limits = ArrayLimits()
         """The running limits of arrays."""
-        self.ended: set[str] = set()
-        """Jobs and arrays of which something ended, by id: somebody may wait for them."""
-        self.nodes_changed: set[str] = set()
         self.dead_nodes: set[str] = set()
         self.draining_nodes: set[str] = set()
         self.shrunk_nodes: set[str] = set()
@@ -93,10 +108,33 @@ class SchedulerState:
     def add_run(self, run: Run) -> None:
         """A process that is to be started."""
         self.runs[run.run_id] = run
-        self.affected[run.run_id] = None
+        self.changed.runs[run.run_id] = None
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         if run.task_id is not None:
             self.running.put_task(run.job_id, run.run_id)
+        self.sort_run(run)
+
+    def sort_run(self, run: Run) -> None:
+        """Remember a process among those that are to end, if it is one of them."""
+        if run.stop_reason is None and self.reason_to_stop(run) is not None:
+            self.to_stop[run.run_id] = None
+        else:
+            self.to_stop.pop(run.run_id, None)
+
+    def reason_to_stop(self, run: Run) -> str | None:
+        """Why a process is to end: somebody asked for it, or another member of its gang has ended badly."""
+        job, task = self.running.jobs.get(run.job_id), self.tasks.unfinished.get(run.task_id or "")
+        if job is not None and job.stop_requested_at is not None and self.is_attached(run):
+            return job.stop_reason or STOPPED_BY_USER
+        if task is not None and task.stop_requested_at is not None:
+            return CANCELLED
+        return GANG_ENDED if job is not None and job.outcome is not None and run.task_id is None else None
+
+    def note_stop(self, run_ids: Iterable[str]) -> None:
+        """Somebody asked these processes to end, or asked once more and otherwise."""
+        for run_id in run_ids:
+            self.changed.runs[run_id] = None
+            self.sort_run(self.runs[run_id])
 
     def knows(self, run_id: str) -> bool:
         """Whether a run is not over, or is assigned ahead."""
@@ -105,6 +143,7 @@ class SchedulerState:
     def drop_run(self, run: Run) -> None:
         """A process that is over; what it held returns."""
         self.runs.pop(run.run_id, None)
+        self.to_stop.pop(run.run_id, None)
         self.running.drop_task(run.job_id, run.run_id)
         siblings = self.runs_of_job.get(run.job_id)
         if siblings is not None:
@@ -227,9 +266,9 @@ class SchedulerState:
 
     def note_end(self, submission_id: str, array_id: str | None) -> None:
         """A job is over: somebody may wait for that."""
-        self.ended.add(submission_id)
+        self.changed.ended.add(submission_id)
         if array_id is not None:
-            self.ended.add(array_id)
+            self.changed.ended.add(array_id)
 
     def is_attached(self, run: Run) -> bool:
         """Whether a process ends with its job: all but those of tasks that outlive it."""

@@ -61,7 +61,7 @@ class JobWarned:
 
 
 @value(frozen=True, slots=True)
-class JobTold:
+class JobNotified:
     """A job was told that it ends for another. ``heard``: a process of it got its signal."""
 
     preemption: Preemption
@@ -69,7 +69,7 @@ class JobTold:
 
 
 @value(frozen=True, slots=True)
-class LeaseTold:
+class LeaseNotified:
     """A job was told that a lender wants back a lease that it uses."""
 
     lease_id: int
@@ -130,8 +130,8 @@ Stimulus = (
     | ProcessOver
     | RunNotLaunched
     | JobWarned
-    | JobTold
-    | LeaseTold
+    | JobNotified
+    | LeaseNotified
     | NodeSilent
     | AwaitedOver
     | MachinesWanted

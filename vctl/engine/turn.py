@@ -34,15 +34,15 @@ def rules(
     sweep = any(isinstance(one, Sweep) for one in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
-    if state.dead_nodes and state.nodes_changed:  # before the ends of processes: so their reason is known
+    if state.dead_nodes and state.changed.nodes:  # before the ends of processes: so their reason is known
         yield from nodes.failed(state)
     if stimuli:
         yield from ends.processes(state, stimuli, now.wall)
         yield from gates.awaited(state, stimuli, now.wall)
         yield from stops.warned(state, stimuli, now.uptime)
-        yield from preemption.told(state, stimuli)
-        revocation.told(state, memo, stimuli, now)
-    if state.stops:
+        yield from preemption.notified(state, stimuli)
+        revocation.begin_graces(state, memo, stimuli, now)
+    if state.to_stop:
         yield from stops.asked(state)
     yield from stops.limits(state, now.uptime)
     yield from gates.begin_due(state, now.wall)
@@ -51,12 +51,12 @@ def rules(
         yield from preemption.review(state, now.wall)
         yield from preemption.due(state, now.wall)
     yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
-    if state.leases or memo.told:
+    if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
         yield from revocation.revoked(state, memo, now)
     if state.machine_terms.kind != NO_PROVIDER:
         yield from machines.changes(state, memo, stimuli, now, supply.request)
-    if state.nodes_changed:
+    if state.changed.nodes:
         yield from objects.lost(state, now.wall)
     if sweep:
         yield from objects.left_behind(state, now.wall)
@@ -68,6 +68,5 @@ def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply
 
 
 def looked_at(state: SchedulerState) -> None:
-    """The rules have seen what was to be looked at."""
-    for seen in (state.stops, state.array_limits.changed, state.nodes_changed):
-        seen.clear()
+    """The rules have seen which nodes have changed."""
+    state.changed.nodes.clear()

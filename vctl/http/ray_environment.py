@@ -11,7 +11,7 @@ from vctl import ops
 from vctl.errors import BadSpec
 from vctl.operations.declare import Here
 from vctl.ops.packages import PROTOCOL
-from vctl.spec.job_request import JobRequest
+from vctl.spec.job_request import JobRay, JobRequest
 
 RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
 """What ``vctl_ray`` in the metadata of a job means."""
@@ -85,7 +85,7 @@ def private_ray(
             fix="leave it out to have the Ray of the setting ray_jobs",
         )
     kind = RAYS[word or "private"]
-    error = ops.submitting.without_ray(on.store, replace(request, private_ray=kind), around)
+    error = ops.submitting.without_ray(on.store, replace(request, ray=JobRay(kind)), around)
     if error is None:
         return kind
     if word is None:

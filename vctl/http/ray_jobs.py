@@ -29,6 +29,7 @@ from vctl.http.ray_environment import expanded, private_ray, read
 from vctl.operations import jobs
 from vctl.operations.declare import Here
 from vctl.spec.documents import JobForm
+from vctl.spec.job_request import JobRay
 from vctl.store import jobs as table
 
 SHELL = ("/bin/sh", "-c")
@@ -124,16 +125,16 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
         cwd=working_dir if working_dir is not None and working_dir.startswith("/") else None,
         **_resources(body, metadata),
     )
-    ray: dict[str, object] = {"runtime_env": given}
+    unpacked_at: str | None = None
     python_path: list[str] = []
     archive = None if working_dir is None or request.cwd is not None else working_dir
     if archive is not None or modules:
         unpacked = files.enter_context(ops.packages.unpacked(on.store.home, submission_id, archive, modules))
-        ray["files"] = str(unpacked.root)
+        unpacked_at = str(unpacked.root)
         python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
         if unpacked.working_dir is not None:
             request = replace(request, cwd=str(unpacked.working_dir))
-    request = replace(request, private_ray=private_ray(on, request, metadata, setting, around))
+    ray = JobRay(private_ray(on, request, metadata, setting, around), given, unpacked_at)
     variables = {"PYTHONUNBUFFERED": "1", **{name: expanded(value, around) for name, value in env.items()}}
     if python_path:
         variables["PYTHONPATH"] = ":".join(filter(None, (*python_path, variables.get("PYTHONPATH"))))

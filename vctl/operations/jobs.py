@@ -256,7 +256,7 @@ def request(
         after=tuple(options.parse_dependency(text, "after") for text in after),
         per_node=per_node,
         label=label,
-        private_ray="dashboard" if ray_dashboard else "plain" if ray else "",
+        ray=spec.job_request.JobRay("dashboard" if ray_dashboard else "plain" if ray else ""),
         max_retries=max_retries,
         retry_on=tuple(retry_on),
         backoff_s=backoff_s,

@@ -7,7 +7,7 @@ from vctl import operations, ops, spec
 from vctl.operations.declare import Backend, Here, Opt, operation
 
 if TYPE_CHECKING:
-    from vctl.ops.simulate import Told
+    from vctl.ops.simulate import Progress
     from vctl.ops.simulated import Model, Wanted
 
 ENVELOPE = ("api_version", "kind", "total")
@@ -18,7 +18,7 @@ Moment = Annotated[
 ]
 
 
-def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[str, Any]:
+def run(backend: Backend, wanted: "Wanted", progress: "Progress | None" = None) -> dict[str, Any]:
     """Play work under the settings of the queue of a backend, and under other policies."""
     if wanted.trace is None and wanted.model is None:
         found = simulate(
@@ -35,7 +35,7 @@ def run(backend: Backend, wanted: "Wanted", told: "Told | None" = None) -> dict[
     queue = spec.queue_settings.parse_queue(
         operations.clusters.get_cluster(backend, "primary")["queue"], "queue"
     )
-    return ops.simulated.made_up(wanted, queue, told)
+    return ops.simulated.made_up(wanted, queue, progress)
 
 
 @operation("simulate", "POST /simulate")

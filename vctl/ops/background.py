@@ -70,9 +70,11 @@ class Background:
         store.could_make = self._templates
         return store
 
-    def _templates(self, told: object) -> list[dict[str, Any]]:
+    def _templates(self, announced: object) -> list[dict[str, Any]]:
         """The nodes that a scheduler could have made that is started from here."""
-        if not self.config.get("provider") or (told is not None and locks.scheduler_is_running(self.home)):
+        if not self.config.get("provider") or (
+            announced is not None and locks.scheduler_is_running(self.home)
+        ):
             return []
         from vctl.spec.provider_spec import parse_provider
 
@@ -101,7 +103,7 @@ class Background:
             if locks.scheduler_is_running(self.home):
                 return
             log = self.home / LOG
-            self._starts.append((time.monotonic(), _make_room(log)))
+            self._starts.append((time.monotonic(), _rotate(log)))
             env = {**small_environment(os.environ), **self.settings()}
             words = [
                 sys.executable,
@@ -204,7 +206,7 @@ def pinned(holder: locks.Holder, home: Path) -> int | None:
     return None
 
 
-def tell(handle: int, signo: int) -> None:
+def signal_process(handle: int, signo: int) -> None:
     """Signal a process, a suspended one too."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signo)
@@ -225,7 +227,7 @@ def stop(home: Path) -> locks.Holder | None:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         for signo, seconds in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
-            tell(handle, signo)
+            signal_process(handle, signo)
             if poll.poll(seconds * 1000):
                 return found
     finally:
@@ -273,7 +275,7 @@ def small_environment(around: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(places)} if places else kept
 
 
-def _make_room(log: Path) -> int:
+def _rotate(log: Path) -> int:
     """Keep the log short, and say where new lines will begin."""
     try:
         size = log.stat().st_size

@@ -106,7 +106,7 @@ def update(
     """Bring a cluster to a wanted state. ``has`` is what it was shrunk to in the same transaction."""
     old = changeable(store, cluster_id)
     check_update(old, wanted, revision)
-    spec = old.spec if wanted.spec is None else kept_first(old.spec, wanted.spec)
+    spec = old.spec if wanted.spec is None else common_first(old.spec, wanted.spec)
     cluster = replace(
         old,
         spec=spec,
@@ -188,13 +188,13 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
         )
 
 
-def kept_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
+def common_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
     """The new spec with the groups that stay in front: their virtual nodes keep their ranks, new ones come after."""
-    kept, fresh = kept_groups(old, new)
+    kept, fresh = common_groups(old, new)
     return replace(new, groups=kept + fresh)
 
 
-def kept_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """The groups that both specs have, in the old order, and those that only the new one has."""
     fresh, kept = list(new.groups), []
     for group in old.groups:

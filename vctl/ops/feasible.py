@@ -109,8 +109,8 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
 
 def templates(store: Store) -> Sequence[Mapping[str, Any]]:
     """Which nodes a provider could make: as a scheduler has told, else as the one would that is to be started."""
-    told: list[dict[str, Any]] | None = store.recall(TEMPLATES)
-    return told or store.could_make(told)
+    announced: list[dict[str, Any]] | None = store.recall(TEMPLATES)
+    return announced or store.could_make(announced)
 
 
 def add_possible(store: Store, ledger: Ledger) -> None:

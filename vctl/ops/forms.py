@@ -52,8 +52,8 @@ def _amounts_of(text: str) -> dict[str, float]:
     return amounts(loads(text))
 
 
-def job(store: Store, row: Row, position: int | None, told: tuple[str | None, str | None]) -> JobForm:
-    """A job; ``told`` are its reason token and the message."""
+def job(store: Store, row: Row, position: int | None, shown: tuple[str | None, str | None]) -> JobForm:
+    """A job; ``shown`` are its reason token and the message."""
     submitted, started = row["submitted_at"], row["started_at"]
     until = row["ended_at"] or store.clock()
     home = os.fspath(store.home)
@@ -62,8 +62,8 @@ def job(store: Store, row: Row, position: int | None, told: tuple[str | None, st
         "submission_id": row["submission_id"],
         "name": row["name"],
         "status": row["status"],
-        "state_reason": told[0],
-        "message": told[1],
+        "state_reason": shown[0],
+        "message": shown[1],
         "exit_code": row["exit_code"],
         "cluster_id": row["cluster_id"],
         "parent_cluster_id": row["parent_cluster_id"],

@@ -33,7 +33,7 @@ class FreeAmounts:
         self._clusters: dict[str, Cluster | None] = {}
         self._parsed: dict[_Held, Allocation] = {}
         self.nominations = preemptions.nominations(store)
-        self._kept_in: dict[str, set[int]] = {}
+        self._reserved_in: dict[str, set[int]] = {}
         """Cluster -> jobs for which something of its virtual nodes is kept; complete once its slots were read."""
 
     def cluster(self, cluster_id: str) -> Cluster | None:
@@ -72,12 +72,12 @@ class FreeAmounts:
             cluster = self.cluster(parent_id)
         return found
 
-    def kept_for(self, cluster_id: str, job_id: int) -> list[str]:
+    def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Jobs for which something of a cluster is kept."""
         found: set[int] = set()
         for one in (cluster_id, *self._upward(cluster_id)):
             self.slots(one, job_id)
-            found |= self._kept_in.get(one, set())
+            found |= self._reserved_in.get(one, set())
         return [one.submission_id for one in self.nominations if one.job_id in found and one.job_id != job_id]
 
     def _upward(self, cluster_id: str) -> Iterator[str]:
@@ -127,7 +127,9 @@ class FreeAmounts:
             if slot_id in gone:
                 continue
             here = held.get(slot_id, [])
-            self._kept_in.setdefault(cluster_id, set()).update(job_id for job_id, _ in kept.get(slot_id, ()))
+            self._reserved_in.setdefault(cluster_id, set()).update(
+                job_id for job_id, _ in kept.get(slot_id, ())
+            )
             key = (row["amounts"], row["instances"], tuple(sorted(here)), slot_id if slot_id in kept else "")
             capacity = capacities.get(key)
             if capacity is None:

@@ -66,7 +66,7 @@ def _set_unshown_aside(store: Store) -> list[str]:
         for change in found:
             store.emit(change)
     return [
-        f"set aside unreadable row {change.told().object_id} of {change.table}: {change.problem}"
+        f"set aside unreadable row {change.public_event().object_id} of {change.table}: {change.problem}"
         for change in found
     ]
 
@@ -83,7 +83,7 @@ def unreadable(store: Store) -> Damaged | None:
     if found is None:
         return None
     return Damaged(
-        f"a row of {found.table} ({found.told().object_id}) cannot be read: {found.problem}",
+        f"a row of {found.table} ({found.public_event().object_id}) cannot be read: {found.problem}",
         fix="set it aside with `vctl doctor --repair`; a scheduler that starts does so with most",
     )
 

@@ -240,7 +240,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     if not dry_run:
         _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
         unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
-        lowest, highest = feed.reach_before(store, min(before, unread))
+        lowest, highest = feed.span_before(store, min(before, unread))
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
         with store.transaction():

@@ -25,7 +25,7 @@ from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
 from vctl.store import clusters, dependencies, job_views, nodes, rows, settings
 from vctl.store.store import Row, Store
 
-Told = tuple[str | None, str | None]
+Shown = tuple[str | None, str | None]
 """The reason token and the message."""
 
 UNSEEN = "the scheduler has not evaluated it yet"
@@ -52,7 +52,7 @@ class Reasons:
         """What is free, read at the first question."""
         return FreeAmounts(self.store)
 
-    def of(self, row: Row) -> Told:
+    def of(self, row: Row) -> Shown:
         """Token and message of a row of ``job_views``."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
@@ -61,17 +61,17 @@ class Reasons:
             return reason, message
         if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
             return jb.WAITING_FOR_PREEMPTION, f"{row['message']}; {self.shortage(row).text}"
-        told = self._verdict(row)
+        shown = self._verdict(row)
         if reason == jb.PREEMPTED:
-            return jb.PREEMPTED, f"{message}; {told[1]}"
-        return told
+            return jb.PREEMPTED, f"{message}; {shown[1]}"
+        return shown
 
     def gate(self, row: Row) -> str | None:
         """The reason that keeps a pending job out of the queue; None when it is in it."""
         reason, _ = gate(self.store, row)
         return reason if is_gate(reason) else None
 
-    def fresh(self, row: Row) -> Told:
+    def fresh(self, row: Row) -> Shown:
         """The same at the moment of the submit, when no scheduler has looked yet. Counts nothing."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
@@ -117,15 +117,15 @@ class Reasons:
                 return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
             case jb.HEAD_OF_LINE:
                 return jb.HEAD_OF_LINE, f"{row['judged_words']} ({self._age(row)}); {short.text}"
-            case jb.CAP_REACHED | jb.USER_LIMIT if (told := self._limit(row, parent_id)) is not None:
-                return told
+            case jb.CAP_REACHED | jb.USER_LIMIT if (shown := self._limit(row, parent_id)) is not None:
+                return shown
             case jb.INFEASIBLE if (never := self._why_never(row)) is not None:
                 return jb.INFEASIBLE, never
         return self._insufficient(row, short) or (jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}")
 
     def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
         """None when everything is there by now."""
-        kept = self.capacity.kept_for(str(row["parent_cluster_id"]), int(row["job_id"]))
+        kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
         beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
         if short.fits is None and self._has_place(row):
             return None
@@ -244,14 +244,14 @@ class TaskReasons:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._judged: dict[object, Told] = {}
+        self._judged: dict[object, Shown] = {}
 
     @cached_property
     def capacity(self) -> FreeAmounts:
         """What is free, read at the first question."""
         return FreeAmounts(self.store)
 
-    def of(self, row: Row) -> Told:
+    def of(self, row: Row) -> Shown:
         """Token and message of a row of ``tasks``."""
         if row["state"] != tk.PENDING_NODE:
             return row["state_reason"], row["message"]
@@ -267,7 +267,7 @@ class TaskReasons:
             self._judged[key] = self._judge(rows.task(row).pending(), row["state_reason"])
         return self._judged[key]
 
-    def _judge(self, task: PendingTask, verdict: str | None) -> Told:
+    def _judge(self, task: PendingTask, verdict: str | None) -> Shown:
         short = self.shortage(task)
         if verdict not in (jb.INFEASIBLE, jb.INSUFFICIENT):
             return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"

@@ -33,7 +33,7 @@ GZIP = b"\x1f\x8b"
 MOST_IN_A_LINE = 1 << 20
 MOST_MODEL_JOBS = 1_000_000
 MOST_NODES = 100_000
-Told = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 """Progress: (policy, jobs that have arrived, jobs in all)."""
 
 
@@ -65,8 +65,8 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
         with _opened(name) as lines:
             return trace_of(lines, name, per_node=per_node)
     except OSError as error:
-        told = error.strerror or str(error)
-        raise refuse("--trace", f"cannot read {name}: {told}", "name a trace that you can read") from None
+        problem = error.strerror or str(error)
+        raise refuse("--trace", f"cannot read {name}: {problem}", "name a trace that you can read") from None
     except EOFError:
         raise refuse("--trace", f"{name} ends in the middle of its gzip data", "copy it again") from None
     except UnicodeDecodeError as error:
@@ -206,7 +206,7 @@ def _sensible(count: int) -> int:
 # ---- playing and judging ----
 
 
-def simulate(question: Question, told: Told | None = None) -> dict[str, Any]:
+def simulate(question: Question, progress: Progress | None = None) -> dict[str, Any]:
     """Play the workload under each variant; every run says how it differs from the first."""
     arrivals = question.workload.arrivals
     if not arrivals:
@@ -229,8 +229,8 @@ def simulate(question: Question, told: Told | None = None) -> dict[str, Any]:
             one.cluster_id: one.queue.weight for one in ledger.clusters.values() if one.kind == LOGICAL
         }
         player = Player(ledger)
-        report = _reporter(told, variant.name, len(arrivals))
-        played = player.play(arrivals, told=report)
+        report = _reporter(progress, variant.name, len(arrivals))
+        played = player.play(arrivals, progress=report)
         judged = figures(played, _in_all(ledger, total), weights)
         base = base or judged
         runs.append(_document(variant, ledger, question.cluster_id, judged, base, played))
@@ -247,8 +247,8 @@ def _check_cluster(ledger: Ledger, cluster_id: str) -> None:
         raise NotFound(f"--cluster: there is no {cluster_id} on this machine", fix="see `vctl list clusters`")
 
 
-def _reporter(told: Told | None, name: str, count: int) -> Callable[[int], None] | None:
-    return None if told is None else lambda done: told(name, done, count)
+def _reporter(progress: Progress | None, name: str, count: int) -> Callable[[int], None] | None:
+    return None if progress is None else lambda done: progress(name, done, count)
 
 
 def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
@@ -264,10 +264,10 @@ def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
 def _document(
     variant: Variant, ledger: Ledger, cluster_id: str | None, judged: Figures, base: Figures, played: Sequence[Played]
 ) -> dict[str, object]:  # fmt: skip
-    told: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for one in played:
         if one.start_ns is None and one.reason is not None:
-            told[one.reason, one.message] = told.get((one.reason, one.message), 0) + 1
+            counts[one.reason, one.message] = counts.get((one.reason, one.message), 0) + 1
     promised = [one for one in played if one.reserved_ns is not None and one.start_ns is not None]
     nodes = [node for node in ledger.nodes.values() if node.schedulable]
     return {
@@ -281,7 +281,7 @@ def _document(
         "started_after_reserved": sum(one.start_ns > one.reserved_ns for one in promised),  # type: ignore[operator]
         "never": [
             {"reason": reason, "message": message, "jobs": count}
-            for (reason, message), count in sorted(told.items(), key=lambda item: -item[1])
+            for (reason, message), count in sorted(counts.items(), key=lambda item: -item[1])
         ],
     }
 

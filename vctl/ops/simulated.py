@@ -76,30 +76,30 @@ def made(wanted: Wanted) -> Workload:
     return playing.chosen(work, wanted.cluster, wanted.limit_factor)
 
 
-def at(home: Path, wanted: Wanted, told: playing.Told | None = None) -> dict[str, Any]:
+def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> dict[str, Any]:
     """Play the work under the present settings and under each policy; every run says how it differs from the first.
 
     ``home``: the state directory, which need not be there for a trace or a model.
     """
     if wanted.trace is not None or wanted.model is not None:
-        return made_up(wanted, queue_now(home), told)
+        return made_up(wanted, queue_now(home), progress)
     work, base = load(home, wanted.since_ns, wanted.until_ns)
     work = playing.chosen(work, wanted.cluster, wanted.limit_factor)
     return playing.simulate(
         playing.Question(
             work, playing.state_machine(base, wanted.template), _variants(wanted), wanted.cluster
         ),
-        told,
+        progress,
     )
 
 
 def made_up(
-    wanted: Wanted, settings: Mapping[str, object], told: playing.Told | None = None
+    wanted: Wanted, settings: Mapping[str, object], progress: playing.Progress | None = None
 ) -> dict[str, Any]:
     """A trace or a model on a machine of equal nodes, whose queue is served with these settings at present."""
     work = made(wanted)
     machine = playing.trace_machine(work, wanted.node_resources, settings)
-    return playing.simulate(playing.Question(work, machine, _variants(wanted), wanted.cluster), told)
+    return playing.simulate(playing.Question(work, machine, _variants(wanted), wanted.cluster), progress)
 
 
 def _variants(wanted: Wanted) -> list[playing.Variant]:

@@ -17,7 +17,7 @@ from vctl.ops import arrays, dependencies, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
-from vctl.spec.job_request import JobRequest
+from vctl.spec.job_request import JobRay, JobRequest
 from vctl.spec.options import parse_array, parse_warning_signal
 from vctl.store import ahead, clusters, observed, rows, settings, shapes
 from vctl.store import jobs as table
@@ -138,16 +138,13 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
 def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
     """How the command is started, beside its words; only what was asked for."""
     options: dict[str, object] = {
-        "sees_all": request.entry is None and (spec.has_gang or bool(request.private_ray))
+        "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
+        **request.ray.options(),
     }
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
         options["relay"] = list(request.attach)
-    if request.ray:
-        options["ray"] = dict(request.ray)
-    if request.private_ray:
-        options["private_ray"] = request.private_ray
     return options
 
 
@@ -199,7 +196,7 @@ def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) ->
 def _check_ray(
     store: Store, request: JobRequest, parent_id: str, around: Mapping[str, str], *, shares_parent: bool
 ) -> None:
-    if not request.private_ray:
+    if not request.ray.own:
         return
     from vctl.runtime import raylets
 
@@ -366,10 +363,9 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         grace_s=row["grace_s"],
         per_node=bool(row["per_node"]),
         label=relay is not None,
-        private_ray=options.get("private_ray", ""),
         signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
-        ray=options.get("ray", {}),
+        ray=JobRay.of(options),
         **retries,
     )

@@ -103,9 +103,9 @@ def _cluster(store: Store, job: Row, inside: str | None) -> str:
     return own
 
 
-def form(row: Row, told: tuple[str | None, str | None]) -> TaskForm:
-    """A task in its documented form; ``told`` are its reason token and the message."""
-    reason, message = told
+def form(row: Row, shown: tuple[str | None, str | None]) -> TaskForm:
+    """A task in its documented form; ``shown`` are its reason token and the message."""
+    reason, message = shown
     return {
         "task_id": row["task_id"],
         "name": row["name"],

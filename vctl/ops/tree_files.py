@@ -180,5 +180,5 @@ def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:
         return replace(changes.NOTHING, replica_sets=counts)
     has = rs.total(vnode.allocation.amounts for vnode in members if vnode.kind == FLEXIBLE)
     least = {name: min(amount, new.flexible_min.get(name, 0)) for name, amount in has.items()}
-    kept, _ = changes.kept_groups(old.spec, new)
+    kept, _ = changes.common_groups(old.spec, new)
     return ClusterSpec(least, new.flexible_max, kept, {}, flexible=True)

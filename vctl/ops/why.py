@@ -16,7 +16,7 @@ from vctl.core.wording import counted, listed
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
-from vctl.ops.reasons import Reasons, TaskReasons, Told
+from vctl.ops.reasons import Reasons, Shown, TaskReasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.scheduler.running import allocations_of
@@ -47,8 +47,8 @@ def why(store: Store, ref: str | int) -> Why:
         row = job_views.get(store, _number(store, ref))
         assert row is not None
         reasons = Reasons(store)
-        told = reasons.of(row)
-        answer = _answer(forms.job(store, row, position(store, row), told))
+        shown = reasons.of(row)
+        answer = _answer(forms.job(store, row, position(store, row), shown))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
@@ -68,7 +68,7 @@ def why(store: Store, ref: str | int) -> Why:
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
     if gate is None:
-        answer["state_reason"], answer["message"] = _reason(situation, job, outcome, told, short)
+        answer["state_reason"], answer["message"] = _reason(situation, job, outcome, shown, short)
     elif gate == jb.HELD and outcome.start is None:
         answer["message"] = (
             f"{answer['message']}; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
@@ -130,9 +130,9 @@ def _answer(form: JobForm) -> WhyJob:
     }
 
 
-def _reason(situation: Situation, job: PendingJob, outcome: Outcome, told: Told, short: Shortage) -> Told:
+def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
     """What keeps it waiting: what every other screen says, and what the scheduler would do before and for it."""
-    reason, message = told
+    reason, message = shown
     if outcome.start is not None:
         return reason, STARTS_NOW
     if reason == jb.WAITING_FOR_PREEMPTION:
@@ -207,7 +207,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     refuses, in the same words.
     """
     around = os.environ if environment is None else environment
-    found: list[tuple[Row, Told, str | None, Shortage, int | None, list[Ahead]]] = []
+    found: list[tuple[Row, Shown, str | None, Shortage, int | None, list[Ahead]]] = []
     with nodes.as_if_joined(store):
         wanted = submitting.prepare(store, request, around)
         with suppress(_TakenBack), store.together():
@@ -215,27 +215,27 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             assert row is not None
             reasons = Reasons(store)
             before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
-            told, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
-            found.append((row, told, gate, reasons.shortage(row), position(store, row), before))
+            shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
+            found.append((row, shown, gate, reasons.shortage(row), position(store, row), before))
             raise _TakenBack
         situation = situations.load(store)
-    row, told, gate, short, place, before = found[0]
+    row, shown, gate, short, place, before = found[0]
     if row["status"] != jb.PENDING:
-        return _foretold(row, "never starts", told)
+        return _forecast(row, "never starts", shown)
     job = rows.pending(row)
     outcome = Trials(situation, job).outcome(
         replace(NOTHING, job=replace(job, held=False)), preempts=gate is None
     )
     if gate is None and outcome.start is not None:
         start = outcome.start
-        return _foretold(row, "starts now", (None, "it would start now")) | {
+        return _forecast(row, "starts now", (None, "it would start now")) | {
             "node_ids": situations.node_ids(start),
             "pieces": situations.pieces(start),
             "borrowed": situations.borrowed(situation.ledger, start),
         }
-    derived = told[0] != jb.PENDING_EVALUATION
-    reason, message = told if derived else _now(situation, job, outcome, short)
-    return _foretold(row, "waits", (reason, message)) | {
+    derived = shown[0] != jb.PENDING_EVALUATION
+    reason, message = shown if derived else _now(situation, job, outcome, short)
+    return _forecast(row, "waits", (reason, message)) | {
         "queue_position": place,
         "ahead": before,
         "nodes": obstacles(situation, job),
@@ -243,11 +243,11 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     }
 
 
-def _foretold(row: Row, verdict: str, told: Told) -> DryRun:
+def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
     return {
         "verdict": verdict,
-        "state_reason": told[0],
-        "message": told[1],
+        "state_reason": shown[0],
+        "message": shown[1],
         "parent_cluster_id": row["parent_cluster_id"],
         "queue_position": None,
         "ahead": [],

@@ -170,7 +170,7 @@ def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
     return False
 
 
-def kept(home: Path) -> Iterator[tuple[int, int, str]]:
+def folders(home: Path) -> Iterator[tuple[int, int, str]]:
     """(job, attempt, node) of all directories of objects."""
     with contextlib.suppress(FileNotFoundError), os.scandir(home / ROOT) as entries:
         for entry in entries:

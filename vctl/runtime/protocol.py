@@ -141,8 +141,9 @@ class Runtime(Protocol):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Start a run in the moment in which another one of the same number is over, if its offer stands then.
 
-        False when nobody has got the request.
+        False when nobody has got the request: always, where nothing is assigned ahead.
         """
+        return False
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
         """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now."""
@@ -152,9 +153,11 @@ class Runtime(Protocol):
 
     def was_declined(self, run_id: str) -> bool:
         """Whether a run that was to follow another one was not taken, and will not be."""
+        return False
 
     def let_next_go(self, run_id: str) -> None:
         """A run was taken back that was to follow another one, and it was declined."""
+        return
 
     def observe(self, run_id: str) -> Seen:
         """Look at a run."""
@@ -167,6 +170,7 @@ class Runtime(Protocol):
 
     def adopt(self, run_id: str) -> bool:
         """Take over a run that was assigned to no number, by a version that had none; False when it was started."""
+        return True
 
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether the tables know them or not."""

@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
     mode, path, _, *command = words
     if mode == "label":
         label(os.environ.get("RANK", "0"), command)
-    line = reach(path)
+    line = connect(path)
     if mode == "hold":
         hold(line)
     if mode == "stdin":
@@ -57,7 +57,7 @@ def address(path: str) -> tuple[int, str]:
     return held, f"/proc/self/fd/{held}/{name}"
 
 
-def reach(path: str) -> socket.socket:
+def connect(path: str) -> socket.socket:
     """Connect to the command that submitted the job."""
     line = socket.socket(socket.AF_UNIX)
     try:

@@ -28,7 +28,7 @@ from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival
 
 UNKNOWN_CLUSTER = "UnknownCluster"
-TOLD_EVERY = 250
+PROGRESS_EVERY = 250
 """Arrivals between two reports of progress."""
 
 
@@ -197,9 +197,9 @@ class Player:
         *,
         until_ns: int | None = None,
         each: Callable[[], None] | None = None,
-        told: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> list[Played]:
-        """Let everything happen. ``each`` is called at every moment before the round, ``told`` with jobs so far."""
+        """Let everything happen. ``each`` is called at every moment before the round, ``progress`` with jobs so far."""
         coming = 0
         ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
         while (moment := self._next(ordered, coming)) is not None:
@@ -215,8 +215,8 @@ class Player:
             while coming < len(ordered) and ordered[coming].job.submitted_at_ns <= moment:
                 self.submit(ordered[coming])
                 coming += 1
-                if told is not None and coming % TOLD_EVERY == 0:
-                    told(coming)
+                if progress is not None and coming % PROGRESS_EVERY == 0:
+                    progress(coming)
             if each is not None:
                 each()
             self.round()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
@@ -29,6 +30,33 @@ LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 """What a retry may answer to."""
 
+
+@dataclass(frozen=True, slots=True)
+class JobRay:
+    """What a job has of Ray. ``own``: a Ray cluster of its own, ``plain`` or ``dashboard``.
+
+    One that came by Ray's job API has its ``runtime_env``, as it was given, and the directory ``files`` with what was
+    unpacked for it.
+    """
+
+    own: str = ""
+    runtime_env: Mapping[str, object] | None = None
+    files: str | None = None
+
+    def options(self) -> dict[str, object]:
+        """As it is stored with the command of the job."""
+        own: dict[str, object] = {"private_ray": self.own} if self.own else {}
+        if self.runtime_env is None:
+            return own
+        files = {} if self.files is None else {"files": self.files}
+        return {"ray": {"runtime_env": self.runtime_env, **files}, **own}
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> JobRay:
+        """Read it from there."""
+        return cls(options.get("private_ray", ""), **options.get("ray", {}))
+
+
 DEFAULT_ENTRY: Amounts = {CPU: SCALE}
 MAX_NODES = 10_000
 
@@ -41,9 +69,7 @@ class JobRequest:
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
     gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or
     ``all``. ``label`` puts the rank before each line of output. ``attach`` is ``stdin`` or ``terminal``, and the
-    socket of whoever hands that on. ``ray`` is the ``runtime_env`` of a job that came by Ray's job API, as it was
-    given, and the directory ``files`` with what was unpacked for it. ``private_ray`` is ``plain`` or ``dashboard``:
-    the job gets a Ray cluster of its own.
+    socket of whoever hands that on.
     """
 
     argv: tuple[str, ...]
@@ -72,8 +98,7 @@ class JobRequest:
     job_scope: str = "own"
     label: bool = False
     attach: tuple[str, str] | None = None
-    ray: Mapping[str, object] = field(default_factory=dict)
-    private_ray: str = ""
+    ray: JobRay = JobRay()
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
@@ -90,7 +115,7 @@ class JobRequest:
             raise refuse(
                 "label", "only a job with --per-node has ranks", "add --per-node, or leave --label out"
             )
-        if self.private_ray and self.per_node:
+        if self.ray.own and self.per_node:
             raise refuse(
                 "ray",
                 "the command runs once, and Ray in every virtual node",

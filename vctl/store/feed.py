@@ -74,7 +74,7 @@ def counts(store: Store) -> dict[str, int]:
     }
 
 
-def reach_before(store: Store, before_ns: int) -> tuple[int, int]:
+def span_before(store: Store, before_ns: int) -> tuple[int, int]:
     """The numbers of the first event and of the last one that is older than all later ones, never the newest."""
     lowest = store.value("SELECT coalesce(min(seq), 1) FROM events")
     young = store.value("SELECT seq FROM events WHERE at >= ? ORDER BY seq LIMIT 1", before_ns)

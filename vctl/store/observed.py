@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from vctl.scheduler.fairness import Usage
 
 
-def tell_tasks(store: Store, told: Iterable[tuple[str, str, str]]) -> None:
+def set_task_waits(store: Store, waits: Iterable[tuple[str, str, str]]) -> None:
     """(reason, message, task id): why tasks wait for a place."""
     store.db.executemany(
         f"UPDATE tasks SET state_reason = ?, message = ? WHERE task_id = ? AND state = '{tk.PENDING_NODE}'",
-        told,
+        waits,
     )
 
 

@@ -167,13 +167,13 @@ def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
     if not (call.for_people and sys.stderr.isatty()):
         return None
 
-    def told(name: str, done: int, count: int) -> None:
+    def progress(name: str, done: int, count: int) -> None:
         sys.stderr.write(f"\r\x1b[K{visible(name)}: {done} of {count} jobs")
         if done + 250 > count:
             sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
-    return told
+    return progress
 
 
 def _written(workload: "Workload", name: str) -> Answer:

@@ -5,17 +5,16 @@ Applied again, a change does nothing: a follower may know of it from the tables 
 
 from importlib import import_module
 
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import CASES
 from vctl.engine.changes import HOMES, Change, JobStarted
 from vctl.engine.state import SchedulerState
 
-_APPLY: Table = {
-    kind: function for home in HOMES for kind, function in import_module(f"{__name__}.{home}").APPLY.items()
-}
+for home in HOMES:
+    import_module(f"{__name__}.{home}")
 
 
 def apply(state: SchedulerState, change: Change) -> None:
     """Let the state be what it is after a change. What was only tried is taken back first."""
     if state.trial is not None and type(change) is not JobStarted:
         state.end_trial()
-    _APPLY[type(change)](state, change)
+    CASES[type(change)](state, change)

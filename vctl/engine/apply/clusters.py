@@ -6,14 +6,16 @@ from dataclasses import replace
 
 from vctl.core.clusters import JOB, PRIMARY
 from vctl.engine import changes as ch
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import applies
 from vctl.engine.state import SchedulerState
 
 
+@applies(ch.ClusterAdded)
 def _cluster_added(state: SchedulerState, change: ch.ClusterAdded) -> None:
     state.ledger.put_cluster(change.cluster)
 
 
+@applies(ch.ClusterChanged)
 def _cluster_changed(state: SchedulerState, change: ch.ClusterChanged) -> None:
     cluster = change.cluster
     before = state.ledger.clusters.get(cluster.cluster_id, cluster)
@@ -22,18 +24,21 @@ def _cluster_changed(state: SchedulerState, change: ch.ClusterChanged) -> None:
     state.judge_anew(cluster.parent_id or PRIMARY if lends else cluster.cluster_id)
 
 
+@applies(ch.ClusterMoved)
 def _cluster_moved(state: SchedulerState, change: ch.ClusterMoved) -> None:
     if (cluster := state.ledger.clusters.get(change.cluster_id)) is not None:
         state.ledger.put_cluster(replace(cluster, state=change.state))
         state.judge_anew(change.cluster_id)
 
 
+@applies(ch.QueueChanged)
 def _queue_changed(state: SchedulerState, change: ch.QueueChanged) -> None:
     if (cluster := state.ledger.clusters.get(change.cluster_id)) is not None:
         state.ledger.put_cluster(replace(cluster, queue=change.queue))
         state.judge_anew(cluster.parent_id or PRIMARY)  # it has another weight among its siblings
 
 
+@applies(ch.ClusterRemoved)
 def remove(state: SchedulerState, change: ch.ClusterRemoved) -> None:
     """A cluster is gone, with its leases."""
     for lease_id in change.returned:
@@ -48,23 +53,11 @@ def remove(state: SchedulerState, change: ch.ClusterRemoved) -> None:
             state.judge_anew(cluster.parent_id or PRIMARY)
 
 
+@applies(ch.VNodesChanged)
 def _vnodes_changed(state: SchedulerState, change: ch.VNodesChanged) -> None:
     state.ledger.rearrange(change.removed, change.placed, for_start=change.for_start)
 
 
+@applies(ch.ClusterDetached, ch.NodeReplaced, ch.NodesPublished, ch.ClusterRepaired)
 def _nothing(state: SchedulerState, change: object) -> None:
     """What a scheduler reads of this is in other changes: processes and tasks, virtual nodes."""
-
-
-APPLY: Table = {
-    ch.ClusterAdded: _cluster_added,
-    ch.ClusterChanged: _cluster_changed,
-    ch.ClusterMoved: _cluster_moved,
-    ch.QueueChanged: _queue_changed,
-    ch.ClusterDetached: _nothing,
-    ch.ClusterRemoved: remove,
-    ch.VNodesChanged: _vnodes_changed,
-    ch.NodeReplaced: _nothing,
-    ch.NodesPublished: _nothing,
-    ch.ClusterRepaired: _nothing,
-}

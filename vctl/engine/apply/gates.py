@@ -7,7 +7,7 @@ from typing import Any
 
 from vctl.core.spans import Spans, numbers_of
 from vctl.engine import changes as ch
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import applies
 from vctl.engine.state import SchedulerState
 
 
@@ -17,22 +17,27 @@ def _change(state: SchedulerState, spans: Spans, **values: Any) -> None:
             state.put_pending(replace(job, **values))
 
 
+@applies(ch.JobsHeld)
 def _jobs_held(state: SchedulerState, change: ch.JobsHeld) -> None:
     _change(state, change.spans, held=change.held, closed=change.closed)
 
 
+@applies(ch.MembersAdmitted)
 def _members_admitted(state: SchedulerState, change: ch.MembersAdmitted) -> None:
     _change(state, change.spans, closed=False)
 
 
+@applies(ch.BeginTimesPassed)
 def _begin_times_passed(state: SchedulerState, change: ch.BeginTimesPassed) -> None:
     _change(state, change.spans, begin_at_ns=None)
 
 
+@applies(ch.DependencyMet)
 def _dependency_met(state: SchedulerState, change: ch.DependencyMet) -> None:
     _change(state, ((change.job_id, change.job_id),), waits_for=change.left)
 
 
+@applies(ch.JobsEdited)
 def _jobs_edited(state: SchedulerState, change: ch.JobsEdited) -> None:
     limits = "time_limit_s" in change.values
     limit_s = change.values.get("time_limit_s")
@@ -49,12 +54,3 @@ def _jobs_edited(state: SchedulerState, change: ch.JobsEdited) -> None:
             state.requests[job_id] = replace(state.requests[job_id], time_limit_ns=limit_ns)
             for run_id in state.members_of(job_id):
                 state.timers.plan(state, state.runs[run_id], job)
-
-
-APPLY: Table = {
-    ch.JobsHeld: _jobs_held,
-    ch.JobsEdited: _jobs_edited,
-    ch.MembersAdmitted: _members_admitted,
-    ch.BeginTimesPassed: _begin_times_passed,
-    ch.DependencyMet: _dependency_met,
-}

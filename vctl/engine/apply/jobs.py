@@ -8,10 +8,11 @@ from vctl.core.spans import numbers_of
 from vctl.engine import changes as ch
 from vctl.engine.apply import clusters
 from vctl.engine.apply.runs import add_run
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import applies
 from vctl.engine.state import SchedulerState
 
 
+@applies(ch.JobStarted)
 def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     job, ledger = change.job, state.ledger
     ahead = state.ahead.drop(job.run_id) if change.was_ahead else None
@@ -28,20 +29,21 @@ def _job_started(state: SchedulerState, change: ch.JobStarted) -> None:
     state.array_limits.run(job.array_id, job.job_id)
     state.running.put(job)
     if not job.per_node:
-        state.unfollowed[job.run_id] = None
+        state.changed.started[job.run_id] = None
 
 
+@applies(ch.JobEnding)
 def _job_ending(state: SchedulerState, change: ch.JobEnding) -> None:
     if (job := state.running.jobs.get(change.job_id)) is not None:
         own = min(state.members_of(change.job_id), default="")
         state.running.put(replace(job, outcome=change.outcome, run_id=own))
-        state.stops.add(change.job_id)
         state.running.leave(change.job_id)
+        state.note_stop(state.members_of(change.job_id))
 
 
+@applies(ch.JobEnded)
 def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
     state.dequeue(change.job_id)
-    state.stops.discard(change.job_id)
     state.running.drop(change.job_id)
     state.requests.pop(change.job_id, None)
     state.array_limits.leave(change.array_id, change.job_id)
@@ -50,13 +52,14 @@ def _job_ended(state: SchedulerState, change: ch.JobEnded) -> None:
         clusters.remove(state, change.removed)
 
 
+@applies(ch.JobRequeued)
 def _job_requeued(state: SchedulerState, change: ch.JobRequeued) -> None:
     state.running.drop(change.job.job_id)
     state.requests.pop(change.job.job_id, None)
-    state.stops.discard(change.job.job_id)
     state.put_pending(change.job)
 
 
+@applies(ch.StopAsked)
 def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
     if (job := state.running.jobs.get(change.job_id)) is not None:
         state.running.put(
@@ -66,22 +69,12 @@ def _stop_asked(state: SchedulerState, change: ch.StopAsked) -> None:
             )
         )  # fmt: skip
         state.running.leave(change.job_id)
-        state.stops.add(change.job_id)
-        state.affected.update(dict.fromkeys(state.runs_of_job.get(change.job_id, ())))
+        state.note_stop(state.runs_of_job.get(change.job_id, ()))
 
 
+@applies(ch.JobsStopped)
 def _jobs_stopped(state: SchedulerState, change: ch.JobsStopped) -> None:
     for job_id in numbers_of(change.spans):
         state.dequeue(job_id)
         state.array_limits.leave(change.array_id, job_id)
-    state.ended.update((change.array_id, *change.awaited))
-
-
-APPLY: Table = {
-    ch.JobStarted: _job_started,
-    ch.JobEnding: _job_ending,
-    ch.JobEnded: _job_ended,
-    ch.JobRequeued: _job_requeued,
-    ch.StopAsked: _stop_asked,
-    ch.JobsStopped: _jobs_stopped,
-}
+    state.changed.ended.update((change.array_id, *change.awaited))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from vctl.engine import changes as ch
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import applies
 from vctl.engine.state import SchedulerState
 
 
+@applies(ch.LeaseGranted, ch.LeaseCalled, ch.LeaseReturned)
 def _put(state: SchedulerState, change: ch.LeaseGranted | ch.LeaseCalled | ch.LeaseReturned) -> None:
     lease = change.lease
     if lease.amounts:
         state.leases[lease.lease_id] = lease
     else:
         state.leases.pop(lease.lease_id, None)
-
-
-APPLY: Table = {ch.LeaseGranted: _put, ch.LeaseCalled: _put, ch.LeaseReturned: _put}

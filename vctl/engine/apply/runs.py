@@ -7,7 +7,7 @@ from dataclasses import replace
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.engine import changes as ch
-from vctl.engine.apply.table import Table
+from vctl.engine.apply.table import applies
 from vctl.engine.state import SchedulerState
 
 
@@ -17,11 +17,13 @@ def add_run(state: SchedulerState, run: Run) -> None:
     state.add_run(run)
 
 
+@applies(ch.RunAssigned)
 def _run_assigned(state: SchedulerState, change: ch.RunAssigned) -> None:
     if (run := state.runs.get(change.run_id)) is not None:
         state.runs[change.run_id] = replace(run, supervisor=change.supervisor)
 
 
+@applies(ch.RunSeen)
 def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
     if (run := state.runs.get(change.run_id)) is not None:
         run = state.runs[change.run_id] = with_process(run, change.process)
@@ -39,21 +41,25 @@ def with_process(run: Run, process: ch.Process | None) -> Run:
     )  # fmt: skip
 
 
+@applies(ch.RunStopping)
 def _run_stopping(state: SchedulerState, change: ch.RunStopping) -> None:
     run = state.runs.get(change.run_id)
     if run is None or run.stop_reason is not None:
         return
     state.runs[change.run_id] = replace(run, stop_reason=change.reason)
-    state.affected[change.run_id] = None
+    state.to_stop.pop(change.run_id, None)
+    state.changed.runs[change.run_id] = None
     if run.task_id is None:
         state.running.leave(run.job_id)
 
 
+@applies(ch.RunWarned)
 def _run_warned(state: SchedulerState, change: ch.RunWarned) -> None:
     if (run := state.runs.get(change.run_id)) is not None:
         state.runs[change.run_id] = replace(run, warned_for=change.ends_ns)
 
 
+@applies(ch.RunEnded)
 def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
     run = state.runs.get(change.run_id)
     if run is None:
@@ -62,12 +68,3 @@ def _run_ended(state: SchedulerState, change: ch.RunEnded) -> None:
     job = state.running.jobs.get(run.job_id)
     if job is not None and job.run_id == run.run_id and (others := state.members_of(run.job_id)):
         state.running.put(replace(job, run_id=min(others)))
-
-
-APPLY: Table = {
-    ch.RunAssigned: _run_assigned,
-    ch.RunSeen: _run_seen,
-    ch.RunStopping: _run_stopping,
-    ch.RunWarned: _run_warned,
-    ch.RunEnded: _run_ended,
-}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from vctl.engine.changes.ahead import RunAssignedAhead, RunTakenBack
+from vctl.engine.changes.change import PublicEvent
 from vctl.engine.changes.clusters import (
     ClusterAdded,
     ClusterChanged,
@@ -64,7 +65,6 @@ from vctl.engine.changes.tasks import (
     TaskStopAsked,
     TaskSubmitted,
 )
-from vctl.engine.changes.told import Told
 
 Change = (
     # jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.engine.changes.told import change, untold
+from vctl.engine.changes.change import change, internal
 
 
 @change
@@ -16,7 +16,7 @@ class RunAssignedAhead:
     revision: int
     """That of the cluster which the job gets at its start."""
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")
 
 
 @change
@@ -26,4 +26,4 @@ class RunTakenBack:
     run_id: str
     job_id: int
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")

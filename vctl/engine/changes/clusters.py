@@ -9,7 +9,7 @@ from typing import Any
 from vctl.core.clusters import ACTIVE, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 _MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "cluster.removing"}
 
@@ -22,8 +22,7 @@ class ClusterAdded:
     cluster: Cluster
     owner: str | None = None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("cluster.created", self.cluster.cluster_id)
 
 
@@ -34,8 +33,7 @@ class ClusterChanged:
     at: int
     cluster: Cluster
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("cluster.updated", self.cluster.cluster_id, {"revision": str(self.cluster.revision)})
 
 
@@ -49,8 +47,7 @@ class ClusterMoved:
     state: str
     stopped: Mapping[str, Any] | None = None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of(_MOVED[self.state], self.cluster_id, self.stopped or {})
 
 
@@ -66,8 +63,7 @@ class QueueChanged:
         """What differs from the default."""
         return {name: value for name, value in asdict(self.queue).items() if value != getattr(DEFAULT, name)}
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("cluster.queue_changed", self.cluster_id, self.given)
 
 
@@ -77,7 +73,7 @@ class ClusterDetached:
 
     cluster_id: str
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone."""
         return _of("", self.cluster_id)
 
@@ -106,7 +102,7 @@ class ClusterRemoved:
         lent = tuple(one.lease_id for one in found if one.lender_id == cluster_id)
         return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, unless it is silent."""
         return _of("" if self.silent else "cluster.removed", self.cluster_id)
 
@@ -122,9 +118,9 @@ class VNodesChanged:
     node_id: str | None = None
     """The node whose new totals they have."""
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, where the totals of a node changed; else that of a cluster or lease says it."""
-        return Told("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
+        return PublicEvent("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
 
 
 @change
@@ -135,8 +131,7 @@ class NodeReplaced:
     dead: str
     node_id: str | None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("cluster.node_replaced", self.cluster_id, {"dead": self.dead, "node": self.node_id})
 
 
@@ -148,10 +143,9 @@ class NodesPublished:
     nodes: tuple[str, ...]
     job_id: int | None = None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("cluster.nodes_published", self.cluster_id, {"nodes": list(self.nodes)})
 
 
-def _of(kind: str, cluster_id: str, data: Mapping[str, Any] | None = None) -> Told:
-    return Told(kind, "cluster", cluster_id, cluster_id, None, data or {})
+def _of(kind: str, cluster_id: str, data: Mapping[str, Any] | None = None) -> PublicEvent:
+    return PublicEvent(kind, "cluster", cluster_id, cluster_id, None, data or {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vctl.core.spans import Spans
-from vctl.engine.changes.told import Told, change, untold
+from vctl.engine.changes.change import PublicEvent, change, internal
 
 
 @change
@@ -20,12 +20,12 @@ class Members:
     """The cluster that the event of a job names."""
     is_array: bool = False
 
-    def told(self, what: str, data: Mapping[str, Any]) -> Told:
+    def event(self, what: str, data: Mapping[str, Any]) -> PublicEvent:
         """The public event of what happened to them."""
         if self.is_array:
             reach = {"first": self.first, "last": self.last}
-            return Told(f"array.{what}", "array", self.object_id, None, None, {**reach, **data})
-        return Told(f"job.{what}", "job", self.object_id, self.cluster_id, self.first, data)
+            return PublicEvent(f"array.{what}", "array", self.object_id, None, None, {**reach, **data})
+        return PublicEvent(f"job.{what}", "job", self.object_id, self.cluster_id, self.first, data)
 
 
 @change
@@ -38,9 +38,8 @@ class JobsHeld:
     closed: bool
     """Whether they wait for a place among the members of their array afterwards."""
 
-    def told(self) -> Told:
-        """The public event."""
-        return self.members.told("held" if self.held else "released", {})
+    def public_event(self) -> PublicEvent:
+        return self.members.event("held" if self.held else "released", {})
 
 
 @change
@@ -51,9 +50,8 @@ class JobsEdited:
     spans: Spans
     values: Mapping[str, Any]
 
-    def told(self) -> Told:
-        """The public event."""
-        return self.members.told("edited", self.values)
+    def public_event(self) -> PublicEvent:
+        return self.members.event("edited", self.values)
 
 
 @change
@@ -63,7 +61,7 @@ class MembersAdmitted:
     array_id: str
     spans: Spans
 
-    told = untold("array", "array_id")
+    public_event = internal("array", "array_id")
 
 
 @change
@@ -72,9 +70,9 @@ class BeginTimesPassed:
 
     spans: Spans
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone."""
-        return Told("", "job", str(self.spans[0][0]))
+        return PublicEvent("", "job", str(self.spans[0][0]))
 
 
 @change
@@ -88,8 +86,8 @@ class DependencyMet:
     awaited: str
     left: int
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, once none is open."""
         kind = "" if self.left else "job.unblocked"
         data = {"awaited": self.awaited}
-        return Told(kind, "job", self.submission_id, self.cluster_id, self.job_id, data)
+        return PublicEvent(kind, "job", self.submission_id, self.cluster_id, self.job_id, data)

@@ -8,8 +8,8 @@ from typing import Any
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.spans import Spans
+from vctl.engine.changes.change import PublicEvent, change, internal
 from vctl.engine.changes.clusters import ClusterRemoved
-from vctl.engine.changes.told import Told, change, untold
 
 
 @change
@@ -26,11 +26,10 @@ class JobStarted:
     was_ahead: bool = False
     """Whether its run was assigned ahead of the end of another one."""
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         job = self.job
         data = {"attempt": job.attempt, "nodes": list(self.nodes)}
-        return Told("job.started", "job", job.submission_id, job.cluster_id, job.job_id, data)
+        return PublicEvent("job.started", "job", job.submission_id, job.cluster_id, job.job_id, data)
 
 
 @change
@@ -41,7 +40,7 @@ class JobEnding:
     outcome: tuple[str, str | None, int | None, str | None]
     """Status, reason, exit code, message."""
 
-    told = untold("job", "job_id")
+    public_event = internal("job", "job_id")
 
 
 @change
@@ -62,12 +61,11 @@ class JobEnded:
     removed: ClusterRemoved | None = None
     """Its own cluster, where nothing lives in it any more."""
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data: dict[str, object] = {"status": self.status, "exit_code": self.exit_code}
         if self.reason:
             data["reason"] = self.reason
-        return Told("job.ended", "job", self.submission_id, self.cluster_id, self.job_id, data)
+        return PublicEvent("job.ended", "job", self.submission_id, self.cluster_id, self.job_id, data)
 
 
 @change
@@ -79,10 +77,9 @@ class JobRequeued:
     message: str | None
     data: Mapping[str, Any]
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         job = self.job
-        return Told("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
+        return PublicEvent("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
 
 
 @change
@@ -98,10 +95,10 @@ class StopAsked:
     silent: bool = False
     """Whether the event of its array says it already."""
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, unless it is silent."""
         kind = "" if self.silent else "job.stop_requested"
-        return Told(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
+        return PublicEvent(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 
 
 @change
@@ -119,7 +116,6 @@ class JobsStopped:
     reason: str
     message: str
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"first": self.first, "last": self.last, "reason": self.reason}
-        return Told("array.stop_requested", "array", self.array_id, None, None, data)
+        return PublicEvent("array.stop_requested", "array", self.array_id, None, None, data)

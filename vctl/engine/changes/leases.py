@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vctl.core.leases import Lease
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 
 @change
@@ -15,8 +15,7 @@ class LeaseGranted:
 
     lease: Lease
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"vnode": self.lease.vnode_id, "amounts": dict(self.lease.amounts)}
         return _of("lease.granted", self.lease, data)
 
@@ -27,8 +26,7 @@ class LeaseCalled:
 
     lease: Lease
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("lease.called_in", self.lease, {"ends_at": self.lease.expires_at})
 
 
@@ -38,11 +36,10 @@ class LeaseReturned:
 
     lease: Lease
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("lease.returned", self.lease, {"left": dict(self.lease.amounts)})
 
 
-def _of(kind: str, lease: Lease, data: Mapping[str, Any]) -> Told:
+def _of(kind: str, lease: Lease, data: Mapping[str, Any]) -> PublicEvent:
     data = {"lender": lease.lender_id, **data}
-    return Told(kind, "lease", str(lease.lease_id), lease.borrower_id, lease.job_id, data)
+    return PublicEvent(kind, "lease", str(lease.lease_id), lease.borrower_id, lease.job_id, data)

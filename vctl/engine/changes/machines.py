@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vctl.core.nodes import NodeRequest
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 
 @change
@@ -12,8 +12,7 @@ class MachinesAsked:
 
     request: NodeRequest
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of(f"provider.{self.request.action}", self.request)
 
 
@@ -23,8 +22,7 @@ class MachinesFailed:
 
     request: NodeRequest
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         request = self.request
         return _of("provider.failed", request, attempt=request.attempts, message=request.message)
 
@@ -36,11 +34,10 @@ class MachinesDone:
     request: NodeRequest
     nodes: tuple[str, ...] = ()
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         return _of("provider.done", self.request, nodes=list(self.nodes))
 
 
-def _of(kind: str, request: NodeRequest, **more: object) -> Told:
+def _of(kind: str, request: NodeRequest, **more: object) -> PublicEvent:
     data = {"action": request.action, "template": request.template, "nodes": list(request.nodes), **more}
-    return Told(kind, "provider", request.request_id, None, None, data)
+    return PublicEvent(kind, "provider", request.request_id, None, None, data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vctl.core.nodes import Node
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 
 @change
@@ -16,10 +16,9 @@ class NodeAdded:
     devices: str = "{}"
     """What the machine has, as JSON."""
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"template": self.node.template_id, "source": self.node.source}
-        return Told("node.added", "node", self.node.node_id, None, None, data)
+        return PublicEvent("node.added", "node", self.node.node_id, None, None, data)
 
 
 @change
@@ -33,10 +32,9 @@ class NodeMoved:
     reason: str | None = None
     author: str | None = None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"reason": self.reason, "author": self.author}
-        return Told(f"node.{self.state.lower()}", "node", self.node_id, None, None, data)
+        return PublicEvent(f"node.{self.state.lower()}", "node", self.node_id, None, None, data)
 
 
 @change
@@ -46,9 +44,8 @@ class NodeChanged:
     node: Node
     settled: bool = False
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told("node.settled" if self.settled else "node.updated", "node", self.node.node_id)
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("node.settled" if self.settled else "node.updated", "node", self.node.node_id)
 
 
 @change
@@ -57,6 +54,5 @@ class NodeRemoved:
 
     node_id: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told("node.removed", "node", self.node_id)
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("node.removed", "node", self.node_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 
 @change
@@ -17,10 +17,9 @@ class ObjectCreated:
     size: int
     task_id: str | None = None
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"node": self.node_id, "size": self.size, "task": self.task_id}
-        return Told("object.created", "object", self.name, self.cluster_id, self.job_id, data)
+        return PublicEvent("object.created", "object", self.name, self.cluster_id, self.job_id, data)
 
 
 @change
@@ -33,11 +32,11 @@ class ObjectLost:
     cluster_id: str | None = None
     silent: bool = False
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, unless it is silent."""
         data = {} if self.node_id is None else {"node": self.node_id}
         kind = "" if self.silent else "object.lost"
-        return Told(kind, "object", self.name, self.cluster_id, self.job_id, data)
+        return PublicEvent(kind, "object", self.name, self.cluster_id, self.job_id, data)
 
 
 @change
@@ -47,7 +46,7 @@ class ObjectsDropped:
     job_id: int
     count: int
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """The public event, if there were any."""
         kind = "objects.dropped" if self.count else ""
-        return Told(kind, "objects", str(self.job_id), None, self.job_id, {"count": self.count})
+        return PublicEvent(kind, "objects", str(self.job_id), None, self.job_id, {"count": self.count})

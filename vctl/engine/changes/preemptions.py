@@ -7,7 +7,7 @@ from typing import Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
-from vctl.engine.changes.told import Told, change, untold
+from vctl.engine.changes.change import PublicEvent, change, internal
 
 
 @change
@@ -18,11 +18,10 @@ class JobPreempting:
     cluster_id: str
     ends_at: str
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         one = self.preemption
         data = {"winner": one.winner, "rule": one.rule, "ends_at": self.ends_at}
-        return Told("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
+        return PublicEvent("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
 
 
 @change
@@ -32,7 +31,7 @@ class PreemptionMoved:
     victim_id: int
     move: str
 
-    told = untold("job", "victim_id")
+    public_event = internal("job", "victim_id")
 
 
 @change
@@ -44,9 +43,8 @@ class JobSpared:
     winner: str
     why: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told(
+    def public_event(self) -> PublicEvent:
+        return PublicEvent(
             "job.spared", "job", self.victim, None, self.victim_id, {"winner": self.winner, "why": self.why}
         )
 
@@ -57,7 +55,7 @@ class PreemptionOver:
 
     victim_id: int
 
-    told = untold("job", "victim_id")
+    public_event = internal("job", "victim_id")
 
 
 @change
@@ -69,9 +67,8 @@ class JobPreempted:
     parent_id: str
     data: Mapping[str, Any]
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told("job.preempted", "job", self.submission_id, self.parent_id, self.job_id, self.data)
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("job.preempted", "job", self.submission_id, self.parent_id, self.job_id, self.data)
 
 
 @change
@@ -87,9 +84,9 @@ class JobNominated:
     message: str | None = None
     """What the job waits for, when that is new."""
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone: the events are those of the jobs that end."""
-        return Told("", "job", self.submission_id, self.parent_id, self.job_id)
+        return PublicEvent("", "job", self.submission_id, self.parent_id, self.job_id)
 
 
 @change
@@ -98,4 +95,4 @@ class NominationDropped:
 
     job_id: int
 
-    told = untold("job", "job_id")
+    public_event = internal("job", "job_id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vctl.engine.changes.told import Told, change, untold
+from vctl.engine.changes.change import PublicEvent, change, internal
 
 
 @change
@@ -16,10 +16,9 @@ class RowSetAside:
     key: tuple[Any, ...]
     problem: str
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         name = " ".join(map(str, self.key))
-        return Told("row.set_aside", self.table, name, data={"problem": self.problem})
+        return PublicEvent("row.set_aside", self.table, name, data={"problem": self.problem})
 
 
 @change
@@ -28,7 +27,7 @@ class RunStripped:
 
     run_id: str
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")
 
 
 @change
@@ -37,6 +36,5 @@ class ClusterRepaired:
 
     cluster_id: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told("cluster.repaired", "cluster", self.cluster_id, self.cluster_id)
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("cluster.repaired", "cluster", self.cluster_id, self.cluster_id)

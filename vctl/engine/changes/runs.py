@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.engine.changes.told import Told, change, untold
+from vctl.engine.changes.change import PublicEvent, change, internal
 
 
 @change
@@ -22,7 +22,7 @@ class RunAssigned:
     run_id: str
     supervisor: int
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")
 
 
 @change
@@ -32,7 +32,7 @@ class RunSeen:
     run_id: str
     process: Process | None = None
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")
 
 
 @change
@@ -42,7 +42,7 @@ class RunStopping:
     run_id: str
     reason: str
 
-    told = untold("run", "run_id")
+    public_event = internal("run", "run_id")
 
 
 @change
@@ -57,10 +57,9 @@ class RunWarned:
     signal: str
     left_s: float
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"signal": self.signal, "left_s": self.left_s}
-        return Told("job.warned", "job", self.submission_id, self.cluster_id, self.job_id, data)
+        return PublicEvent("job.warned", "job", self.submission_id, self.cluster_id, self.job_id, data)
 
 
 @change
@@ -73,6 +72,6 @@ class RunEnded:
     message: str | None
     process: Process | None = None
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone: the event is its job's or its task's."""
-        return Told("", "run", self.run_id)
+        return PublicEvent("", "run", self.run_id)

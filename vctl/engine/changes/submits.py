@@ -7,7 +7,7 @@ from dataclasses import field
 
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans
-from vctl.engine.changes.told import Told, change
+from vctl.engine.changes.change import PublicEvent, change
 
 OUTSIDE = "outside"
 
@@ -43,10 +43,9 @@ class JobSubmitted:
     after: tuple[tuple[str, str], ...] = ()
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         job = self.job
-        return Told("job.submitted", "job", job.submission_id, job.parent_id, job.job_id)
+        return PublicEvent("job.submitted", "job", job.submission_id, job.parent_id, job.job_id)
 
 
 @change
@@ -85,11 +84,10 @@ class ArraySubmitted:
                 one.time_limit_ns, one.waits_for, n >= open_, one.submission_id, 0, 0, one.rules, one.grace_s,
             )  # fmt: skip
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         one = self.template
         data = {"first": one.job_id, "last": one.job_id + self.count - 1, "count": self.count}
-        return Told("array.submitted", "array", one.submission_id, None, None, data)
+        return PublicEvent("array.submitted", "array", one.submission_id, None, None, data)
 
 
 @change
@@ -99,9 +97,8 @@ class JobForgotten:
     job_id: int
     submission_id: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told("job.deleted", "job", self.submission_id, None, self.job_id)
+    def public_event(self) -> PublicEvent:
+        return PublicEvent("job.deleted", "job", self.submission_id, None, self.job_id)
 
 
 @change
@@ -113,9 +110,8 @@ class ArrayForgotten:
     last: int
     spans: Spans
 
-    def told(self) -> Told:
-        """The public event."""
-        return Told(
+    def public_event(self) -> PublicEvent:
+        return PublicEvent(
             "array.deleted", "array", self.array_id, None, None, {"first": self.first, "last": self.last}
         )
 
@@ -126,10 +122,9 @@ class JobsPruned:
 
     spans: Spans
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         count = sum(last - first + 1 for first, last in self.spans)
-        return Told("jobs.pruned", "jobs", "", None, None, {"count": count})
+        return PublicEvent("jobs.pruned", "jobs", "", None, None, {"count": count})
 
 
 @change
@@ -138,6 +133,6 @@ class ArraysEmptied:
 
     array_ids: tuple[str, ...]
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone."""
-        return Told("", "array", self.array_ids[0])
+        return PublicEvent("", "array", self.array_ids[0])

@@ -8,8 +8,8 @@ from dataclasses import field
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.tasks import Task
+from vctl.engine.changes.change import PublicEvent, change
 from vctl.engine.changes.submits import OUTSIDE, Launch
-from vctl.engine.changes.told import Told, change
 
 
 @change
@@ -20,9 +20,8 @@ class TaskSubmitted:
     task: Task
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
-    def told(self) -> Told:
-        """The public event."""
-        return _told("task.submitted", self.task.task_id, self.task.job_id, self.task.cluster_id)
+    def public_event(self) -> PublicEvent:
+        return _event("task.submitted", self.task.task_id, self.task.job_id, self.task.cluster_id)
 
 
 @change
@@ -33,9 +32,8 @@ class TaskReady:
     job_id: int
     cluster_id: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return _told("task.ready", self.task_id, self.job_id, self.cluster_id)
+    def public_event(self) -> PublicEvent:
+        return _event("task.ready", self.task_id, self.job_id, self.cluster_id)
 
 
 @change
@@ -47,9 +45,8 @@ class TaskAwaits:
     cluster_id: str
     message: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return _told("task.awaits_inputs", self.task_id, self.job_id, self.cluster_id)
+    def public_event(self) -> PublicEvent:
+        return _event("task.awaits_inputs", self.task_id, self.job_id, self.cluster_id)
 
 
 @change
@@ -61,9 +58,9 @@ class TaskBound:
     vnode_id: str | None = None
     node_id: str | None = None
 
-    def told(self) -> Told:
+    def public_event(self) -> PublicEvent:
         """For schedulers alone."""
-        return Told("", "task", self.task_id, None, self.job_id)
+        return PublicEvent("", "task", self.task_id, None, self.job_id)
 
 
 @change
@@ -84,10 +81,9 @@ class TaskStarted:
     run: Run
     copies: tuple[Copy, ...] = ()
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         run = self.run
-        return _told("task.started", self.task_id, run.job_id, run.cluster_id, {"vnode": run.vnode_id})
+        return _event("task.started", self.task_id, run.job_id, run.cluster_id, {"vnode": run.vnode_id})
 
 
 @change
@@ -99,9 +95,8 @@ class TaskRetried:
     cluster_id: str
     message: str
 
-    def told(self) -> Told:
-        """The public event."""
-        return _told("task.retried", self.task_id, self.job_id, self.cluster_id, {"message": self.message})
+    def public_event(self) -> PublicEvent:
+        return _event("task.retried", self.task_id, self.job_id, self.cluster_id, {"message": self.message})
 
 
 @change
@@ -115,9 +110,8 @@ class TaskStopAsked:
     grace_s: float
     reason: str = tk.CANCELLED
 
-    def told(self) -> Told:
-        """The public event."""
-        return _told("task.stop_requested", self.task_id, self.job_id, self.cluster_id)
+    def public_event(self) -> PublicEvent:
+        return _event("task.stop_requested", self.task_id, self.job_id, self.cluster_id)
 
 
 @change
@@ -138,13 +132,12 @@ class TaskEnded:
         """The state in which it is from now on."""
         return tk.FINISHED if self.move == "finish" else tk.FAILED
 
-    def told(self) -> Told:
-        """The public event."""
+    def public_event(self) -> PublicEvent:
         data = {"state": self.state, "exit_code": self.exit_code}
-        return _told("task.ended", self.task_id, self.job_id, self.cluster_id, data)
+        return _event("task.ended", self.task_id, self.job_id, self.cluster_id, data)
 
 
-def _told(
+def _event(
     kind: str, task_id: str, job_id: int, cluster_id: str, data: Mapping[str, object] | None = None
-) -> Told:
-    return Told(kind, "task", task_id, cluster_id, job_id, data or {})
+) -> PublicEvent:
+    return PublicEvent(kind, "task", task_id, cluster_id, job_id, data or {})

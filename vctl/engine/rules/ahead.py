@@ -60,7 +60,7 @@ def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
 
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
     """Let the next jobs follow those of their kind that have started lately, so many each at most."""
-    started = list(state.unfollowed)
+    started = list(state.changed.started)
     queue = _only_queue(state) if started else None
     if queue is None or is_fair(state.ledger, queue.parent_id):
         return

@@ -32,7 +32,7 @@ def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
 def returnable(state: SchedulerState) -> list[Lease]:
     """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
-    nominated = kept(state)
+    nominated = nominated_slots(state)
     leases = [lease for lease in state.leases.values() if lease.vnode_id not in nominated]
     return leases if any(_idle(state, lease) for lease in leases) else []
 
@@ -48,7 +48,7 @@ def waits(
 
     ``idle_s``: how long a lease has been idle; ``wanted``: leases that others can use, due when they are cool.
     """
-    ledger, called, nominated = state.ledger, called_in(state), kept(state)
+    ledger, called, nominated = state.ledger, called_in(state), nominated_slots(state)
     shares: Shares | None = None
     found = []
     for lease in newest_first(list(state.leases.values())):
@@ -68,7 +68,7 @@ def waits(
     return found
 
 
-def kept(state: SchedulerState) -> set[str]:
+def nominated_slots(state: SchedulerState) -> set[str]:
     """Virtual nodes of which a part is reserved for the winner of a preemption."""
     return {part[0] for nomination in state.nominations.values() for part in nomination.pieces}
 

@@ -52,7 +52,7 @@ def lost(state: SchedulerState) -> list[Run]:
 
     Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
     """
-    dead = state.dead_nodes & state.nodes_changed
+    dead = state.dead_nodes & state.changed.nodes
     found = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
     ended = {run.job_id for run in found.values() if run.task_id is None}
     for node_id in dead:
@@ -100,7 +100,9 @@ def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iter
             key=lambda one: one.lease_id,
         )
         yield from leases_settled(ledger, cluster_id, found, _entry(state, cluster_id), now, number)
-        yield from _told(ledger, cluster_id, [part for part in done if part.before.cluster_id == cluster_id])
+        yield from _announced(
+            ledger, cluster_id, [part for part in done if part.before.cluster_id == cluster_id]
+        )
 
 
 def leases_settled(
@@ -129,7 +131,7 @@ def _entry(state: SchedulerState, cluster_id: str) -> Amounts:
     return {}
 
 
-def _told(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterator[Change]:
+def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterator[Change]:
     """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
     cluster = ledger.clusters[cluster_id]
     pairs = [(part.before.node_id, None if part.after is None else part.after.node_id) for part in parts]

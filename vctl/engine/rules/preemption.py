@@ -24,7 +24,7 @@ from vctl.engine.changes import (
 from vctl.engine.rules import stops
 from vctl.engine.rules.outcomes import Outcome
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import JobTold, Stimulus
+from vctl.engine.stimuli import JobNotified, Stimulus
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.preemption import Preempt
 
@@ -104,10 +104,10 @@ def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | 
     return None if nomination.stands(state.ledger) else "the resources reserved for it are gone"
 
 
-def told(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:
+def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:
     """Jobs were told that they end for others. One that did not hear it, or has no signal, is ended now."""
     for one in stimuli:
-        if isinstance(one, JobTold) and state.preemptions.get(one.preemption.victim_id) == one.preemption:
+        if isinstance(one, JobNotified) and state.preemptions.get(one.preemption.victim_id) == one.preemption:
             if one.heard:
                 yield PreemptionMoved(one.preemption.victim_id, "tell")
             else:

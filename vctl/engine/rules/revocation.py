@@ -19,31 +19,31 @@ from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import LeaseTold, Now, Stimulus
+from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import flexible_parts
 from vctl.scheduler.leasing import free_part, newest_first
 from vctl.scheduler.tasking import ancestors
 
 
-def told(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
+def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
     """Jobs were told: their grace begins."""
     grace_ns = int(state.lease_terms.reclaim_grace_s * 1e9)
     for one in stimuli:
-        if isinstance(one, LeaseTold) and one.lease_id in state.leases:
-            memo.told.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
+        if isinstance(one, LeaseNotified) and one.lease_id in state.leases:
+            memo.notified.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
 
 
 def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
     """Call in what lenders with waiting work have lent; end what uses it after the grace."""
-    for gone in memo.told.keys() - state.leases.keys():
-        del memo.told[gone]
+    for gone in memo.notified.keys() - state.leases.keys():
+        del memo.notified[gone]
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
     for lease in to_call(state):
         if lease.state != CALLED:
             yield LeaseCalled(
                 replace(lease, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at))
             )
-    graces = [at for of_lease in memo.told.values() for at in of_lease.values()]
+    graces = [at for of_lease in memo.notified.values() for at in of_lease.values()]
     memo.due += [at for at in graces if at > now.uptime]
     if any(at <= now.uptime for at in graces):
         for lease in _called(state):
@@ -51,16 +51,16 @@ def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
 
 def _end_use(state: SchedulerState, memo: Memo, lease: Lease, now: Now) -> Iterator[Change]:
-    ends = memo.told.get(lease.lease_id, {})
+    ends = memo.notified.get(lease.lease_id, {})
     for victims in list(to_end(state, lease, now.wall)):
         if ends.get(victims[0].job_id, now.uptime + 1) <= now.uptime:
             yield from stops.stop(state, [run.run_id for run in victims], jb.PREEMPTED)
 
 
-def untold(state: SchedulerState, memo: Memo) -> Iterator[tuple[Lease, int]]:
-    """Leases that are called in, with the jobs that use them and were not told."""
+def to_notify(state: SchedulerState, memo: Memo) -> Iterator[tuple[Lease, int]]:
+    """Leases that are called in, with the jobs that use them and have no notice of that."""
     for lease in _called(state):
-        ends = memo.told.get(lease.lease_id, {})
+        ends = memo.notified.get(lease.lease_id, {})
         for job_id in sorted({run.job_id for run in users_of(state, lease)} - ends.keys()):
             yield lease, job_id
 

@@ -6,33 +6,18 @@ from collections.abc import Iterable, Iterator
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
-from vctl.core.jobs import Run, RunningJob
 from vctl.core.tasks import Task
 from vctl.engine.changes import Change, RunStopping, RunWarned, TaskEnded, TaskStopAsked
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import JobWarned, Stimulus
 from vctl.engine.timers import signal_of
 
-GANG_ENDED = "GangEnded"
-"""Why a member of a gang is stopped when another one ended badly."""
-
 
 def asked(state: SchedulerState) -> Iterator[Change]:
     """The processes of jobs and tasks that somebody asked to end, and of gangs of which a member ended badly."""
-    for job_id in sorted(state.stops):
-        job = state.running.jobs.get(job_id)
-        for run_id in sorted(state.runs_of_job.get(job_id, ())):
-            if (reason := _asked_for(state, job, state.runs[run_id])) is not None:
-                yield from stop(state, [run_id], reason)
-
-
-def _asked_for(state: SchedulerState, job: RunningJob | None, run: Run) -> str | None:
-    if job is not None and job.stop_requested_at is not None and state.is_attached(run):
-        return job.stop_reason or jb.STOPPED_BY_USER
-    task = state.tasks.unfinished.get(run.task_id or "")
-    if task is not None and task.stop_requested_at is not None:
-        return tk.CANCELLED
-    return GANG_ENDED if job is not None and job.outcome is not None and run.task_id is None else None
+    for _, run_id in sorted((state.runs[run_id].job_id, run_id) for run_id in state.to_stop):
+        if (reason := state.reason_to_stop(state.runs[run_id])) is not None:
+            yield RunStopping(run_id, reason)
 
 
 def limits(state: SchedulerState, uptime: int) -> Iterator[Change]:

@@ -36,6 +36,7 @@ from vctl.runtime.protocol import (
     LaunchRequest,
     Reservation,
     RunState,
+    Runtime,
     Seen,
     check_run_id,
 )
@@ -46,7 +47,7 @@ _LONG_S = 5.0
 _LEAVE_S = 8.0
 
 
-class RayRuntime:
+class RayRuntime(Runtime):
     """Launches, observes and stops runs on Ray's nodes. All calls come from one thread."""
 
     def __init__(self, home: Path, address: str, say: Callable[[str], None] = print) -> None:
@@ -254,21 +255,6 @@ class RayRuntime:
     def given_up(self, run_id: str) -> str:
         """The last request to leave virtual nodes that all keepers of a job's Ray have carried out."""
         return self.rays.given_up(run_id)
-
-    def launch_next(self, request: LaunchRequest, follows: str) -> bool:  # noqa: ARG002 - not on Ray
-        """Nothing is assigned ahead on Ray."""
-        return False
-
-    def was_declined(self, run_id: str) -> bool:  # noqa: ARG002
-        """Nothing is assigned ahead on Ray."""
-        return False
-
-    def let_next_go(self, run_id: str) -> None:
-        """Nothing is assigned ahead on Ray."""
-
-    def adopt(self, run_id: str) -> bool:  # noqa: ARG002
-        """No version before knew Ray."""
-        return True
 
     def observe(self, run_id: str) -> Seen:
         """Look at a run, as it was seen last. A command is over when nothing of its Ray is left on other nodes."""

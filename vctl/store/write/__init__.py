@@ -12,11 +12,10 @@ from typing import NamedTuple
 from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table, insert
+from vctl.store.write.table import WRITERS, insert
 
-_WRITERS: Table = {
-    kind: function for home in HOMES for kind, function in import_module(f"{__name__}.{home}").WRITERS.items()
-}
+for home in HOMES:
+    import_module(f"{__name__}.{home}")
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Where jobs end and others start in their place: in this order, all of a type together leave the same rows. A job
 starts before its run and itself end, and of two jobs none writes rows of the other."""
@@ -49,7 +48,7 @@ Entry = Event | Emitted
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     """Put entries into the tables; the last one has this number."""
     for kind, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
-        _WRITERS[kind](db, equal)
+        WRITERS[kind](db, equal)
     first = last - len(entries) + 1
     insert(db, _EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
 
@@ -70,6 +69,6 @@ def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[type[Change], Sequenc
 def _event(entry: Entry) -> Event:
     if isinstance(entry, Event):
         return entry
-    kind, object_, object_id, cluster_id, job_id, data = entry.change.told()
+    kind, object_, object_id, cluster_id, job_id, data = entry.change.public_event()
     text = dumps(data) if data else "{}"
     return Event(entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 _ASSIGN = (
     "INSERT INTO runs_ahead (run_id, job_id, follows, supervisor, revision)"
@@ -16,6 +16,7 @@ _ASSIGN = (
 )
 
 
+@writes(ch.RunAssignedAhead)
 def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
     values = [(one.run_id, one.follows, one.supervisor, one.revision, one.job_id) for one in assigned]
     if db.executemany(_ASSIGN, values).rowcount == len(values):
@@ -25,8 +26,6 @@ def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssign
     raise moves.refused(db, JOB, "assign_ahead", wrong)
 
 
+@writes(ch.RunTakenBack)
 def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
     db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(one.run_id,) for one in taken])
-
-
-WRITERS: Table = {ch.RunAssignedAhead: _runs_assigned_ahead, ch.RunTakenBack: _runs_taken_back}

@@ -11,7 +11,7 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table, insert
+from vctl.store.write.table import insert, writes
 
 CLUSTER_COLUMNS = (
     "clusters (cluster_id, parent_id, kind, divisible, revision, spec, state, job_id, created_at, updated_at,"
@@ -66,10 +66,12 @@ def vnode_row(vnode: VNode) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@writes(ch.ClusterAdded)
 def _added(db: sqlite3.Connection, added: Sequence[ch.ClusterAdded]) -> None:
     insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at, one.owner) for one in added])
 
 
+@writes(ch.ClusterChanged)
 def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> None:
     for one in changed:
         cluster = one.cluster
@@ -80,12 +82,14 @@ def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> No
         _change_settings(db, cluster.cluster_id, _limits(cluster))
 
 
+@writes(ch.ClusterMoved)
 def _moved(db: sqlite3.Connection, moved: Sequence[ch.ClusterMoved]) -> None:
     for one in moved:
         moves.update(db, CLUSTER, one.move, one.cluster_id, "state = ?, updated_at = ?", (one.state, one.at))
         _change_settings(db, one.cluster_id, {STOPPED: one.stopped})
 
 
+@writes(ch.QueueChanged)
 def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) -> None:
     for one in changed:
         if one.cluster_id == PRIMARY:
@@ -94,26 +98,31 @@ def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) 
             _change_settings(db, one.cluster_id, {QUEUE: one.given})
 
 
+@writes(ch.ClusterDetached)
 def _detached(db: sqlite3.Connection, detached: Sequence[ch.ClusterDetached]) -> None:
     found = [(one.cluster_id,) for one in detached]
     db.executemany("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", found)
 
 
+@writes(ch.VNodesChanged)
 def _vnodes_changed(db: sqlite3.Connection, changed: Sequence[ch.VNodesChanged]) -> None:
     for one in changed:
         db.executemany("DELETE FROM vnodes WHERE vnode_id = ?", [(vnode_id,) for vnode_id in one.removed])
         db.executemany(_PUT_VNODE, [vnode_row(vnode) for vnode in one.placed])
 
 
+@writes(ch.NodesPublished)
 def _published(db: sqlite3.Connection, published: Sequence[ch.NodesPublished]) -> None:
     columns = [(dumps(list(one.nodes)), one.job_id) for one in published if one.job_id is not None]
     db.executemany("UPDATE jobs SET node_ids = ? WHERE job_id = ?", columns)
 
 
-def _only_told(db: sqlite3.Connection, changes: Sequence[object]) -> None:
+@writes(ch.NodeReplaced, ch.ClusterRepaired)
+def _only_published(db: sqlite3.Connection, changes: Sequence[object]) -> None:
     """The journal alone has it."""
 
 
+@writes(ch.ClusterRemoved)
 def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None:
     """Delete clusters with their virtual nodes and leases."""
     for one in removed:
@@ -128,17 +137,3 @@ def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None
     ids = [one.cluster_id for one in removed]
     db.execute("DELETE FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?))", (dumps(ids),))
     moves.delete_all(db, CLUSTER, "forget", ids)
-
-
-WRITERS: Table = {
-    ch.ClusterAdded: _added,
-    ch.ClusterChanged: _changed,
-    ch.ClusterMoved: _moved,
-    ch.QueueChanged: _queues_changed,
-    ch.ClusterDetached: _detached,
-    ch.VNodesChanged: _vnodes_changed,
-    ch.NodeReplaced: _only_told,
-    ch.ClusterRepaired: _only_told,
-    ch.NodesPublished: _published,
-    ch.ClusterRemoved: remove,
-}

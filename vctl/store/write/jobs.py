@@ -14,9 +14,10 @@ from vctl.store.rows import dumps
 from vctl.store.write import clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 from vctl.store.write.runs import RUN_COLUMNS, run_row
-from vctl.store.write.table import Table, insert
+from vctl.store.write.table import insert, writes
 
 
+@writes(ch.JobStarted)
 def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> None:
     own = [one for one in started if one.cluster is not None]
     insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in own if one.cluster is not None])
@@ -38,11 +39,13 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
     )  # fmt: skip
 
 
+@writes(ch.JobEnding)
 def _jobs_ending(db: sqlite3.Connection, ending: Sequence[ch.JobEnding]) -> None:
     for one in ending:
         moves.update(db, JOB, "entry_over", one.job_id, "outcome = ?", (dumps(one.outcome),))
 
 
+@writes(ch.JobEnded)
 def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
     for move, alike in groupby(ended, lambda one: one.move):
         moves.update_all(
@@ -56,6 +59,7 @@ def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
         clusters.remove(db, removed)
 
 
+@writes(ch.JobRequeued)
 def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -> None:
     for one in requeued:
         moves.update(
@@ -67,6 +71,7 @@ def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -
         )  # fmt: skip
 
 
+@writes(ch.StopAsked)
 def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.StopAsked]) -> None:
     for one in asked:
         moves.update(
@@ -76,6 +81,7 @@ def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.StopAsked]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.JobsStopped)
 def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) -> None:
     for one in stopped:
         moves.update_spans(
@@ -83,13 +89,3 @@ def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) ->
             (jb.STOPPED, one.reason, one.message, one.at),
         )  # fmt: skip
         db.executemany("DELETE FROM dependencies WHERE job_id BETWEEN ? AND ?", one.spans)
-
-
-WRITERS: Table = {
-    ch.JobStarted: _jobs_started,
-    ch.JobEnding: _jobs_ending,
-    ch.JobEnded: _jobs_ended,
-    ch.JobRequeued: _jobs_requeued,
-    ch.StopAsked: _stops_asked,
-    ch.JobsStopped: _spans_stopped,
-}

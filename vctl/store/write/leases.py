@@ -9,7 +9,7 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import LEASE
 from vctl.store import moves
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 _COLUMNS = (
     "INSERT INTO leases (lease_id, borrower_id, lender_id, vnode_id, node_id, amounts, since, expires_at, job_id,"
@@ -17,6 +17,7 @@ _COLUMNS = (
 )
 
 
+@writes(ch.LeaseGranted)
 def _granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) -> None:
     leases = (one.lease for one in granted)
     db.executemany(
@@ -31,12 +32,14 @@ def _granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) -> None
     )  # fmt: skip
 
 
+@writes(ch.LeaseCalled)
 def _called(db: sqlite3.Connection, called: Sequence[ch.LeaseCalled]) -> None:
     for one in called:
         values = (one.lease.state, one.lease.expires_at)
         moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
 
 
+@writes(ch.LeaseReturned)
 def _returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned]) -> None:
     for one in returned:
         lease = one.lease
@@ -44,10 +47,3 @@ def _returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned]) -> N
             moves.update(db, LEASE, "cut", lease.lease_id, "amounts = ?", (dumps(dict(lease.amounts)),))
         else:
             moves.delete(db, LEASE, "return", lease.lease_id)
-
-
-WRITERS: Table = {
-    ch.LeaseGranted: _granted,
-    ch.LeaseCalled: _called,
-    ch.LeaseReturned: _returned,
-}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vctl.engine import changes as ch
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table, insert
+from vctl.store.write.table import insert, writes
 
 _REQUEST = (
     "provider_requests (request_id, kind, action, template, amounts, labels, nodes, created_at, attempts,"
@@ -15,6 +15,7 @@ _REQUEST = (
 )
 
 
+@writes(ch.MachinesAsked)
 def _asked(db: sqlite3.Connection, asked: Sequence[ch.MachinesAsked]) -> None:
     rows = [
         (
@@ -26,6 +27,7 @@ def _asked(db: sqlite3.Connection, asked: Sequence[ch.MachinesAsked]) -> None:
     insert(db, _REQUEST, rows)
 
 
+@writes(ch.MachinesFailed)
 def _failed(db: sqlite3.Connection, failed: Sequence[ch.MachinesFailed]) -> None:
     db.executemany(
         "UPDATE provider_requests SET attempts = ?, message = ? WHERE request_id = ?",
@@ -33,10 +35,8 @@ def _failed(db: sqlite3.Connection, failed: Sequence[ch.MachinesFailed]) -> None
     )
 
 
+@writes(ch.MachinesDone)
 def _done(db: sqlite3.Connection, done: Sequence[ch.MachinesDone]) -> None:
     db.executemany(
         "DELETE FROM provider_requests WHERE request_id = ?", [(one.request.request_id,) for one in done]
     )
-
-
-WRITERS: Table = {ch.MachinesAsked: _asked, ch.MachinesFailed: _failed, ch.MachinesDone: _done}

@@ -9,9 +9,10 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import NODE
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 
+@writes(ch.NodeAdded)
 def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
     for one in added:
         node, beats = one.node, one.heartbeat_timeout_s is not None
@@ -28,6 +29,7 @@ def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.NodeMoved)
 def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
     for one in moved:
         moves.update(
@@ -36,6 +38,7 @@ def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.NodeChanged)
 def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) -> None:
     for one in changed:
         node = one.node
@@ -49,14 +52,7 @@ def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) ->
         )  # fmt: skip
 
 
+@writes(ch.NodeRemoved)
 def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
     for one in removed:
         moves.delete(db, NODE, "forget", one.node_id)
-
-
-WRITERS: Table = {
-    ch.NodeAdded: _nodes_added,
-    ch.NodeMoved: _nodes_moved,
-    ch.NodeChanged: _nodes_changed,
-    ch.NodeRemoved: _nodes_removed,
-}

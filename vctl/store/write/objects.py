@@ -6,9 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 
 from vctl.engine import changes as ch
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 
+@writes(ch.ObjectCreated)
 def _created(db: sqlite3.Connection, created: Sequence[ch.ObjectCreated]) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -21,6 +22,7 @@ def _created(db: sqlite3.Connection, created: Sequence[ch.ObjectCreated]) -> Non
         db.executemany("INSERT OR REPLACE INTO promises VALUES (?, ?, NULL)", put)
 
 
+@writes(ch.ObjectLost)
 def _lost(db: sqlite3.Connection, lost: Sequence[ch.ObjectLost]) -> None:
     db.executemany(
         "DELETE FROM objects WHERE job_id = ?1 AND name = ?2 AND (?3 IS NULL OR node_id = ?3)",
@@ -28,13 +30,7 @@ def _lost(db: sqlite3.Connection, lost: Sequence[ch.ObjectLost]) -> None:
     )
 
 
+@writes(ch.ObjectsDropped)
 def _dropped(db: sqlite3.Connection, dropped: Sequence[ch.ObjectsDropped]) -> None:
     for table in ("objects", "promises", "task_inputs"):
         db.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(one.job_id,) for one in dropped])
-
-
-WRITERS: Table = {
-    ch.ObjectCreated: _created,
-    ch.ObjectLost: _lost,
-    ch.ObjectsDropped: _dropped,
-}

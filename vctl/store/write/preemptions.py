@@ -10,9 +10,10 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import PREEMPTION
 from vctl.store import moves
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 
+@writes(ch.JobPreempting)
 def _preempting(db: sqlite3.Connection, begun: Sequence[ch.JobPreempting]) -> None:
     found = [change.preemption for change in begun]
     db.executemany(
@@ -27,25 +28,30 @@ def _preempting(db: sqlite3.Connection, begun: Sequence[ch.JobPreempting]) -> No
     )  # fmt: skip
 
 
+@writes(ch.PreemptionMoved)
 def _moved(db: sqlite3.Connection, moved: Sequence[ch.PreemptionMoved]) -> None:
     for one in moved:
         moves.update(db, PREEMPTION, one.move, one.victim_id, "told = 1, ending = ?", (one.move == "end",))
 
 
+@writes(ch.JobSpared)
 def _spared(db: sqlite3.Connection, spared: Sequence[ch.JobSpared]) -> None:
     for one in spared:
         moves.delete(db, PREEMPTION, "spare", one.victim_id)
 
 
+@writes(ch.PreemptionOver)
 def _over(db: sqlite3.Connection, over: Sequence[ch.PreemptionOver]) -> None:
     for one in over:
         moves.delete(db, PREEMPTION, "over", one.victim_id)
 
 
+@writes(ch.JobPreempted)
 def _preempted(db: sqlite3.Connection, preempted: Sequence[ch.JobPreempted]) -> None:
     db.executemany("DELETE FROM preemptions WHERE victim_id = ?", [(one.job_id,) for one in preempted])
 
 
+@writes(ch.JobNominated)
 def _nominated(db: sqlite3.Connection, nominated: Sequence[ch.JobNominated]) -> None:
     for one in nominated:
         pieces = [
@@ -68,6 +74,7 @@ def _nominated(db: sqlite3.Connection, nominated: Sequence[ch.JobNominated]) -> 
             )
 
 
+@writes(ch.NominationDropped)
 def _dropped(db: sqlite3.Connection, dropped: Sequence[ch.NominationDropped]) -> None:
     job_ids = [(one.job_id,) for one in dropped]
     db.executemany("DELETE FROM nominations WHERE job_id = ?", job_ids)
@@ -76,14 +83,3 @@ def _dropped(db: sqlite3.Connection, dropped: Sequence[ch.NominationDropped]) ->
         f" AND state_reason = '{WAITING_FOR_PREEMPTION}'",
         job_ids,
     )
-
-
-WRITERS: Table = {
-    ch.JobPreempting: _preempting,
-    ch.PreemptionMoved: _moved,
-    ch.JobSpared: _spared,
-    ch.PreemptionOver: _over,
-    ch.JobPreempted: _preempted,
-    ch.JobNominated: _nominated,
-    ch.NominationDropped: _dropped,
-}

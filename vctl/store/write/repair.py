@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vctl.engine import changes as ch
 from vctl.store.rows import dumps
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 KEYS = {
     "nodes": ("node_id",),
@@ -31,6 +31,7 @@ _NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WH
 """No change made such a row, so what is in the tables now does not follow from the journal before."""
 
 
+@writes(ch.RowSetAside)
 def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> None:
     db.execute(_NEW_BASE)
     for one in aside:
@@ -42,10 +43,10 @@ def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> 
         content = _row(db, one.table, where, key)
         if one.table in _LAUNCHES:
             content["launch"] = _row(db, _LAUNCHES[one.table], where, key)
-        told = one.told()
+        event = one.public_event()
         db.execute(
             "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
-            (one.table, told.object_id, dumps(content), one.problem, one.at),
+            (one.table, event.object_id, dumps(content), one.problem, one.at),
         )
         db.execute(f"DELETE FROM {one.table} WHERE {where}", key)
 
@@ -67,11 +68,9 @@ def _shown(value: object) -> object:
         return value.hex()
 
 
+@writes(ch.RunStripped)
 def _runs_stripped(db: sqlite3.Connection, stripped: Sequence[ch.RunStripped]) -> None:
     db.executemany(
         "UPDATE runs SET amounts = '{}', instances = '{}', cores = '[]' WHERE run_id = ?",
         [(one.run_id,) for one in stripped],
     )
-
-
-WRITERS: Table = {ch.RowSetAside: _rows_set_aside, ch.RunStripped: _runs_stripped}

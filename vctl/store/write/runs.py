@@ -11,7 +11,7 @@ from vctl.core.jobs import Run
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import RUN
 from vctl.store import moves, rows
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 RUN_COLUMNS = (
     "runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances, cores,"
@@ -37,11 +37,13 @@ def run_row(run: Run, at: int) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@writes(ch.RunAssigned)
 def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -> None:
     columns = [(one.supervisor, one.run_id) for one in assigned]
     db.executemany("UPDATE runs SET supervisor = ? WHERE run_id = ? AND supervisor IS NULL", columns)
 
 
+@writes(ch.RunSeen)
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
     for is_news, alike in groupby(seen, lambda one: one.process is not None):
         moves.update_all(
@@ -50,6 +52,7 @@ def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.RunStopping)
 def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:
     for one in stopping:
         db.execute(
@@ -58,12 +61,14 @@ def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -
         )
 
 
+@writes(ch.RunWarned)
 def _runs_warned(db: sqlite3.Connection, warned: Sequence[ch.RunWarned]) -> None:
     db.executemany(
         "UPDATE runs SET warned_for = ? WHERE run_id = ?", [(one.ends_ns, one.run_id) for one in warned]
     )
 
 
+@writes(ch.RunEnded)
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
     columns = "state = ?, exit_code = ?, message = ?, ended_at = ?"
     for is_news, alike in groupby(ended, lambda one: one.process is not None):
@@ -74,12 +79,3 @@ def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
                 for one in alike
             ],
         )  # fmt: skip
-
-
-WRITERS: Table = {
-    ch.RunAssigned: _runs_assigned,
-    ch.RunSeen: _runs_seen,
-    ch.RunStopping: _runs_stopping,
-    ch.RunWarned: _runs_warned,
-    ch.RunEnded: _runs_ended,
-}

@@ -11,7 +11,7 @@ from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves, rows
-from vctl.store.write.table import Table
+from vctl.store.write.table import writes
 
 _OWN = ("job_id", "submission_id", "cluster_id", "closed", "array_id", "array_index")
 _COMMON = (
@@ -40,6 +40,7 @@ def _wait(db: sqlite3.Connection, job_ids: Iterable[int], after: Sequence[tuple[
         )
 
 
+@writes(ch.JobSubmitted)
 def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]) -> None:
     for one in submitted:
         job, launch = one.job, one.launch or ch.Launch()
@@ -52,6 +53,7 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
         _wait(db, (job.job_id,), one.after)
 
 
+@writes(ch.ArraySubmitted)
 def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmitted]) -> None:
     for one in submitted:
         job, launch, open_ = one.template, one.launch or ch.Launch(), one.open
@@ -82,31 +84,25 @@ def _delete(db: sqlite3.Connection, spans: Spans) -> None:
     moves.delete_spans(db, JOB, "forget", spans)
 
 
+@writes(ch.JobForgotten)
 def _jobs_forgotten(db: sqlite3.Connection, forgotten: Sequence[ch.JobForgotten]) -> None:
     _delete(db, tuple((one.job_id, one.job_id) for one in forgotten))
 
 
+@writes(ch.ArrayForgotten)
 def _arrays_forgotten(db: sqlite3.Connection, forgotten: Sequence[ch.ArrayForgotten]) -> None:
     for one in forgotten:
         _delete(db, one.spans)
     db.executemany("DELETE FROM arrays WHERE array_id = ?", [(one.array_id,) for one in forgotten])
 
 
+@writes(ch.JobsPruned)
 def _jobs_pruned(db: sqlite3.Connection, pruned: Sequence[ch.JobsPruned]) -> None:
     for one in pruned:
         _delete(db, one.spans)
 
 
+@writes(ch.ArraysEmptied)
 def _arrays_emptied(db: sqlite3.Connection, emptied: Sequence[ch.ArraysEmptied]) -> None:
     names = [(array_id,) for one in emptied for array_id in one.array_ids]
     db.executemany("DELETE FROM arrays WHERE array_id = ?", names)
-
-
-WRITERS: Table = {
-    ch.JobSubmitted: _jobs_submitted,
-    ch.ArraySubmitted: _arrays_submitted,
-    ch.JobForgotten: _jobs_forgotten,
-    ch.ArrayForgotten: _arrays_forgotten,
-    ch.JobsPruned: _jobs_pruned,
-    ch.ArraysEmptied: _arrays_emptied,
-}

@@ -1,20 +1,32 @@
-"""The table of a module that writes changes: the function for each type of change."""
+"""Which function writes changes: one for each type, declared where it stands. And how they add rows."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from vctl.engine.changes import Change
 
 MOST_ROWS = 64
 """Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
 
-Table = Mapping[type[Change], Callable[[sqlite3.Connection, Any], None]]
+Writer = Callable[[sqlite3.Connection, Any], None]
 """It gets a connection and a list of changes of its type."""
+W = TypeVar("W", bound=Writer)
+WRITERS: dict[type[Change], Writer] = {}
+
+
+def writes(*kinds: type[Change]) -> Callable[[W], W]:
+    """Declare the function that writes changes of these types."""
+
+    def declare(writer: W) -> W:
+        WRITERS.update(dict.fromkeys(kinds, writer))
+        return writer
+
+    return declare
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]]) -> None:

@@ -12,7 +12,7 @@ from vctl.engine.lifecycle import TASK
 from vctl.store import moves
 from vctl.store.rows import dumps
 from vctl.store.write.runs import RUN_COLUMNS, run_row
-from vctl.store.write.table import Table, insert
+from vctl.store.write.table import insert, writes
 
 _TASK = (
     "INSERT INTO tasks (task_number, task_id, job_id, cluster_id, owner_id, name, state, request, selector, strategy,"
@@ -30,6 +30,7 @@ def _task_row(task: Task, at: int) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@writes(ch.TaskSubmitted)
 def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) -> None:
     db.executemany(_TASK, [_task_row(one.task, one.at) for one in submitted])
     for one in submitted:
@@ -50,6 +51,7 @@ def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) ->
             )
 
 
+@writes(ch.TaskReady)
 def _ready(db: sqlite3.Connection, ready: Sequence[ch.TaskReady]) -> None:
     for one in ready:
         moves.update(
@@ -58,6 +60,7 @@ def _ready(db: sqlite3.Connection, ready: Sequence[ch.TaskReady]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.TaskAwaits)
 def _await(db: sqlite3.Connection, awaiting: Sequence[ch.TaskAwaits]) -> None:
     for one in awaiting:
         moves.update(
@@ -67,11 +70,13 @@ def _await(db: sqlite3.Connection, awaiting: Sequence[ch.TaskAwaits]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.TaskBound)
 def _bound(db: sqlite3.Connection, bound: Sequence[ch.TaskBound]) -> None:
     for one in bound:
         moves.update(db, TASK, "bind", one.task_id, "vnode_id = ?, node_id = ?", (one.vnode_id, one.node_id))
 
 
+@writes(ch.TaskStarted)
 def _started(db: sqlite3.Connection, started: Sequence[ch.TaskStarted]) -> None:
     insert(db, RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
     for one in started:
@@ -91,6 +96,7 @@ def _started(db: sqlite3.Connection, started: Sequence[ch.TaskStarted]) -> None:
             )
 
 
+@writes(ch.TaskRetried)
 def _retried(db: sqlite3.Connection, retried: Sequence[ch.TaskRetried]) -> None:
     for one in retried:
         moves.update(
@@ -99,6 +105,7 @@ def _retried(db: sqlite3.Connection, retried: Sequence[ch.TaskRetried]) -> None:
         )  # fmt: skip
 
 
+@writes(ch.TaskStopAsked)
 def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.TaskStopAsked]) -> None:
     for one in asked:
         moves.update(
@@ -106,6 +113,7 @@ def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.TaskStopAsked]) -> N
         )
 
 
+@writes(ch.TaskEnded)
 def _ended(db: sqlite3.Connection, ended: Sequence[ch.TaskEnded]) -> None:
     for one in ended:
         moves.update(
@@ -113,15 +121,3 @@ def _ended(db: sqlite3.Connection, ended: Sequence[ch.TaskEnded]) -> None:
             "state = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
             (one.state, one.reason, one.message, one.exit_code, one.at),
         )  # fmt: skip
-
-
-WRITERS: Table = {
-    ch.TaskSubmitted: _submitted,
-    ch.TaskReady: _ready,
-    ch.TaskAwaits: _await,
-    ch.TaskBound: _bound,
-    ch.TaskStarted: _started,
-    ch.TaskRetried: _retried,
-    ch.TaskStopAsked: _stops_asked,
-    ch.TaskEnded: _ended,
-}

@@ -50,7 +50,7 @@ def _plain(cls: type[C], *_: object, **__: object) -> C:
     return object.__new__(cls)
 
 
-class Told(NamedTuple):
+class PublicEvent(NamedTuple):
     """What the journal says of a change beside the change: its public event, unless the kind is empty."""
 
     kind: str
@@ -61,11 +61,11 @@ class Told(NamedTuple):
     data: Mapping[str, Any] = {}
 
 
-def untold(kind: str, key: str) -> Callable[[Any], Told]:
-    """``told`` of a change for schedulers alone, of the object that its field ``key`` names."""
+def internal(kind: str, key: str) -> Callable[[Any], PublicEvent]:
+    """No public event: a change for schedulers alone, of the object that its field ``key`` names."""
 
-    def told(change: Any) -> Told:
+    def public_event(change: Any) -> PublicEvent:
         value = getattr(change, key)
-        return Told("", kind, str(value), None, value if kind == "job" else None)
+        return PublicEvent("", kind, str(value), None, value if kind == "job" else None)
 
-    return told
+    return public_event
