@@ -105,7 +105,9 @@ def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
 def unused(state: SchedulerState, kind: str) -> list[Node]:
     """Machines of this kind of provider on which nothing lies, and for which nobody was nominated."""
     ledger = state.ledger
-    nominated = {ledger.vnodes[vnode_id].node_id for vnode_id in nominated_slots(state) if vnode_id in ledger.vnodes}
+    nominated = {
+        ledger.vnodes[vnode_id].node_id for vnode_id in nominated_slots(state) if vnode_id in ledger.vnodes
+    }
     return [
         node
         for node_id, node in ledger.nodes.items()
