@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from vctl import SOCKET
+
 VCTL = str(Path(sys.executable).with_name("vctl"))
 
 
@@ -69,12 +71,12 @@ class Bed:
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
-        """A scheduler that is ready for work."""
+        """A scheduler that is ready for work, and beside it the process that answers commands."""
         with open(self.home / "benchmark-daemon.log", "ab") as log:
             process = subprocess.Popen([VCTL, "daemon"], env=self.env, stdout=log, stderr=log, stdin=log)
         try:
             give_up = time.monotonic() + 60
-            while not self.scheduler()["running"]:
+            while not (self.scheduler()["running"] and (self.home / SOCKET).exists()):
                 if process.poll() is not None or time.monotonic() > give_up:
                     raise RuntimeError("the daemon does not run:\n" + Path(log.name).read_text())
                 time.sleep(0.05)

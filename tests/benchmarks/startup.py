@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 
 from tests.benchmarks.bed import VCTL, bed, interleaved, which
 from tests.benchmarks.report import Report
-from vctl.cli.command_client import SOCKET
 
 BASE = "python -c pass"
 
@@ -27,8 +25,6 @@ def run(options: argparse.Namespace) -> Report:
         else:
             report.remark("task-spooler is not installed: no comparison with tsp")
         with place.daemon():
-            while not (place.home / SOCKET).exists():
-                time.sleep(0.1)
             taken = interleaved(options.rounds or 20, commands | alone, place.env)
             place.end_all()
     for name, samples in taken.items():

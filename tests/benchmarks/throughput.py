@@ -13,6 +13,8 @@ from typing import Any
 from tests.benchmarks import hyperqueue
 from tests.benchmarks.bed import Bed, bed, which
 from tests.benchmarks.report import Report
+from vctl.ops.jobs import list_jobs
+from vctl.store.store import Store
 
 JOBS, SLOTS, TURNS = 1_000, (2, 64), 3
 FLOOR = "xargs -P"
@@ -96,7 +98,9 @@ def vctl(jobs: int, slots: int, submit: Callable[[Bed, int], None], *, nodes: in
             started = time.perf_counter()
             submit(place, jobs)
             until_empty(place)
-            return time.perf_counter() - started
+            taken = time.perf_counter() - started
+            check(place)
+    return taken
 
 
 def array(place: Bed, jobs: int, *options: str) -> None:
@@ -116,13 +120,15 @@ def no_ops(jobs: int) -> list[dict[str, Any]]:
 
 def until_empty(place: Bed) -> None:
     """Return when nothing waits or runs; a look costs the daemon nothing."""
-    from vctl.ops import jobs
-    from vctl.store.store import Store
-
     with Store.open(place.home) as store:
-        while jobs.list_jobs(store, limit=1)[1]:
+        while list_jobs(store, limit=1)[1]:
             time.sleep(0.01)
-        _, total = jobs.list_jobs(store, all=True, limit=1)
-        failed, _ = jobs.list_jobs(store, all=True, filters=["status!=SUCCEEDED"])
+
+
+def check(place: Bed) -> None:
+    """All jobs have succeeded."""
+    with Store.open(place.home) as store:
+        _, total = list_jobs(store, all=True, limit=1)
+        failed, _ = list_jobs(store, all=True, filters=["status!=SUCCEEDED"])
     if failed:
         raise RuntimeError(f"{len(failed)} of {total} jobs did not succeed: {failed[0]['message']}")

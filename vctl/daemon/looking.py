@@ -17,8 +17,13 @@ STARTS_NS = 50_000_000
 """How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
 SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
-MOST_AHEAD, AHEAD_S = 16, 0.1
-"""So many runs follow a running one at most, and of how many seconds of work."""
+GATHER_S = 0.01
+"""How long an end waits at most for others while runs are assigned ahead: no slot waits for it."""
+MOST_AHEAD, AHEAD_S, LED_S = 16, 0.1, 0.25
+"""So many runs follow a running one at most, and of how many seconds of work; behind a longer run there is none.
+
+Where many run at once on few cores each takes long, and yet many end: so one follows also where that is more work.
+"""
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
     " so it is not started again"
@@ -77,8 +82,8 @@ class Pace:
         self._launched[run_id] = self.clock.uptime_s()
 
     def over(self, run_id: str, took_s: float | None = None) -> None:
-        """A run has ended; one that followed another was not launched, and its process took so long."""
-        if (began := self._launched.pop(run_id, None)) is not None:
+        """A run has ended; ``took_s``: how long its process took, where that is known."""
+        if (began := self._launched.pop(run_id, None)) is not None and took_s is None:
             took_s = self.clock.uptime_s() - began
         if took_s is not None:
             self._typical_s = min(self._typical_s, took_s + SHORT_S)
@@ -87,14 +92,20 @@ class Pace:
     @property
     def depth(self) -> int:
         """How many runs may be assigned ahead to follow one: none where runs are not short."""
-        return min(MOST_AHEAD, int(AHEAD_S / self._typical_s)) if self._typical_s > 0 else MOST_AHEAD
+        if self._typical_s > LED_S:
+            return 0
+        return min(MOST_AHEAD, max(1, int(AHEAD_S / max(self._typical_s, AHEAD_S / MOST_AHEAD))))
 
-    def changes(self, runtime: Runtime, ahead: int = 0) -> set[str]:
-        """The runs that have changed, with those that follow at once. While runs are assigned ahead no slot waits."""
+    def changes(self, runtime: Runtime, ahead: float = 0) -> set[str]:
+        """The runs that have changed, with those that follow at once; ``ahead``: how many are to follow each."""
         news = runtime.changes()
-        if news and self._typical_s <= SHORT_S and (ahead or self._others_are_due(news)):
-            pause_s = self._typical_s if ahead else self._typical_s / 8
-            self.clock.sleep(min(max(pause_s, PAUSES_S[0]), PAUSES_S[1]))
+        pause_s = 0.0
+        if news and ahead and self._typical_s <= LED_S:
+            pause_s = min(max(self._typical_s * ahead / 2, PAUSES_S[0]), GATHER_S)
+        elif news and self._typical_s <= SHORT_S and self._others_are_due(news):
+            pause_s = min(max(self._typical_s / 8, PAUSES_S[0]), PAUSES_S[1])
+        if pause_s:
+            self.clock.sleep(pause_s)
             news |= runtime.changes()
         return news
 

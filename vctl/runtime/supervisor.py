@@ -48,7 +48,7 @@ PREFIX_BYTES = 4
 _AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
 _LONG_S = 3600.0
-_SHORT_S = 0.005  # of a run that is over by then the scheduler hears once
+_SHORT_S, _SHORT_NEXT_S = 0.005, 0.03  # of a run that is over by then the scheduler hears once
 _MOST_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
@@ -247,7 +247,7 @@ class Supervision:
             if self.log is not None:
                 timeout_s = min(timeout_s, self.log.trim())
             if self.supervisor.unsaid:
-                timeout_s = min(timeout_s, _SHORT_S)
+                timeout_s = min(timeout_s, _SHORT_NEXT_S if self.follows else _SHORT_S)
             told = signal.sigtimedwait(_AWAITED, timeout_s)
             if told is None:
                 self.supervisor.say()
