@@ -185,7 +185,9 @@ def test_a_daemon_that_is_killed(ray: Place, cluster: RayCluster, also: str) -> 
     eventually(lambda: log_of(ray, "counts").count("\n") > 5, "the job to write", RAY_S)
     ray.kill(daemon)
     if also == "agent":
-        for pid in agents(cluster):
+        found = agents(cluster)
+        assert found
+        for pid in found:
             os.kill(pid, signal.SIGKILL)
     begin(ray, cluster)
     if also == "link":
@@ -296,12 +298,9 @@ def test_the_head_is_killed(ray: Place, cluster: RayCluster) -> None:
 
 
 def agents(cluster: RayCluster) -> list[int]:
-    """The processes of agents: the parents of launchers."""
-    launchers = [
-        pid for pid, words in cluster.processes().items() if any(b"launcher.py" in one for one in words)
-    ]
-    found = {one.parent for pid in launchers if (one := processes.process(pid)) is not None}
-    return sorted(pid for pid in found if processes.name(pid).startswith(b"ray::"))
+    """The processes of agents."""
+    found = cluster.processes().items()
+    return sorted(pid for pid, words in found if words and words[0].startswith(b"ray::Agent"))
 
 
 def links(place: Place) -> list[int]:

@@ -141,7 +141,8 @@ def agent(place: Place, cluster: RayCluster) -> list[int]:
 
 
 def launcher(place: Place, cluster: RayCluster) -> list[int]:
-    return [pid for pid, words in cluster.processes().items() if any(b"launcher.py" in one for one in words)]
+    below = [pid for one in agents(cluster) for pid in processes.descendants(one)]
+    return [pid for pid in below if processes.name(pid) == b"vctl-launcher"]
 
 
 def head(place: Place, cluster: RayCluster) -> list[int]:
