@@ -26,7 +26,7 @@ from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import GPU, Amounts
-from vctl.daemon import gangs
+from vctl.daemon import gangs, notices
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
@@ -197,8 +197,8 @@ class PrivateRays:
             leases[lease.vnode_id] = rs.add(leases.get(lease.vnode_id, {}), lease.amounts)
         for path, one in self.shown.items():
             document = self._document(state, one.run, leases)
-            if not one.folder and (leaving := _leaving(path)):
-                document["leaving"] = leaving
+            if not one.folder:
+                document |= self._told(state, path, one.run)
             if document["nodes"] and document != one.document:
                 with contextlib.suppress(OSError):
                     _write(path, {"folder": one.folder, **document})
@@ -210,6 +210,14 @@ class PrivateRays:
                 if self.runtime.given_up(one.run.run_id) == asked:
                     ray_parent.put(f"{path}{ray_parent.LEFT}", {"id": asked})
                     one.answered = asked
+
+    def _told(self, state: SchedulerState, path: Path, run: Run) -> dict[str, Any]:
+        """What the keepers on other machines cannot read: what is to be left (vctl/ops/private_rays.py), and the notice
+        that a lease is called in."""
+        job = state.running.jobs.get(run.job_id) if state.leases else None
+        notice = "" if job is None else notices.path_of(self.home, job.submission_id)
+        found = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}
+        return {name: document for name, document in found.items() if document}
 
     def _document(self, state: SchedulerState, run: Run, leases: Mapping[str, Amounts]) -> dict[str, Any]:
         ledger, cluster = state.ledger, state.ledger.clusters.get(run.cluster_id)
@@ -260,10 +268,9 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
     staged.rename(path)
 
 
-def _leaving(path: Path) -> dict[str, Any]:
-    """What was asked to be left (vctl/ops/private_rays.py)."""
+def _read(path: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(Path(f"{path}{ray_parent.LEAVING}").read_text())
+        found: dict[str, Any] = json.loads(Path(path).read_text())
         return found
     return {}
 

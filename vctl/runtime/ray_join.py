@@ -3,8 +3,8 @@
 Run as a script, ``python -I -S ray_join.py NODES FOLDER``, by the keeper's request (``ray_growth.py``). The resources
 are those of the task, the labels those of its virtual node. The notice of a lease that is called in (VCTL_LEASE_FILE)
 drains the raylet, if the task would have to end for it. SIGTERM reaches the raylet too. FOLDER is that of the Ray, says
-how to join, and goes when the Ray is over. Where there are several machines, NODES says how to join, and FOLDER is made
-and removed here.
+how to join, and goes when the Ray is over. Where there are several machines, NODES says how to join and has the notice,
+and FOLDER is made and removed here.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Guest(Parent):
     """The parent of one raylet."""
 
     def __init__(self, nodes: str, folder: str) -> None:
-        self.nodes, self.task = nodes, os.environ["VCTL_TASK_ID"]
+        self.nodes, self.task, self.changes = nodes, os.environ["VCTL_TASK_ID"], watch.Watch()
         with open(nodes, encoding="utf-8") as file:
             self.alone = "address" in json.load(file)
         join, self.own_address = self.how_to_join(folder)
@@ -57,10 +57,10 @@ class Guest(Parent):
         if self.alone:
             os.mkdir(self.folder, 0o700)
             options.append(f"--node-ip-address={self.own_address}")
+            self.changes.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
         else:
-            changes = watch.Watch()
-            changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
-            self.ends = changes.fileno()
+            self.changes.add(pathlib.Path(self.folder, ray_parent.JOIN), watch.DELETE_SELF)
+            self.ends = self.changes.fileno()
         part = {
             "resources": json.loads(os.environ["VCTL_RESOURCES"]),
             "gpus": [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one],
@@ -73,7 +73,10 @@ class Guest(Parent):
                 text = "the virtual cluster gives it back"
                 accepted = self.drain(node_id, ray_gcs.PREEMPTED, seconds, text)
                 until = time.monotonic() + (seconds if accepted else 0)
-            self.pause(_LOOK_S if until else ray_parent.START_S, ())
+            self.pause(
+                _LOOK_S if until else ray_parent.START_S, [self.changes.fileno()] if self.alone else ()
+            )
+            self.changes.read()
 
     def how_to_join(self, folder: str) -> "tuple[dict[str, Any], str]":
         """How a raylet joins this Ray, and the address of this machine where others are in it. Raises Failed."""
@@ -99,10 +102,14 @@ class Guest(Parent):
     def is_to_go(self) -> float | None:
         """In how many seconds the task will be ended, if it was told so now."""
         told, self.signals = signal.SIGURG in self.signals, set()
-        if told:
+        if told or self.alone:
             with contextlib.suppress(OSError, ValueError, KeyError):
-                with open(os.environ["VCTL_LEASE_FILE"], encoding="utf-8") as file:
+                with open(
+                    self.nodes if self.alone else os.environ["VCTL_LEASE_FILE"], encoding="utf-8"
+                ) as file:
                     notice = json.load(file)
+                if self.alone:
+                    notice = notice["notice"]
                 if self.task in notice["task_ids"]:
                     return max(float(notice["ends_at_ns"] / 1e9 - time.time()), 0.1)
         return None

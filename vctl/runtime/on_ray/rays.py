@@ -184,7 +184,8 @@ class Rays:
         """What the parent of a raylet that is a task is shown."""
         nodes = [one for one in self.shown[main]["nodes"] if one["id"] in (run.words or ())]
         join = _read(self.runtime.runs[main].said).get("join")
-        return json.dumps({"nodes": nodes, "address": self._address(run.node_id), "join": join})
+        more = {"notice": self.shown[main]["notice"]} if "notice" in self.shown[main] else {}
+        return json.dumps({"nodes": nodes, "address": self._address(run.node_id), "join": join, **more})
 
     def _address(self, node_id: str) -> str:
         node = (self.runtime.nodes or {}).get(node_id)
