@@ -207,10 +207,8 @@ class Call:
 
     def cluster(self, given: str | None) -> str:
         """The cluster to look at: as given, else the one this process runs in, else the primary."""
-        from vctl.spec.ids import resolve_cluster_id
-
         here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
-        return resolve_cluster_id(given or here or PRIMARY, "--cluster")
+        return spec.ids.resolve_cluster_id(given or here or PRIMARY, "--cluster")
 
     @property
     def job_here(self) -> str | None:
@@ -241,8 +239,6 @@ class Call:
             return None
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
-        from vctl.spec.quantities import format_duration
-
         if self.is_remote:
             state = operations.views.scheduler(self.backend)
         else:  # every command asks this: without the declarations of all views
@@ -252,7 +248,7 @@ class Call:
         age_s = cli.words.seconds_between(state["last_beat"], None)
         if age_s is None:
             return "No scheduler is running. Start one with `vctl daemon`."
-        ended = "just now" if age_s < 1 else f"{format_duration(int(age_s))} ago"
+        ended = "just now" if age_s < 1 else f"{spec.quantities.format_duration(int(age_s))} ago"
         return f"No scheduler is running (last seen {ended}). Start one with `vctl daemon`."
 
     def write(self, answer: "Answer") -> int:

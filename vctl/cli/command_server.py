@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
 
-from vctl import SOCKET
+from vctl import SOCKET, spec
 from vctl.cli import command_client
 from vctl.cli.command_client import stamp
 from vctl.core.text import visible
@@ -69,7 +69,6 @@ def main() -> None:
 def rehearse(home: str) -> None:
     """Have built what is built at first use, else every fork does that, which takes as long as the rest of a submit."""
     from vctl.ops import submitting
-    from vctl.spec.job_request import JobRequest
     from vctl.store.store import Store
 
     with (
@@ -80,7 +79,7 @@ def rehearse(home: str) -> None:
             Store.open(Path(home), create=False, lock_timeout_s=1) as store,
             suppress(InterruptedError), store.together(),
         ):  # fmt: skip
-            submitting.submit(store, JobRequest(argv=("true",), cwd="/"), environment={})
+            submitting.submit(store, spec.job_request.JobRequest(argv=("true",), cwd="/"), environment={})
             raise InterruptedError  # which takes it back
         command_client.carry_out(["job", "status", "last", "-o", "json", "--home", home])
 

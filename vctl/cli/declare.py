@@ -80,24 +80,18 @@ def _duration(text: str, path: str) -> float:
 
 
 def _positive_duration(text: str, path: str) -> float:
-    from vctl.spec.quantities import parse_duration
-
-    return parse_duration(text, path, positive=True)
+    return spec.quantities.parse_duration(text, path, positive=True)
 
 
 def _begin(text: str, path: str) -> float:
     import time
 
-    from vctl.spec.options import parse_begin
-
-    return parse_begin(text, time.time(), path)
+    return spec.options.parse_begin(text, time.time(), path)
 
 
 def _document(what: str) -> Callable[[str, str], object]:
     def read(text: str, path: str) -> object:
-        from vctl.spec.source import read_document
-
-        return read_document(text, what, path)
+        return spec.source.read_document(text, what, path)
 
     return read
 

@@ -30,20 +30,22 @@ def surroundings(
 
 def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]:
     """``--runtime-env-json``, as Ray users write it: variables and directory; other fields are left alone and named."""
-    from vctl.spec.fields import as_mapping, as_text, child
-    from vctl.spec.source import read_document
-
     option, known = "--runtime-env-json", ("env_vars", "working_dir")
     example = '{"env_vars": {"A": "1"}}'
-    fields = as_mapping(read_document(document, "a runtime environment", option), option, "it", example)
+    fields = spec.fields.as_mapping(
+        spec.source.read_document(document, "a runtime environment", option), option, "it", example
+    )
     if others := sorted(set(fields) - set(known)):
         call.note(f"Warning: {option}: vctl ignores {', '.join(others)}")
-    path = child(option, "env_vars")
-    given = as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
-    variables = {name: as_text(value, child(path, name), "a variable") for name, value in given.items()}
+    path = spec.fields.child(option, "env_vars")
+    given = spec.fields.as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
+    variables = {
+        name: spec.fields.as_text(value, spec.fields.child(path, name), "a variable")
+        for name, value in given.items()
+    }
     directory = fields.get("working_dir")
-    return variables, None if directory is None else as_text(
-        directory, child(option, "working_dir"), "a directory"
+    return variables, None if directory is None else spec.fields.as_text(
+        directory, spec.fields.child(option, "working_dir"), "a directory"
     )
 
 

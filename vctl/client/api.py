@@ -111,11 +111,11 @@ class Client(State):
         ``trace`` is a file, ``model`` such as ``{"jobs": 500, "seed": 1, "load": 0.9}``; else the recorded history
         between two moments, in seconds since the epoch, is played.
         """
-        from vctl.spec.quantities import parse_resources
-
         each = None
         if node_resources is not None:
-            each = parse_resources(dict(node_resources), "node_resources", self._units(), totals=True)
+            each = spec.quantities.parse_resources(
+                dict(node_resources), "node_resources", self._units(), totals=True
+            )
         wanted = ops.simulated.Wanted(
             trace=None
             if trace is None

@@ -218,7 +218,7 @@ def plan(
     return ops.tree_files.plan(here.store, _tree(here, clusters), prune=prune)
 
 
-@operation("vc apply", "POST /tree-file/apply")
+@operation("vc apply", "POST /tree-file/apply", service="the tree of logical clusters")
 def apply(
     here: Here, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
 ) -> "TreeDiff":

@@ -70,19 +70,11 @@ class Opt:
         kernel: bool = False,
         sent: Callable[[Any], object] | None = None,
     ) -> None:
-        self.names = names
-        self.help = help
-        self.metavar = metavar
-        self.choices = tuple(choices)
-        self.complete = complete
-        self.off = off
-        self.bare = bare
-        self.reads = reads
-        self.wire = wire
+        self.names, self.help, self.metavar = names, help, metavar
+        self.choices, self.complete = tuple(choices), complete
+        self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
         self.least, self.most, self.above, self.longest = least, most, above, longest
-        self.pattern = pattern
-        self.kernel = kernel
-        self.sent = sent
+        self.pattern, self.kernel, self.sent = pattern, kernel, sent
 
 
 class Arg(Opt):
@@ -217,7 +209,9 @@ class Backend(Protocol):
 class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
 
-    def __init__(self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str) -> None:
+    def __init__(
+        self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str, service: str
+    ) -> None:
         self.run = run
         self.name = name
         """The words of its command."""
@@ -226,6 +220,8 @@ class Operation(Generic[P, R]):
         """How a server is asked: the first parameters fill the braces of the path, the others are query or body."""
         self.items = items
         """The kind of the envelope around a list; empty where the answer is one document."""
+        self.service = service
+        """What it changes that belongs to all, so that a job may not; empty where ``ops`` asks whose the object is."""
         self.help, _, rest = (run.__doc__ or "").strip().partition("\n")
         self.details = " ".join(rest.split())
 
@@ -236,7 +232,7 @@ class Operation(Generic[P, R]):
     def at(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry it out on a state directory. A failure that comes from a row that cannot be read names the row."""
         try:
-            return here.store.settled(lambda: self.run(here, *args, **kwargs))
+            return here.store.settled(lambda: self._carry_out(here, *args, **kwargs))
         except VctlError:
             raise
         except Exception as error:
@@ -244,6 +240,12 @@ class Operation(Generic[P, R]):
             if found is None:
                 raise
             raise found from error
+
+    def _carry_out(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.service:
+            named = zip((param.name for param in self.params), args, strict=False)
+            ops.rights.check_service(here.store, self.service.format_map({**dict(named), **kwargs}))
+        return self.run(here, *args, **kwargs)
 
     @property
     def params(self) -> list[Param]:
@@ -282,12 +284,12 @@ class Operation(Generic[P, R]):
 
 
 def operation(
-    name: str, route: str, *, items: str = ""
+    name: str, route: str, *, items: str = "", service: str = ""
 ) -> Callable[[Callable[Concatenate[Here, P], R]], Operation[P, R]]:
     """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
 
     def declare(run: Callable[Concatenate[Here, P], R]) -> Operation[P, R]:
-        return Operation(run, name, route, items)
+        return Operation(run, name, route, items, service)
 
     return declare
 

@@ -32,7 +32,7 @@ Timeout = Annotated[
 ]
 
 
-@operation("node add", "POST /nodes", items="NodeList")
+@operation("node add", "POST /nodes", items="NodeList", service="the nodes")
 def add(
     here: Here,
     *,
@@ -68,7 +68,7 @@ def get_node(here: Here, node_id: Node) -> "NodeForm":
     return ops.nodes.get_node(here.store, node_id)
 
 
-@operation("node update", "PATCH /nodes/{node}")
+@operation("node update", "PATCH /nodes/{node}", service="node {node_id}")
 def update(
     here: Here,
     node_id: Node,
@@ -77,42 +77,40 @@ def update(
     labels: Labels = None,
 ) -> "NodeForm":
     """Change the resources or the labels of a node."""
-    from vctl.spec.selectors import parse_labels
-
     return ops.nodes.update(
         here.store,
         node_id,
         resources=here.amounts(resources, "resources", totals=True),
-        labels=None if labels is None else parse_labels(labels, "labels"),
+        labels=None if labels is None else spec.selectors.parse_labels(labels, "labels"),
         units=here.units,
     )
 
 
-@operation("node remove", "DELETE /nodes/{node}")
+@operation("node remove", "DELETE /nodes/{node}", service="node {node_id}")
 def remove(here: Here, node_id: Node) -> "NodeForm":
     """Remove a node on which nothing runs."""
     return ops.nodes.remove(here.store, node_id)
 
 
-@operation("node drain", "POST /nodes/{node}/drain")
+@operation("node drain", "POST /nodes/{node}/drain", service="node {node_id}")
 def drain(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Drain a node: it gets no new work, and running work goes on."""
     return ops.nodes.drain(here.store, node_id, reason=reason)
 
 
-@operation("node undrain", "POST /nodes/{node}/undrain")
+@operation("node undrain", "POST /nodes/{node}/undrain", service="node {node_id}")
 def undrain(here: Here, node_id: Node) -> "NodeForm":
     """Take a drained node back into service."""
     return ops.nodes.undrain(here.store, node_id)
 
 
-@operation("node kill", "POST /nodes/{node}/kill")
+@operation("node kill", "POST /nodes/{node}/kill", service="node {node_id}")
 def kill(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Declare a node dead; the work on it fails."""
     return ops.nodes.kill(here.store, node_id, reason=reason)
 
 
-@operation("node heartbeat", "POST /nodes/{node}/heartbeat")
+@operation("node heartbeat", "POST /nodes/{node}/heartbeat", service="node {node_id}")
 def heartbeat(here: Here, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""
     return ops.nodes.heartbeat(here.store, node_id, timeout_s=timeout_s)

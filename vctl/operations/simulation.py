@@ -58,11 +58,8 @@ def simulate(
     ] = None,
 ) -> dict[str, Any]:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
-    from vctl.spec.fields import refuse
-    from vctl.spec.ids import resolve_cluster_id
-
     if trace is not None and model is not None:
-        raise refuse("model", "a trace is given too", "send one of them")
+        raise spec.fields.refuse("model", "a trace is given too", "send one of them")
     each = here.amounts(node_resources, "node_resources", totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
     wanted = ops.simulated.Wanted(
@@ -72,7 +69,7 @@ def simulate(
         model=None if model is None else _model(model),
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
-        cluster=None if cluster is None else resolve_cluster_id(cluster, "cluster"),
+        cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, "cluster"),
         policies=tuple(policies),
         nodes=tuple(nodes),
         template=template,
@@ -84,15 +81,13 @@ def simulate(
 
 
 def _model(given: Mapping[str, Any]) -> "Model":
-    from vctl.spec.fields import child, did_you_mean, refuse, show
-
     kinds: dict[str, type | tuple[type, ...]] = {"jobs": int, "seed": int, "load": (int, float)}
     for name, value in given.items():
-        path = child("model", name)
+        path = spec.fields.child("model", name)
         if name not in kinds:
-            raise refuse(path, "unknown field", did_you_mean(name, kinds))
+            raise spec.fields.refuse(path, "unknown field", spec.fields.did_you_mean(name, kinds))
         if isinstance(value, bool) or not isinstance(value, kinds[name]):
-            raise refuse(path, f"{show(value)} is not a number", "write a number")
+            raise spec.fields.refuse(path, f"{spec.fields.show(value)} is not a number", "write a number")
     if given.get("jobs", 1) > MOST_JOBS:
-        raise refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
+        raise spec.fields.refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
     return ops.simulated.Model(**given)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Diagnosis, Replayed
 
 
-@operation("prune", "POST /prune")
+@operation("prune", "POST /prune", service="the history of all jobs")
 def prune(
     here: Here,
     older_than_s: Annotated[

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vctl import ops
 from vctl.errors import Unreachable
 from vctl.ops.rights import check_service_at
 from vctl.store import locks, upkeep
@@ -250,12 +251,15 @@ def settled(home: Path) -> locks.Holder | None:
 
 def status(home: Path) -> dict[str, Any]:
     """Which scheduler is at work: ``{running, kind, pid, since}``."""
-    from vctl.ops.forms import timestamp
-
     found = settled(home)
     if found is None:
         return {"running": False, "kind": None, "pid": None, "since": None}
-    return {"running": True, "kind": found.kind, "pid": found.pid, "since": timestamp(found.since_ns)}
+    return {
+        "running": True,
+        "kind": found.kind,
+        "pid": found.pid,
+        "since": ops.forms.timestamp(found.since_ns),
+    }
 
 
 def inherited_start(home: Path) -> locks.StartLock | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vctl import ops
 from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
@@ -181,17 +182,14 @@ def sweep_removing(store: Store, emit: Emit) -> list[str]:
 
 def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:
     """``attached_too``: there is no job to stop whose tasks would end with it."""
-    from vctl.ops.jobs import stop
-    from vctl.ops.tasks import cancel
-
     everything = [cluster_id, *table.subtree(store, cluster_id)]
     for below in everything:
         for row in unfinished_jobs(store, below):
-            stop(store, int(row["job_id"]))
+            ops.jobs.stop(store, int(row["job_id"]))
     for below in everything:  # what is detached outlives its job
         for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [below]):
             if attached_too or row["detached"]:
-                cancel(store, str(row["task_id"]))
+                ops.tasks.cancel(store, str(row["task_id"]))
     with store.transaction():
         sweep_removing(store, store.emit)
 
@@ -223,8 +221,6 @@ LONGEST_MESSAGE = 1000
 
 def stop(store: Store, cluster_id: str, *, message: str | None = None) -> ClusterForm:
     """Admit no more jobs to a cluster; again, to say another message."""
-    from vctl.ops.nodes import author
-
     if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
         raise BadSpec(
             "--message: it is too long, or has control characters",
@@ -232,7 +228,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
         )
     with store.transaction():
         _admitting(store, cluster_id, "stopped")
-        stopped = {"by": author(), "message": message} if message else {"by": author()}
+        stopped = {"by": ops.nodes.author(), "message": message} if message else {"by": ops.nodes.author()}
         store.emit(ClusterMoved(store.clock(), cluster_id, "stop", STOPPED, stopped))
     return get_cluster(store, cluster_id)
 

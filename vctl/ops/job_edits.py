@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vctl import spec
 from vctl.core import jobs as jb
 from vctl.core.spans import spans_of
 from vctl.engine.changes import JobsEdited, JobsHeld, Members
@@ -89,14 +90,13 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
 
 def check(changes: Mapping[str, object]) -> None:
     """Refuse values that no job can have."""
-    from vctl.spec.job_request import LEAST_PRIORITY, MOST_PRIORITY
     from vctl.spec.launch import check_name, check_range, check_seconds
 
     if not changes:
         raise BadSpec("nothing is to be changed", fix=f"give one of {', '.join(OPTIONS.values())}")
     for name, value in changes.items():
         if name == "priority" and isinstance(value, int):
-            check_range(value, "priority", LEAST_PRIORITY, MOST_PRIORITY)
+            check_range(value, "priority", spec.job_request.LEAST_PRIORITY, spec.job_request.MOST_PRIORITY)
         elif name == "name" and isinstance(value, str):
             check_name(value)
         elif name == "time_limit_s" and (value is None or isinstance(value, (int, float))):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vctl import spec
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
@@ -20,7 +21,7 @@ from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocati
 from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import forms, rights
+from vctl.ops import forms
 from vctl.ops.forms import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, observed, provider, rows, upkeep
@@ -129,15 +130,12 @@ def add(
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> list[NodeForm]:
     """Declare one or many equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
-    rights.check_service(store, "the nodes")
     if source != nd.SIMULATED:
         raise BadSpec(
             "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
         )
     if not 1 <= count <= MOST_AT_ONCE:
         raise BadSpec(f"--count: {count} is out of range", fix=f"write a number from 1 to {MOST_AT_ONCE}")
-    from vctl.spec.text import check_line
-
     if not any(resources.values()):
         raise BadSpec(
             "--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\''
@@ -145,7 +143,7 @@ def add(
     for key, value in (labels or {}).items():
         if problem := lb.key_problem(key) or lb.value_problem(value):
             raise BadSpec(f"--labels.{key}: {problem}", fix="follow the rules of Kubernetes labels")
-    name = check_line(template, "--template") if template else template_of(resources)
+    name = spec.text.check_line(template, "--template") if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
         ids = [node_id or _next_id(store, name)] if count == 1 else _numbered(store, node_id or name, count)
@@ -235,7 +233,6 @@ def _row(store: Store, node_id: str) -> Row:
 
 
 def _move(store: Store, node_id: str, event: str, reason: str | None) -> NodeForm:
-    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         allowed = NODE.moves_from(row["state"])
@@ -295,7 +292,6 @@ def update(
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> NodeForm:
     """Change a node's totals or labels at run time. Totals named replace the old ones, others stay."""
-    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         node = rows.node(row)
@@ -344,7 +340,6 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
 
 def remove(store: Store, node_id: str) -> NodeForm:
     """Forget a node on which nothing lies."""
-    rights.check_service(store, f"node {node_id}")
     form = get_node(store, node_id)
     with store.transaction():
         row = _row(store, node_id)
@@ -379,7 +374,6 @@ def new_request_id() -> str:
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:
     """A sign of life; with a timeout the node opts into the lease and dies when it falls silent that long."""
-    rights.check_service(store, f"node {node_id}")
     with store.transaction():
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:

@@ -1,6 +1,7 @@
 """Who may change what. A process of a job changes its own cluster and what it submitted; others change everything.
 
-Each operation that changes something asks here, so that the command line, HTTP and Python agree.
+A verb that changes what belongs to all declares that (``service``); one that changes an object asks here with its row.
+So the command line, HTTP and Python agree.
 """
 
 from __future__ import annotations

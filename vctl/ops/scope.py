@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, jobs
@@ -30,11 +31,9 @@ def below(top: str, clusters: Iterable[Mapping[str, Any]]) -> Callable[[str], bo
 
 def existing(store: Store, cluster_id: str | None) -> str:
     """A cluster that is, or was that of a job which is still known. Raises NotFound."""
-    from vctl.ops.cluster_views import cluster_row, resolve
-
-    wanted = resolve(cluster_id)
+    wanted = ops.cluster_views.resolve(cluster_id)
     if wanted != PRIMARY and job_of(store, wanted) is None:
-        cluster_row(store, wanted)
+        ops.cluster_views.cluster_row(store, wanted)
     return wanted
 
 

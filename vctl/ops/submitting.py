@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.nodes import RAY
@@ -303,11 +304,9 @@ def _inherited(store: Store, around: Mapping[str, str]) -> str:
 
 
 def _no_cluster(store: Store, cluster_id: str) -> NotFound:
-    from vctl.ops.cluster_views import nearest_id
-
     return NotFound(
         f"there is no virtual cluster {cluster_id}",
-        fix=nearest_id(cluster_id, clusters.logical_rows(store)),
+        fix=ops.cluster_views.nearest_id(cluster_id, clusters.logical_rows(store)),
         details={"cluster_id": cluster_id},
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vctl import spec
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.tasks import Task
@@ -49,7 +50,6 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
     that makes one) of the name of an output. Size never refuses it; inputs that can no longer come make it FAILED.
     """
     from vctl.spec.task_request import job_of
-    from vctl.spec.text import stored_path
 
     around = os.environ if environment is None else environment
     ref = job_of(request, around)
@@ -85,7 +85,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             objects.check_new(store, job_id, task.outputs)
         captured = {**around, **request.env}
         env = {name: value for name, value in captured.items() if name not in _OF_THE_RUN}
-        cwd = stored_path(request.cwd or os.getcwd())
+        cwd = spec.text.stored_path(request.cwd or os.getcwd())
         launch = Launch(argv=rows.dumps(list(request.argv)), env=rows.dumps(env), cwd=cwd)
         store.emit(TaskSubmitted(store.clock(), task, launch))
         if task.inputs or task.outputs:

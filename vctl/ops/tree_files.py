@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vctl import ops
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
@@ -17,7 +18,7 @@ from vctl.core.queue_policy import DEFAULT
 from vctl.engine.changes import QueueChanged
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
-from vctl.ops import nodes, rights
+from vctl.ops import nodes
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import resolve
 from vctl.ops.tree_diff import (
@@ -62,7 +63,6 @@ def apply(
     store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
 ) -> TreeDiff:
     """Make the tree what the file wants, in one transaction: all of it or nothing."""
-    rights.check_service(store, "the tree of logical clusters")
     nodes.join(store)
     with store.transaction():
         diff = diff_of(store, wanted, prune=prune)
@@ -95,13 +95,11 @@ class _Work:
     """Brings about a difference inside a transaction. With ``go_on`` what fails is noted and left as it was."""
 
     def __init__(self, store: Store, diff: Diff, *, go_on: bool = False) -> None:
-        from vctl.ops.nodes import author
-
         self.store = store
         self.changes = diff.changes
         self.go_on = go_on
         self.ledger = table.load_ledger(store)
-        self.author = author()
+        self.author = ops.nodes.author()
 
     def carry_out(self) -> None:
         """Free first, take then: removals and shrinks from the leaves up, growth and creations from the root down."""

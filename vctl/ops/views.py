@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vctl import ops
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
@@ -80,8 +81,6 @@ def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
 
 def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentCluster:
     """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
-    from vctl.ops.objects import used_bytes
-
     with store.snapshot():
         form = get_cluster(store, resolve(cluster_id))
         return {
@@ -90,7 +89,7 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentClust
             "total_resources": form["total_resources"],
             "max_resources": form["max_resources"],
             "available_resources": form["available_resources"],
-            "used_object_store_memory": float(used_bytes(store, form["cluster_id"])),
+            "used_object_store_memory": float(ops.objects.used_bytes(store, form["cluster_id"])),
             "nodes": [node["NodeID"] for node in nodes(store, cluster_id)],
             "children": form["children"],
             "parent": form["parent_id"],

@@ -51,10 +51,8 @@ def apply(
 
 def _clusters(call: Call, file: str) -> Any:
     """The clusters of a file, which is checked as a whole."""
-    from vctl.spec.tree_file import parse_tree
-
     document = spec.source.read_file(file, "a tree file", "--file")
-    parse_tree(document, units=call.config.get("unit_resources"))
+    spec.tree_file.parse_tree(document, units=call.config.get("unit_resources"))
     return document["clusters"]  # type: ignore[index]  # it was read
 
 

@@ -110,9 +110,7 @@ def _limits(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _document(text: str, what: str, name: str) -> Any:
-    from vctl.spec.source import read_document
-
-    return read_document(text, what, "--" + name.replace("_", "-"))
+    return spec.source.read_document(text, what, "--" + name.replace("_", "-"))
 
 
 @command(

@@ -68,14 +68,14 @@ def _document(text: str) -> Any:
 def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | None:
     if pairs is None and document is None:
         return None
-    from vctl.spec.options import parse_label_pairs
-    from vctl.spec.selectors import parse_labels
-    from vctl.spec.source import read_document
-
     found: dict[str, str] = {}
     if document is not None:
-        found.update(parse_labels(read_document(document, "a map of labels", "--labels"), "--labels"))
-    found.update(parse_label_pairs(pairs or ()))
+        found.update(
+            spec.selectors.parse_labels(
+                spec.source.read_document(document, "a map of labels", "--labels"), "--labels"
+            )
+        )
+    found.update(spec.options.parse_label_pairs(pairs or ()))
     return found
 
 

@@ -145,10 +145,8 @@ def _moment(text: str, path: str) -> int:
     """A date, or how long ago."""
     import time
 
-    from vctl.spec.options import parse_begin
-
     now = time.time()
-    ago = parse_begin(text.removesuffix(" ago"), now, path)
+    ago = spec.options.parse_begin(text.removesuffix(" ago"), now, path)
     looks_like_date = text[:4].isdigit() and text[4:5] == "-"
     return int((ago if looks_like_date or text == "now" else 2 * now - ago) * 1e9)
 
@@ -156,11 +154,10 @@ def _moment(text: str, path: str) -> int:
 def _resources(call: Call, given: str | None) -> dict[str, int] | None:
     if given is None:
         return None
-    from vctl.spec.quantities import parse_resources
-    from vctl.spec.source import read_document
-
-    document = read_document(given, "what a node has", "--node-resources")
-    return parse_resources(document, "--node-resources", call.config.get("unit_resources"), totals=True)
+    document = spec.source.read_document(given, "what a node has", "--node-resources")
+    return spec.quantities.parse_resources(
+        document, "--node-resources", call.config.get("unit_resources"), totals=True
+    )
 
 
 def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
