@@ -341,6 +341,11 @@ class Launcher:
         self.dead = True
 
 
+def _ended(text: bytes) -> set[bytes]:
+    """The runs of which a record file tells the end."""
+    return {line.split(b" ")[1] for line in text.split(b"\n") if line[:2] == b"E "}
+
+
 class Kernel:
     """Everything that goes on outside of schedulers and commands; it outlives schedulers."""
 
@@ -425,12 +430,9 @@ class Kernel:
             if self.dice.random() < 0.3 and path.stat().st_ino not in self.synced:
                 text = path.read_bytes()
                 os.truncate(path, self.dice.randint(0, len(text)))
-                kept = {
-                    line.split(b" ")[1] for line in path.read_bytes().split(b"\n")[:-1] if line[:1] == b"E"
-                }
-                for line in text.split(b"\n"):
-                    if line[:1] == b"E" and line.split(b" ")[1] not in kept:
-                        self.truth.pop(os.fsdecode(line.split(b" ")[1]), None)
+                lost = _ended(text) - _ended(path.read_bytes().rpartition(b"\n")[0])
+                for name in lost:
+                    self.truth.pop(os.fsdecode(name), None)
         for run_id in sorted(self.accepted):
             if self.dice.random() < 0.3:  # nor does the disk know that its offer was taken
                 ahead.offer(self.timeline.home, run_id)
