@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,31 +34,36 @@ _ANY_PORT = (
 class RayCluster:
     """One cluster. The node of the head has no CPUs, so work runs on the others."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, token: str = "") -> None:
         self.folder = folder
         self.folder.mkdir(mode=0o700)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.env = {
-            **os.environ, **SETTINGS, "RAY_AUTH_MODE": "disabled", "HOME": str(folder), _MARK: str(folder),
+            **os.environ, **SETTINGS, "HOME": str(folder), _MARK: str(folder),
             "RAY_health_check_initial_delay_ms": "2000", "RAY_health_check_timeout_ms": "3000",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         }  # fmt: skip
         for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
             self.env.pop(name, None)
+        let_in = (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+        )
+        self.env.update(let_in)
         self.nodes = 0
         self.raylets: dict[str, int] = {}
         """Address -> pid of its raylet."""
-        self.environment = {"HOME": str(folder), "RAY_AUTH_MODE": "disabled", "TMPDIR": str(folder)}
+        self.environment = {"HOME": str(folder), "TMPDIR": str(folder), **let_in}
         """What a daemon needs to be let in."""
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, *more: str) -> None:
         """Start the head."""
         self._start(
             "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}", "--num-cpus=0",
-            "--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={free_port()}",
+            "--include-dashboard=false", f"--ray-client-server-port={free_port()}", *(more or ["--no-monitor"]),
         )  # fmt: skip
+        self.head_raylet = set(self._raylets())
 
     def add(self, cpus: int = 2, gpus: int = 0) -> str:
         """One more node; its address."""
@@ -90,6 +98,12 @@ class RayCluster:
     def kill_raylet(self, address: str) -> None:
         """The node is dead, as suddenly as can be."""
         os.kill(self.raylets.pop(address), signal.SIGKILL)
+
+    def kill_raylets(self) -> None:
+        """All nodes but the head's are dead."""
+        for pid in set(self._raylets()) - self.head_raylet:
+            os.kill(pid, signal.SIGKILL)
+        self.raylets.clear()
 
     def kill_head(self) -> None:
         """Ray's control service is gone."""
@@ -135,3 +149,59 @@ class RayCluster:
         """Kill all of it, and remove what it has left."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+HEAD_TYPE = "ray.head.default"
+
+
+class AutoscalingRay(RayCluster):
+    """A cluster whose autoscaler makes nodes on this machine, as processes; it begins with a head without CPUs.
+
+    Of version 2 there are only the requests: its provider for one machine lacks a file in what the package index has.
+    """
+
+    def __init__(self, folder: Path, types: Mapping[str, Mapping[str, Any]], *, version: int) -> None:
+        self.types, self.version = types, version
+        super().__init__(folder)
+
+    def begin(self, *more: str) -> None:
+        """Start the head with its autoscaler."""
+        if self.version == 2:
+            self.env["RAY_enable_autoscaler_v2"] = "1"
+            super().begin(*more)
+            return
+        head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
+        provider = {"type": "fake_multinode", "gcs_address": self.address, "launch_multiple": True}
+        provider |= {"disable_node_updaters": True, "disable_launch_config_check": True}
+        types = {name: {"node_config": {}, **of} for name, of in self.types.items()}
+        described = {
+            "cluster_name": "test", "max_workers": 8, "upscaling_speed": 8.0, "idle_timeout_minutes": 0.1,
+            "provider": provider, "head_node_type": HEAD_TYPE, "available_node_types": {HEAD_TYPE: head, **types},
+            "auth": {}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False,
+            "cluster_synced_files": [], "rsync_exclude": [], "rsync_filter": [], "initialization_commands": [],
+            "setup_commands": [], "head_setup_commands": [], "worker_setup_commands": [],
+            "head_start_ray_commands": [], "worker_start_ray_commands": [],
+        }  # fmt: skip
+        path = self.folder / "autoscaler.yaml"
+        path.write_text(json.dumps(described))
+        self.env.update({"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"})
+        super().begin(f"--autoscaling-config={path}", *more)
+
+    def wanted(self) -> list[dict[str, float]]:
+        """What Ray's autoscaler was asked for, as Ray has it."""
+        if self.version == 1:
+            code = (
+                "from ray.experimental.internal_kv import _internal_kv_get as get\n"
+                "from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL as key\n"
+                "print((get(key) or b'[]').decode())"
+            )
+        else:
+            code = (
+                "import json\nfrom ray.autoscaler.v2.sdk import get_cluster_resource_state\n"
+                "from ray._raylet import GcsClient\n"
+                f"state = get_cluster_resource_state(GcsClient({self.address!r}))\n"
+                "asked = [one for many in state.cluster_resource_constraints for one in many.resource_requests]\n"
+                "print(json.dumps([dict(o.request.resources_bundle) for o in asked for _ in range(o.count)]))"
+            )
+        found: list[dict[str, float]] = json.loads(self.ask(code))
+        return found

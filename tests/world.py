@@ -27,7 +27,7 @@ from vctl.engine.rules.objects import judge
 from vctl.engine.settings import LeaseTerms
 from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
-from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord, WantedNode
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place, place_again
 from vctl.spec.provider_spec import ProviderSpec
@@ -129,6 +129,9 @@ class Processes:
         assert None not in live.values()
 
     def restore(self) -> None:
+        return
+
+    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
         return
 
     def drop_ended(self) -> None:

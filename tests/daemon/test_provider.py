@@ -28,7 +28,9 @@ EIGHT = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 8}}]}]}
 
 
 def begin(life: Life, store: Store | None = None, **setting: object) -> None:
-    document = {"kind": "simulated", "templates": TEMPLATES, "idle_timeout": 0.2, **setting}
+    document = {"kind": "simulated", "templates": TEMPLATES, **setting}
+    if document["kind"] != "ray":
+        document.setdefault("idle_timeout", 0.2)
     spec = parse_provider(json.dumps(document))
     scheduler = life.start(store)
     scheduler.provider.spec = spec
@@ -317,10 +319,44 @@ def test_no_machine_leaks_or_doubles_whichever_commit_the_scheduler_dies_at(
     raise AssertionError("the story has more commits than were tried")
 
 
+def test_ray_is_asked_for_what_still_waits(life: Life) -> None:
+    """At each moment for the nodes that let the rest start, whichever nodes join; for none when nothing waits."""
+    begin(life, kind="ray", templates={"2c": {"resources": {"CPU": 2}, "max": 4}})
+    scheduler = life.scheduler
+    assert scheduler is not None
+
+    def wanted() -> list[str]:
+        life.turn()
+        assert scheduler.state is not None
+        return [one.template for one in scheduler.state.node_requests.values()]
+
+    life.submit("train", spec=FOUR)
+    life.submit("more", spec={"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]})
+    assert wanted() == ["2c"] * 3
+    assert scheduler.is_needed()
+    life.nodes(2, "joined", cpus=2)
+    assert wanted() == ["2c"]
+    assert life.job("train")["status"] == "RUNNING"
+    life.nodes(1, "joined", cpus=2)
+    assert wanted() == []
+    assert life.job("more")["status"] == "RUNNING"
+    life.submit("late", spec=FOUR)
+    assert wanted() == ["2c"] * 2
+    life.die()
+    begin(life, kind="ray", templates={"2c": {"resources": {"CPU": 2}, "max": 4}})
+    scheduler = life.scheduler
+    assert wanted() == ["2c"] * 2
+    life.end("late")
+    assert wanted() == []
+    assert not life.store.rows("SELECT * FROM provider_requests")
+
+
 BAD = {
     "an unknown kind": ({"kind": "magic"}, "provider.kind"),
     "an unknown field": ({"kind": "simulated", "template": {}}, "provider.template"),
     "a command without down": ({"kind": "command", "up": ["x"]}, "provider"),
+    "a ray without templates": ({"kind": "ray"}, "provider"),
+    "what Ray's autoscaler decides": ({"kind": "ray", "idle_timeout": 5}, "provider.idle_timeout"),
     "a resource below zero": (
         {"kind": "simulated", "templates": {"a": {"resources": {"CPU": -1}}}},
         "provider.templates.a.resources.CPU",

@@ -10,14 +10,16 @@ import pytest
 from tests.daemon.conftest import cpu
 from tests.specification import spec
 from vctl.config import load
-from vctl.core.nodes import ALIVE, DEAD, RAY
-from vctl.core.resources import CPU, GPU, SCALE
+from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.daemon import ray_nodes
 from vctl.daemon.ray_nodes import RayNodes
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
+from vctl.runtime.on_ray.wire import RayNode
+from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.store import nodes, rows
@@ -87,11 +89,30 @@ def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
             ray_nodes.check(store, on_ray=True)
 
 
-def test_a_node_provider_is_refused(tmp_path: Path) -> None:
-    config = load(tmp_path, {}).with_flags({"ray": "nowhere:1", "provider": '{"kind": "simulated"}'})
-    with pytest.raises(BadSpec, match="provider"):
-        ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, config)
-    assert ray_nodes.of(RayRuntime(tmp_path, "nowhere:1"), tmp_path, load(tmp_path, {})) is None
+@spec("9.provider")
+def test_the_node_provider_of_a_ray_cluster_is_rays_autoscaler(tmp_path: Path) -> None:
+    runtime = RayRuntime(tmp_path, "nowhere:1")
+    of_ray = '{"kind": "ray", "templates": {"4c": {"resources": {"CPU": 4, "GPU": 2}}}}'
+    for refused in ({"ray": "nowhere:1", "provider": '{"kind": "simulated"}'}, {"provider": of_ray}):
+        with pytest.raises(BadSpec, match="provider"):
+            ray_nodes.of(runtime, tmp_path, load(tmp_path, {}).with_flags(refused))
+    assert ray_nodes.of(runtime, tmp_path, load(tmp_path, {})) is None
+    config = load(tmp_path, {}).with_flags({"ray": "nowhere:1", "provider": of_ray})
+    assert ray_nodes.of(runtime, tmp_path, config) is not None
+
+
+@spec("9.provider")
+@pytest.mark.parametrize(
+    ("labels", "template"),
+    [({}, "mine"), ({"ray.io/node-group": "mine"}, "mine"), ({"ray.io/node-group": "head"}, "head")],
+)
+def test_a_node_is_of_the_type_that_rays_autoscaler_calls_it(labels: dict[str, str], template: str) -> None:
+    """Else of the one that has its size: how much memory Ray gives a node varies."""
+    amounts = {CPU: 4 * SCALE, MEMORY: 5 * SCALE}
+    templates = [Template("other", {CPU: 2 * SCALE}, 1), Template("mine", {CPU: 4 * SCALE}, 1)]
+    node = ray_nodes.node_of(RayNode(ONE, "10.0.0.1", amounts, labels), frozenset(), templates)
+    assert node.template_id == template
+    assert node.labels.get(MADE_BY) == (RAY if template == "mine" else None)
 
 
 def test_a_ray_of_its_own_on_ray(tmp_path: Path) -> None:

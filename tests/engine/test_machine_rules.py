@@ -9,13 +9,14 @@ from tests.scheduler import trees
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob, Run
-from vctl.core.nodes import DEAD, DOWN, MADE_BY, RELEASING, UP, Node, NodeRequest
+from vctl.core.nodes import DEAD, DOWN, MADE_BY, RAY, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import DEFAULT_UNITS, Allocation, whole_node
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import machines
-from vctl.engine.settings import MachineTerms
+from vctl.engine.settings import MachineTerms, Memo
 from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import MachinesWanted, Now
 from vctl.scheduler.provisioning import Template
 from vctl.scheduler.scheduling_class import Verdict
 
@@ -102,3 +103,48 @@ def test_a_machine_stays_while_somebody_uses_it_or_needs_what_lies_on_it() -> No
     assert list(machines.released(state, ["m", "o"], "simulated", NOW, new_id)) == []
     apply(state, ch.NodeMoved(NOW, "o", "die", DEAD))
     assert list(machines.released(state, ["m", "o"], "simulated", NOW, new_id)) == [ch.NodeRemoved("o")]
+
+
+def of_ray(number: int) -> NodeRequest:
+    return replace(ASKED, request_id=f"id{number}", kind=RAY, nodes=(f"4c-p{number}",), created_at=number)
+
+
+def wants(state: SchedulerState) -> list[ch.Change]:
+    """What follows in the next turn in which nothing else starts."""
+    state.machine_terms = MachineTerms(RAY, (FOUR,))
+    numbers = iter(range(1, 10))
+    wanted = MachinesWanted(machines.wanted(state, NOW))
+    return follows(
+        state, machines.changes(state, Memo(), [wanted], Now(NOW, NOW), lambda: f"id{next(numbers)}")
+    )
+
+
+def test_ray_is_asked_for_each_node_by_itself_and_no_longer_than_anything_needs_it() -> None:
+    """The nodes that join are not those of a request: so what is still needed is found anew."""
+    state = state_of()
+    for number in range(1, 4):
+        apply(state, job(number, 4))
+    (shape,) = state.queues[PRIMARY].shapes.values()
+    shape.judge(Verdict("InsufficientResources", ""))
+    asked = [replace(of_ray(number), created_at=NOW) for number in (1, 2, 3)]
+    assert wants(state) == [ch.MachinesAsked(one) for one in asked]
+    assert wants(state) == []
+    apply(state, ch.NodeAdded(NOW, machine("joined", RAY), None, "{}"))
+    assert wants(state) == [ch.MachinesDone(asked[0])]  # one of the jobs has its node
+    for number, left in ((3, [ch.MachinesDone(asked[1])]), (2, [ch.MachinesDone(asked[2])]), (1, [])):
+        ended = ("stop", "STOPPED", "StoppedByUser", None, 143)
+        apply(state, ch.JobEnded(NOW, number, f"j{number}", None, None, *ended))
+        assert wants(state) == left
+
+
+def test_a_node_of_ray_is_removed_when_it_is_dead_and_never_ended() -> None:
+    state = state_of(machine("idle", RAY), machine("gone", RAY))
+    apply(state, ch.NodeMoved(NOW, "gone", "die", DEAD))
+    assert [node.node_id for node in machines.unused(state, RAY)] == ["gone"]
+
+
+def test_another_provider_withdraws_what_ray_was_asked_for() -> None:
+    state = state_of()
+    apply(state, ch.MachinesAsked(of_ray(1)))
+    state.machine_terms = MachineTerms("simulated", (FOUR,))
+    assert follows(state, machines.booted(state, Memo(), Now(NOW, NOW))) == [ch.MachinesDone(of_ray(1))]

@@ -92,6 +92,26 @@ def test_nodes_for_jobs(
     assert differences(ledger, before) == []
 
 
+SPARE = {
+    "all where nothing waits": ([], {"2c": 2}, {"2c": 2}),
+    "none where each is needed": (["2c", "2c"], {"2c": 2}, {}),
+    "what a node that is there serves": (["1c", "2c"], {"2c": 2}, {"2c": 1}),
+    "those that are too small": (["8c"], {"2c": 1, "8c": 1}, {"2c": 1}),
+}
+
+
+@pytest.mark.parametrize(("waiting", "coming", "spare"), SPARE.values(), ids=SPARE)
+def test_nodes_on_their_way_that_nothing_needs_are_spare(
+    waiting: list[str], coming: dict[str, int], spare: dict[str, int]
+) -> None:
+    ledger = trees.tree("1c", "job < primary [1c]: n1~1c")
+    queue = TaskQueue("job")
+    for number, text in enumerate(waiting):
+        queue.put(trees.task(f"job: {text}", number=number))
+    found = wanted_nodes(ledger, {}, {"job": queue}, templates([SMALL, LARGE]), {}, coming=coming)
+    assert (found.nodes, found.spare) == ({}, spare)
+
+
 def test_one_round_asks_for_so_many_at_most() -> None:
     ledger = trees.tree("1c", "job < primary [1c]: n1~1c")
     queue = TaskQueue("job")

@@ -3,7 +3,8 @@
 ``simulated`` declares nodes after a boot time. ``command`` calls the user's executables with JSON on standard input:
 ``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: the machines get the ids that the question proposed),
 ``down`` gets the ids to end. A request is a row before the command is called, and stays one until the command has
-succeeded: it is called again, with the same ``request_id``, after a failure and after a crash.
+succeeded: it is called again, with the same ``request_id``, after a failure and after a crash. ``ray`` has Ray's
+autoscaler make nodes: it is told all requests there are, and one is over when nothing needs its node any more.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import NODE_ID
 from vctl.runtime.commands import Call, end_left_behind
-from vctl.spec.provider_spec import COMMAND, NONE, ProviderSpec
+from vctl.runtime.protocol import Runtime
+from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
 from vctl.store.store import Store
 
@@ -38,6 +40,7 @@ class Provider:
 
     store: Store
     spec: ProviderSpec
+    runtime: Runtime
     _calls: dict[str, Call] = field(default_factory=dict)
     """request id -> its command, while that works."""
     _retry_at: dict[str, int] = field(default_factory=dict)
@@ -61,8 +64,8 @@ class Provider:
 
     def is_needed(self, state: FollowedState) -> bool:
         """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
-        if self.spec.kind == NONE:
-            return False
+        if self.spec.kind in (NONE, RAY):
+            return self.spec.kind == RAY and bool(state.node_requests)
         return bool(state.node_requests) or any(
             machines.is_ours(node) for node in state.ledger.nodes.values()
         )
@@ -102,10 +105,12 @@ class Provider:
         return found
 
     def carry_out(self, state: FollowedState, now: Now) -> None:
-        """Call the commands of requests that are due."""
+        """Call the commands of requests that are due; tell Ray what is wanted of it, which may be nothing."""
+        requests = machines.in_order(state)
+        of_ray = [(one.amounts, one.labels) for one in requests if one.kind == self.spec.kind == RAY]
+        self.runtime.want_nodes(of_ray)
         if self.spec.kind != COMMAND:
             return
-        requests = machines.in_order(state)
         if not self._adopted:
             self._adopted = True
             for request in requests:

@@ -6,15 +6,17 @@ a store of its own: the scheduler follows it like any change of others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import labels as lb
-from vctl.core.nodes import LOST, RAY, Node
-from vctl.core.resources import SCALE, whole_node
+from vctl.core.nodes import LOST, MADE_BY, RAY, Node
+from vctl.core.resources import MEMORY, SCALE, Amounts, whole_node
 from vctl.daemon.trouble import say
 from vctl.errors import BadSpec, Conflict
 from vctl.ops.nodes import template_of
+from vctl.spec.provider_spec import NONE, parse_provider
 from vctl.store import nodes as table
 from vctl.store import observed
 from vctl.store.store import Store
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from vctl.runtime.on_ray.runtime import RayRuntime
     from vctl.runtime.on_ray.wire import RayNode
     from vctl.runtime.protocol import Runtime
+    from vctl.scheduler.provisioning import Template
 
 AUTHOR = "ray"
 _TYPE = "ray.io/node-group"
@@ -50,25 +53,32 @@ def check(store: Store, *, on_ray: bool) -> None:
 
 def of(runtime: Runtime, home: Path, config: Config) -> RayNodes | None:
     """What keeps the nodes in step, where the runtime is that of a Ray cluster. Raises BadSpec."""
+    provider = parse_provider(config.get("provider"), units=config.get("unit_resources"))
     if not config.get("ray"):
+        if provider.kind == RAY:
+            raise BadSpec(
+                "provider.kind: ray goes with a Ray cluster", fix="start `vctl daemon --ray ADDRESS`"
+            )
         return None
-    if config.get("provider"):
+    if provider.kind not in (NONE, RAY):
         raise BadSpec(
-            "provider: a node provider makes no nodes of a Ray cluster",
-            fix="leave it out; Ray's autoscaler adds nodes by itself",
+            f"provider.kind: a {provider.kind} provider makes no nodes of a Ray cluster",
+            fix="use the kind ray, whose nodes Ray's autoscaler makes",
         )
     from vctl.runtime.on_ray.runtime import RayRuntime
 
     assert isinstance(runtime, RayRuntime)
     runtime.say = say
-    return RayNodes(home, runtime, config.get("unit_resources"))
+    return RayNodes(home, runtime, config.get("unit_resources"), provider.templates)
 
 
 class RayNodes:
     """The nodes of one Ray cluster in the tables of one state directory."""
 
-    def __init__(self, home: Path, runtime: RayRuntime, units: frozenset[str]) -> None:
-        self.home, self.runtime, self.units = home, runtime, units
+    def __init__(
+        self, home: Path, runtime: RayRuntime, units: frozenset[str], templates: Sequence[Template] = ()
+    ) -> None:
+        self.home, self.runtime, self.units, self.templates = home, runtime, units, templates
 
     def connect(self) -> None:
         """Wait for Ray, and take over its nodes. Raises Unreachable."""
@@ -85,14 +95,14 @@ class RayNodes:
             known = {row["node_id"]: row["state"] for row in table.all_rows(store) if row["source"] == RAY}
             for one in found.values():
                 if one.node_id not in known and one.amounts and not one.death:
-                    table.insert(store, node_of(one, self.units))
+                    table.insert(store, node_of(one, self.units, self.templates))
             for node_id, state in known.items():
                 death = found[node_id].death if node_id in found else "Ray does not know it any more"
                 if death and state not in LOST:
                     table.move(store, node_id, "die", reason=death, author=AUTHOR)
 
 
-def node_of(one: RayNode, units: frozenset[str]) -> Node:
+def node_of(one: RayNode, units: frozenset[str], templates: Sequence[Template] = ()) -> Node:
     """A node of Ray as a node of the tables. Its type is the one that Ray's autoscaler gave it, else its size."""
     whole = [name for name in units if one.amounts.get(name, 0) % SCALE == 0]
     labels = {
@@ -100,5 +110,12 @@ def node_of(one: RayNode, units: frozenset[str]) -> Node:
         for key, text in one.labels.items()
         if key not in lb.OWN and lb.key_problem(key) is None and lb.value_problem(text) is None
     }
-    template = labels.get(_TYPE) or template_of(one.amounts)
+    same = (of.name for of in templates if _size(of.resources) == _size(one.amounts))
+    template = labels.get(_TYPE) or next(same, template_of(one.amounts))
+    if any(of.name == template for of in templates):
+        labels[MADE_BY] = RAY
     return Node(one.node_id, template, whole_node(one.amounts, whole), one.address, labels, RAY)
+
+
+def _size(amounts: Amounts) -> Amounts:
+    return {name: amount for name, amount in amounts.items() if name != MEMORY}

@@ -54,9 +54,9 @@ class Scheduler:
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
-        self.provider = Provider(store, provider or ProviderSpec())
         self.memory = UsageCheckpoint(store)
         self.runtime: Runtime = runtime or runtime_of(store.home)
+        self.provider = Provider(store, provider or ProviderSpec(), self.runtime)
         self.watch = Watch()
         self.state: FollowedState | None = None
         self.has_news = False

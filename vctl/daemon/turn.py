@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vctl.core.nodes import RAY
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.commit import commit, leaves_more, supply_of
@@ -142,4 +143,5 @@ class Turn:
         if state.machine_terms.kind == NO_PROVIDER:
             return []
         wanted = machines.wanted(state, now.wall)
-        return [MachinesWanted(wanted)] if wanted.nodes or wanted.called_back else []
+        is_other = wanted.nodes or wanted.called_back or (wanted.spare and state.machine_terms.kind == RAY)
+        return [MachinesWanted(wanted)] if is_other else []

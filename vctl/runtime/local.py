@@ -9,7 +9,7 @@ import marshal
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from vctl.runtime.protocol import (
     RunState,
     Seen,
     StartRecord,
+    WantedNode,
     check_run_id,
 )
 from vctl.runtime.supervisor import STOP_SIGNAL, Request, serves_all
@@ -78,6 +79,9 @@ class LocalRuntime:
         with self._lock:
             self._supervisors.live_server()
             self._findings.watch()
+
+    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+        """This machine is all there is."""
 
     def restore(self) -> None:
         """Make directories again that somebody removed."""

@@ -5,7 +5,7 @@ Nothing here starts a process or reads a file.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,10 @@ from vctl.errors import Unreachable
 
 MAX_RUN_ID_BYTES = 200
 """A file name has 255, and a suffix is added."""
+
+
+WantedNode = tuple[Amounts, Mapping[str, str]]
+"""What a node is to have at least, and its labels."""
 
 
 class RuntimeUnavailable(Unreachable):
@@ -189,6 +193,9 @@ class Runtime(Protocol):
 
     def restore(self) -> None:
         """Make again what somebody removed."""
+
+    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+        """These nodes, and no others, are wanted in addition, where the machine is a cluster that can grow."""
 
     def close(self) -> None:
         """Let go of the runtime; runs go on."""

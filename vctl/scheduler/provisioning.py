@@ -5,6 +5,7 @@ First comes what idle leases would give back: a machine is asked for only where 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -47,6 +48,8 @@ class Wanted:
 
     nodes: Mapping[str, int]
     called_back: Collection[int] = ()
+    spare: Mapping[str, int] = field(default_factory=dict)
+    """Nodes that were asked for, have not come, and that nothing needs any more."""
 
 
 def wanted_nodes(
@@ -84,12 +87,13 @@ def wanted_nodes(
 
     plain = tried(ledger)
     if not plain.added or not idle:
-        return Wanted(plain.added)
+        return Wanted(plain.added, spare=plain.spare)
     returned, freed = _all_returned(ledger, idle)
     spared = tried(returned)
     if sum(spared.added.values()) >= sum(plain.added.values()):
-        return Wanted(plain.added)
-    return Wanted(spared.added, {lease.lease_id for lease in freed if lease.node_id in spared.used})
+        return Wanted(plain.added, spare=plain.spare)
+    called_back = {lease.lease_id for lease in freed if lease.node_id in spared.used}
+    return Wanted(spared.added, called_back, spared.spare)
 
 
 def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
@@ -122,6 +126,8 @@ class _Trial:
         self.added: dict[str, int] = {}
         self.used: set[str] = set()
         """Physical nodes on which something found a place."""
+        self._expected: dict[str, str] = {}
+        """Node that was asked for already -> its template."""
         self._largest: dict[str, int] = {}
         for template in templates:
             self._largest = rs.maximum(self._largest, template.resources)
@@ -133,8 +139,13 @@ class _Trial:
         """Nodes that were asked for already."""
         for template in self.templates:
             for _ in range(coming.get(template.name, 0)):
-                self._put(template)
+                self._expected[self._put(template)] = template.name
                 self.present[template.name] = self.present.get(template.name, 0) + 1
+
+    @property
+    def spare(self) -> Mapping[str, int]:
+        """How many of these found no use."""
+        return Counter(name for node_id, name in self._expected.items() if node_id not in self.used)
 
     def satisfy_all(
         self, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], running: Running, now_ns: int

@@ -12,7 +12,7 @@ from vctl.spec.quantities import parse_duration, parse_resources
 from vctl.spec.selectors import parse_labels
 from vctl.spec.source import read_document
 
-NONE, SIMULATED, COMMAND = KINDS = ("none", "simulated", "command")
+NONE, SIMULATED, COMMAND, RAY = KINDS = ("none", "simulated", "command", "ray")
 TIMEOUT_S = 300.0
 
 
@@ -55,6 +55,8 @@ def parse_provider(
     kind = as_text(document.get("kind", NONE), "provider.kind", "the kind")
     if kind not in KINDS:
         raise refuse("provider.kind", f"unknown kind {kind!r}", f"kinds: {', '.join(KINDS)}")
+    if kind == RAY and (of_others := sorted(document.keys() - {"kind", "templates"})):
+        raise refuse(child("provider", of_others[0]), "Ray's autoscaler decides that", "leave it out")
     templates = as_mapping(document.get("templates", {}), "provider.templates", "templates", '{"2c": {…}}')
     spec = ProviderSpec(
         kind,
@@ -68,6 +70,8 @@ def parse_provider(
     )
     if kind == COMMAND and not (spec.up and spec.down):
         raise refuse("provider", "a command provider needs up and down", "give both as lists of words")
+    if kind == RAY and not spec.templates:
+        raise refuse("provider", "a ray provider needs templates", "name the node types of Ray's autoscaler")
     return spec
 
 

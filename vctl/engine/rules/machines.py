@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RELEASING, UP, Node, NodeRequest
+from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RAY, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
 from vctl.engine.changes import (
     Change,
@@ -46,6 +46,8 @@ def changes(
             case MachinesWanted(wanted):
                 memo.wanted_leases |= set(wanted.called_back)
                 memo.due.append(now.uptime + int(state.lease_terms.cooldown_s * 1e9))
+                if terms.kind == RAY:
+                    yield from withdrawn(state, wanted.spare)
                 yield from asked(state, wanted.nodes, terms.templates, terms.kind, now.wall, new_id)
     yield from booted(state, memo, now)
     yield from unneeded(state, memo, now, new_id)
@@ -57,14 +59,14 @@ def changes(
 def wanted(state: SchedulerState, now: int) -> Wanted:
     """How many machines of each template let more of what waits start; none of a template that fails."""
     templates, units = state.machine_terms.templates, state.machine_terms.units
-    if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
-        return Wanted({})
-    present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
     requests = [request for request in state.node_requests.values() if request.action == UP]
-    failing = {request.template for request in requests if request.attempts}
     coming: Counter[str] = Counter()
     for request in requests:
         coming[request.template] += len(request.nodes)
+    if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
+        return Wanted({}, spare=coming)
+    present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
+    failing = {request.template for request in requests if request.attempts}
     possible = [one for one in templates if one.name not in failing]
     return wanted_nodes(
         state.ledger, state.queues, state.tasks.queues, possible, present, units,
@@ -83,9 +85,19 @@ def asked(
     for one in templates:
         if count := counts.get(one.name):
             fresh = _fresh(one.name, count, taken)
-            yield MachinesAsked(
-                NodeRequest(new_id(), kind, UP, one.name, one.resources, one.labels, fresh, now)
-            )
+            for node_ids in [(node_id,) for node_id in fresh] if kind == RAY else [fresh]:
+                yield MachinesAsked(
+                    NodeRequest(new_id(), kind, UP, one.name, one.resources, one.labels, node_ids, now)
+                )
+
+
+def withdrawn(state: SchedulerState, spare: Mapping[str, int]) -> Iterator[Change]:
+    """Nodes that Ray was asked for and that nothing needs any more: they have joined, or what waited has gone."""
+    left = Counter(spare)
+    for request in in_order(state):
+        if request.kind == RAY and left[request.template] > 0:
+            left[request.template] -= 1
+            yield MachinesDone(request)
 
 
 def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
@@ -113,6 +125,7 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
         for node_id, node in ledger.nodes.items()
         if node.labels.get(MADE_BY) == kind
         and node.state != RELEASING
+        and (kind != RAY or node.state == DEAD)  # Ray ends idle ones
         and not (ledger.children[node_id] or node_id in ledger.homes or node_id in nominated)
     ]
 
@@ -161,7 +174,10 @@ def _has_objects(state: SchedulerState, node_id: str) -> bool:
 def booted(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
     """Simulated machines are there after their boot time; nobody is asked for them."""
     for request in in_order(state):
-        if request.kind != MADE_BY_COMMAND:
+        if request.kind == RAY:
+            if state.machine_terms.kind != RAY:
+                yield MachinesDone(request)
+        elif request.kind != MADE_BY_COMMAND:
             left = request.created_at + int(state.machine_terms.boot_s * 1e9) - now.wall
             if left <= 0:
                 yield from done(state, request, request.nodes, state.machine_terms.units, now.wall)

@@ -6,8 +6,9 @@ A link knows nothing that is not in Ray, on the nodes, or told by the scheduler 
 
     from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS KIND SHOWN · show RUN NODE GROUPS SHOWN
                         stop RUN NODE GRACE SIGNAL · signal RUN NODE SIGNAL TREE · forget RUN NODE
-                        release NAMES · leave
-    to the scheduler    hello · nodes NODES · seen RUN SEEN PLACE CHUNK SAID · failed RUN MESSAGE · say TEXT · left
+                        release NAMES · want BUNDLES · leave
+    to the scheduler    hello · nodes NODES · wanted BUNDLES · seen RUN SEEN PLACE CHUNK SAID
+                        failed RUN MESSAGE · say TEXT · left
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.agent import Agent
+from vctl.runtime.on_ray.autoscaler import Autoscaler
 from vctl.runtime.on_ray.reservations import Reservations
 from vctl.runtime.on_ray.wire import NAMESPACE, Packed
 
@@ -78,6 +80,7 @@ class Link:
         self.ending: set[asyncio.Task[None]] = set()
         """Those of the tasks after which something is gone."""
         self.said: set[str] = set()
+        self.autoscaler = Autoscaler(self.tell, self.say)
         self.agent = ray.remote(Agent)
 
     def tell(self, *message: Any) -> None:
@@ -255,6 +258,8 @@ class Link:
         """Do what the scheduler says; what lasts is done beside."""
         if kind == "begin":
             await self.begin(*words)
+        elif kind == "want":
+            self.ending.add(self.begin_task(self.autoscaler.want(*words)))
         elif kind == "launch":
             request, node_id, *rest = words
             self.follow(node_id, request[0], (None, 0, ""))

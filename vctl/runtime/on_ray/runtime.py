@@ -5,6 +5,7 @@ Below the state directory:
     ray/id             the name of this state directory in Ray; a copy of the directory gets another one
     ray/runs/<run>     where a run was sent: node, reservation and log (runs.py). It is written before Ray is asked
     ray/logs/<run>     how much of its log was taken over: "PLACE-THERE PLACE-HERE BYTES", written before
+    ray/wants          it is there while Ray's autoscaler may have been asked for nodes
     ray.log            what the link and Ray have to say
 
 What is known of runs comes from the agents (agent.py) through the link (link.py); while Ray cannot be reached, runs
@@ -18,7 +19,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from vctl.errors import Unreachable, VctlError
 from vctl.runtime import logfile, processes
 from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.connection import CONNECT_S, Connection
+from vctl.runtime.on_ray.growth import Growth
 from vctl.runtime.on_ray.logs import Copies
 from vctl.runtime.on_ray.rays import OVER, Rays
 from vctl.runtime.on_ray.runs import Kept, Run
@@ -38,6 +40,7 @@ from vctl.runtime.protocol import (
     RunState,
     Runtime,
     Seen,
+    WantedNode,
     check_run_id,
 )
 from vctl.runtime.raylets import EXTRA
@@ -65,6 +68,7 @@ class RayRuntime(Runtime):
         self.nodes: dict[str, RayNode] | None = None
         """As Ray tells of them; None until it has."""
         self.nodes_changed = False
+        self.growth = Growth(self.folder, self._send)
         self.link = Connection(self.home, address, self.state, str(self.home))
         self.begun, self.left = False, False
         if copied:
@@ -111,6 +115,9 @@ class RayRuntime(Runtime):
             self.nodes = {one[0]: RayNode(*one) for one in words[0]}
             self.nodes_changed = True
             self.news |= {run.main or run_id for run_id, run in self.runs.items() if self._is_dead(run)}
+            self._ask_for_nodes()
+        elif kind == "wanted":
+            self.growth.heed(*words)
         elif kind == "seen":
             self._saw(*words)
         elif kind == "failed":
@@ -163,6 +170,8 @@ class RayRuntime(Runtime):
             if run.failed is None and not self._is_dead(run)
         }
         self._send("begin", runs, sorted({name for groups in self.reserved.values() for name in groups}))
+        self.growth.begin()
+        self._ask_for_nodes()
         for run_id, run in self.runs.items():
             if run.request is not None:
                 self._send(*run.request, run.shown)
@@ -170,6 +179,16 @@ class RayRuntime(Runtime):
                 self.send_shown(run_id, run)
             if run.stop is not None:
                 self._send_stop(run_id, run)
+
+    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+        """Have Ray's autoscaler make nodes, and take back what it was asked for before."""
+        if wanted != self.growth.wanted:
+            self.growth.wanted = wanted
+            self._ask_for_nodes()
+
+    def _ask_for_nodes(self) -> None:
+        if self.begun and self.link.connected and self.nodes is not None:
+            self.growth.ask(self.nodes)
 
     # ---- the protocol ----
 
@@ -355,6 +374,7 @@ class RayRuntime(Runtime):
     def close(self) -> None:
         """Let go of the runtime; runs go on, and agents that have none end."""
         if self.link.connected and self.begun:
+            self.want_nodes([])
             self._send("leave")
             until = time.monotonic() + _LEAVE_S
             while not self.left and self.link.channel is not None and time.monotonic() < until:

@@ -1,0 +1,95 @@
+"""Who may use the Ray cluster below a daemon, and what others there can reach: its token, its namespace, its nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Place, eventually
+from tests.integration.test_on_ray import RAY_S, alive, left_of, log_of
+from tests.ray_cluster import NEEDS_RAY, RayCluster
+from tests.specification import spec
+from vctl.runtime.raylets import free_port
+
+pytestmark = [
+    spec("16.ray"),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    NEEDS_RAY,
+    pytest.mark.xdist_group("ray"),
+]
+
+TOKEN = "a1" * 32
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """A head without CPUs and a node of two, behind a token."""
+    made = RayCluster(Path("/tmp") / f"vrt-{os.getpid()}", token=TOKEN)
+    try:
+        made.add(cpus=2)
+        yield made
+    finally:
+        made.end()
+
+
+REFUSED = {
+    "no token": {"RAY_AUTH_MODE": "disabled"},
+    "a mode without a token": {"RAY_AUTH_MODE": "token"},
+    "another token": {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b2" * 32},
+}
+
+
+@pytest.mark.parametrize("environment", REFUSED.values(), ids=REFUSED)
+def test_without_the_token_of_ray_no_daemon_starts(
+    place: Place, cluster: RayCluster, environment: dict[str, str]
+) -> None:
+    place.more.update({"HOME": str(place.folder), "TMPDIR": str(cluster.folder)})
+    ran = place.run("daemon", "--ray", cluster.address, **environment)
+    assert ran.code == 6, ran
+    assert "RAY_AUTH_TOKEN" in ran.err
+    assert cluster.address in ran.err
+    assert place.read("node", "list")["items"] == []
+
+
+def test_an_address_where_no_ray_is(place: Place) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    ran = place.run("daemon", "--ray", address)
+    assert ran.code == 6, ran
+    assert f"Ray cannot be reached at {address}" in ran.err
+    assert "fix" in ran.err
+
+
+def test_others_in_the_same_ray(place: Place, cluster: RayCluster) -> None:
+    """A job does not get the token of the daemon; nobody enters its reservation by node, by name or by chance."""
+    place.more.update(cluster.environment)
+    place.daemon("--ray", cluster.address)
+    eventually(lambda: alive(place), "the nodes", RAY_S)
+    shell = "env | grep -c RAY_AUTH; echo up; exec sleep 1000"
+    place.submit(
+        "--submission-id", "holds", "--num-cpus", "2", "--", "env", "-u", "RAY_AUTH_TOKEN", "-u", "RAY_AUTH_MODE",
+        "sh", "-c", shell,
+    )  # fmt: skip
+    eventually(lambda: log_of(place, "holds"), "the job to start", RAY_S)
+    (name,) = cluster.groups()
+    code = f"""
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Node
+(node,) = [one["NodeID"] for one in ray.nodes() if one["Resources"].get("CPU")]
+task = ray.remote(num_cpus=1)(lambda: 1)
+asked = [task.remote(), task.options(scheduling_strategy=Node(node, soft=False)).remote()]
+try:
+    ray.util.get_placement_group({name!r})
+    found = "found"
+except ValueError:
+    found = "unknown"
+print(len(ray.wait(asked, num_returns=2, timeout=5)[0]), found, ray.util.list_named_actors())
+"""
+    assert cluster.ask(code).split() == ["0", "unknown", "[]"]
+    place.ok("job", "stop", "holds")
+    place.term(place._started[-1])
+    assert not left_of(place)
+    eventually(lambda: cluster.groups() == [], "the reservation to go", RAY_S)
+    place.assert_sound()

@@ -1,0 +1,48 @@
+"""Asks Ray's autoscaler for nodes: the link's part of growth.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ray.autoscaler.sdk import request_resources
+from ray.exceptions import RayError
+
+from vctl.runtime.on_ray.wire import Packed
+
+_AGAIN_S = 5.0
+
+
+class Autoscaler:
+    """What it is to be asked for, and the task that does it."""
+
+    def __init__(self, tell: Callable[..., None], say: Callable[[str], None]) -> None:
+        self.tell, self.say = tell, say
+        self.wanted: list[Packed] = []
+        self.is_asking = False
+
+    async def want(self, bundles: list[Packed]) -> None:
+        """Have it make a cluster in which these bundles have a place, with busy nodes counted as idle."""
+        self.wanted = bundles
+        if self.is_asking:
+            return
+        self.is_asking, asked = True, None
+        while asked != self.wanted:
+            wanted = self.wanted
+            try:
+                await asyncio.to_thread(_request, wanted)
+            except (RayError, RuntimeError, TypeError) as error:
+                self.say(f"Ray's autoscaler cannot be asked for nodes: {error}")
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                asked = wanted
+                self.tell("wanted", asked)
+        self.is_asking = False
+
+
+def _request(wanted: list[Packed]) -> None:
+    more: dict[str, Any] = {}
+    if any(labels for _, labels in wanted):  # Ray before 2.50 knows no labels
+        more["bundle_label_selectors"] = [labels for _, labels in wanted]
+    request_resources(bundles=[bundle for bundle, _ in wanted], **more)

@@ -1,0 +1,59 @@
+"""The nodes that a scheduler wants of Ray's autoscaler: composed here, asked for by the link (autoscaler.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from vctl.core import resources as rs
+from vctl.runtime.on_ray.wire import Packed, RayNode, bundle
+from vctl.runtime.protocol import WantedNode
+
+
+def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[Packed]:
+    """What Ray's autoscaler is asked for, as bundles with the labels of their nodes.
+
+    It compares that with all nodes as if they were idle. So each node that it could take for one that is wanted is
+    asked for, too.
+    """
+    kinds = [(amounts, dict(labels)) for amounts, labels in wanted]
+    asked = [(bundle(amounts), labels) for amounts, labels in kinds]
+    kinds.sort(key=lambda kind: len(kind[0]) + len(kind[1]), reverse=True)
+    for node in nodes:
+        for amounts, labels in kinds if not node.death else ():
+            if rs.within(amounts, node.amounts) and labels.items() <= node.labels.items():
+                asked.append((bundle({name: node.amounts[name] for name in amounts}), labels))
+                break
+    return asked
+
+
+class Growth:
+    """What is wanted, and what the present link was told of it.
+
+    A request stays in Ray until another one replaces it, whoever made it. The file says that one may be there.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[..., None]) -> None:
+        self.file, self.tell = folder / "wants", tell
+        self.wanted: Sequence[WantedNode] | None = None
+        """None while nobody has said that."""
+        self.asked: list[Packed] | None = None
+
+    def begin(self) -> None:
+        """There is a link that was told nothing."""
+        self.asked = None
+
+    def ask(self, nodes: Mapping[str, RayNode]) -> None:
+        """Tell the link what it was not told."""
+        if self.wanted is None:
+            return
+        asked = constraint(self.wanted, nodes.values())
+        if asked != (self.asked or []) or (self.asked is None and self.file.exists()):
+            self.file.touch(mode=0o600)
+            self.asked = asked
+            self.tell("want", asked)
+
+    def heed(self, bundles: Sequence[Packed]) -> None:
+        """Ray was asked for these."""
+        if not bundles and not self.asked:
+            self.file.unlink(missing_ok=True)
