@@ -237,6 +237,31 @@ def test_lists_are_chosen_by_user_state_and_time(jobs: Cli) -> None:
     assert jobs("list events --since 2100-01-01T00:00 -o json").json["total"] == 0
 
 
+def test_the_history_is_chosen_by_number_and_by_time(jobs: Cli) -> None:
+    """spec 11, 13: `get` knows events, every list takes a time, and -a wherever finished ones are listed."""
+    events = jobs("events -o json").json["items"]
+    one = events[2]
+    assert jobs("get", "events", str(one["seq"]), "-o", "json").json == one
+    assert jobs("get events 999999").code == jobs("get events x").code == 4
+    assert jobs("events --since 1h -o json").json["items"] == events
+    assert jobs("events --since 2100-01-01T00:00 -o json").json["items"] == []
+    assert jobs("events", "--since", str(one["seq"]), "-o", "json").json["items"] == events[3:]
+    assert jobs("events --since yesterday").code == 2
+    assert jobs("job stop first").code == 0
+    assert jobs("list jobs -a -o name").out == "second\nfirst\n"
+
+
+def test_why_is_a_verb_of_jobs_too(jobs: Cli) -> None:
+    """spec 8, 11: a job that waits always says why, under both words."""
+    assert jobs("job why second -o json").json == jobs("why second -o json").json
+
+
+def test_top_without_a_terminal_shows_the_status_once(jobs: Cli) -> None:
+    """spec 13: top is a command."""
+    assert jobs("top -o json").json["queue"]["pending"] == jobs("status -o json").json["queue"]["pending"] > 0
+    assert "Resources" in jobs("top").out
+
+
 def test_a_choice_that_means_nothing_is_refused(jobs: Cli) -> None:
     ran = jobs("job list --state RUNING")
     assert (ran.code, "did you mean RUNNING?" in ran.err) == (2, True)

@@ -181,15 +181,18 @@ class Call:
             self.filters.append(f"{state}={wanted_state.upper()}")
         if wanted_user is not None:
             self.filters.append(f"{user}={wanted_user}")
-        if wanted_since is not None:
-            import time
-
-            from vctl.spec.options import parse_since
-
-            self.filters.append(
-                f"{since}>={ops.forms.timestamp(int(parse_since(wanted_since, time.time()) * 1e9))}"
-            )
+        if wanted_since is not None and since is not None:
+            self.filters.append(self.began(since, wanted_since))
         return wanted_state is not None or wanted_since is not None
+
+    @staticmethod
+    def began(field: str, since: str) -> str:
+        """The filter for objects that began since a time."""
+        import time
+
+        from vctl.spec.options import parse_since
+
+        return f"{field}>={ops.forms.timestamp(int(parse_since(since, time.time()) * 1e9))}"
 
     def over_too(self, kind: str, *, asked: bool) -> bool:
         """Whether jobs or tasks that are over are wanted: asked for, or chosen from; data has them always."""

@@ -40,7 +40,7 @@ WORDS = {
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Simulate a workload under other policies or machines.", "simulate"),
-    "why": ("Explain why a job or a task waits, and which changes would start it now.", "views"),
+    "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
@@ -59,6 +59,7 @@ SHORT = {
     "stop": "job stop",
     "wait": "job wait",
     "shell": "job submit",
+    "top": "status",
 }
 """Short words for commands that people type all day: the same command, with the same options."""
 SHELL = "shell"
@@ -66,10 +67,12 @@ SHELL_HELP = "Open a shell with a terminal inside a job of its own."
 SHELL_DETAILS = "Without CMD it is the shell that the variable SHELL names."
 SHELL_EXAMPLES = ("vctl shell -n 4 -g 1", "vctl shell --time-limit 2h -- python3 -i train.py")
 """``vctl shell`` is ``vctl job submit --pty -- $SHELL``, or another command behind ``--``."""
+TOP = "top"
+TOP_HELP = "Watch running jobs, waiting jobs and free resources; without a terminal, show them once."
 SECTIONS = {
     "Work": ("run", "ps", "logs", "stop", "wait", "shell", "job", "task"),
     "Look": (
-        "status", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
+        "status", "top", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "simulate",
     ),
     "Clusters": ("vc", "lease", "demand"),
@@ -84,7 +87,7 @@ ELSEWHERE = {
     "scancel": "stop", "qdel": "stop", "bkill": "stop", "kill": "stop", "cancel": "stop", "end": "stop",
     "log": "logs", "output": "logs", "tail": "logs --tail 20", "attach": "logs --follow", "sattach": "logs --follow",
     "sinfo": "node list", "snodes": "node list", "scontrol": "job edit", "sprio": "why", "sdiag": "status",
-    "top": "status --watch", "htop": "status --watch", "watch": "status --watch", "info": "status",
+    "htop": "top", "watch": "top", "info": "status",
     "show": "status", "describe": "job status", "inspect": "job status", "explain": "why",
     "apply": "vc apply", "create": "vc create", "delete": "job delete", "rm": "job delete", "edit": "job edit",
     "drain": "node drain", "cordon": "node drain", "uncordon": "node undrain", "hold": "job hold",
@@ -120,7 +123,6 @@ OTHER_WORDS = {
     "output": ("logs",),
     "tail": ("logs",),
     "attach": ("logs",),
-    "why": ("status",),
     "requeue": ("rerun",),
     "retry": ("rerun",),
     "restart": ("rerun",),
@@ -194,6 +196,8 @@ def short(word: str) -> Command:
     twin = COMMANDS[path].called(word)
     if word == SHELL:
         twin.help, twin.details, twin.examples = SHELL_HELP, SHELL_DETAILS, SHELL_EXAMPLES
+    if word == TOP:
+        twin.help, twin.examples = TOP_HELP, ("vctl top", "vctl top -c team-a")
     return twin
 
 
@@ -207,6 +211,13 @@ def _in_shell(words: list[str]) -> list[str]:
     return [*words, "--", os.environ.get("SHELL") or "/bin/sh"]
 
 
+def _watched(words: list[str]) -> list[str]:
+    """The words of ``vctl top`` as those of ``vctl status``."""
+    import sys
+
+    return ["--watch", *words] if sys.stdout.isatty() else words
+
+
 def line_of(word: str) -> str:
     """The one-line help of a first word."""
     return short(word).help if word in SHORT else (GROUPS.get(word) or WORDS[word])[0]
@@ -216,7 +227,8 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
     """The command that the first words name, and the rest of the words."""
     first = words[0]
     if first in SHORT:
-        return short(first), _in_shell(words[1:]) if first == SHELL else words[1:]
+        command, rest = short(first), words[1:]
+        return command, _in_shell(rest) if first == SHELL else _watched(rest) if first == TOP else rest
     if first not in GROUPS and first not in WORDS and first not in HIDDEN:
         raise _unknown("vctl", first, [*GROUPS, *WORDS, *SHORT])
     load(first)
@@ -241,6 +253,8 @@ def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
         guess = next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
     guess = guess or spec.fields.nearest(word, known)
     fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
+    if not guess and word in WORDS:
+        fix = f"did you mean `vctl {word}`?"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)
 
 

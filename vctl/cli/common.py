@@ -48,6 +48,7 @@ FILTER = _option(
     "filter", list[str] | None, "-f", "--filter", metavar="K=V|K!=V",
     help="Only entries whose field has (not) that value; repeatable.",
 )  # fmt: skip
+ALL = _option("all", Flag, "-a", "--all", help="Include finished ones, as this list always does.")
 USER = _option("user", Text, "--user", metavar="NAME", help="Only entries of this user.")
 STATE = _option(
     "state", Text, "--state", metavar="STATE,…", help="Only entries in one of these states, finished or not."

@@ -7,7 +7,7 @@ from vctl import cli
 from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
-from vctl.cli.declare import command
+from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.operations import jobs
 from vctl.operations.declare import Opt
@@ -146,3 +146,13 @@ def edit(
     changes = jobs.edited(priority, name, time_limit, "--time-limit")
     edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
     return each(edited, lambda job: f"job {job['submission_id']} changed")
+
+
+def _why(data: Data) -> Answer:
+    return single(
+        data, data.get("submission_id") or data["task_id"], lambda screen: cli.why_view.draw(screen, data)
+    )
+
+
+shows(jobs.why, _why, "vctl why last", "vctl why train-1 -o json", "vctl why task-7", common=READS)
+COMMANDS["job why"] = COMMANDS["why"].called("job why")

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from vctl import cli, operations, ops
 from vctl.cli.call import Call
-from vctl.cli.common import CHOICES, CHOSEN_BY, LISTS, READS, InCluster, below, place
+from vctl.cli.common import ALL, CHOICES, CHOSEN_BY, LISTS, READS, InCluster, below, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.core.clusters import PRIMARY
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     key: str
     counted: str
     many: Callable[[Call, str], Items]
-    one: Callable[[Call, str], Data] | None
+    one: Callable[[Call, str], Data]
 
 
 def _clusters(call: Call, cluster: str) -> Items:
@@ -75,6 +75,15 @@ def _lease(call: Call, ref: str) -> Data:
     raise NotFound(f"there is no lease {ref!r}", fix="see `vctl lease list`")
 
 
+def _event(call: Call, ref: str) -> Data:
+    seq = int(ref) if ref.isdecimal() else 0
+    if 0 < seq < 2**62:
+        items, _ = operations.views.list_events(call.backend, since=seq - 1, filters=[f"seq={seq}"], limit=1)
+        if items:
+            return items[0]
+    raise NotFound(f"there is no event {ref!r}", fix="see `vctl events`")
+
+
 def _events(call: Call, cluster: str) -> Items:
     return operations.views.list_events(call.backend, cluster=cluster, filters=call.filters, limit=call.limit)
 
@@ -105,7 +114,7 @@ KINDS = {
         lambda call, ref: operations.tasks.get_object(call.backend, ref, job=call.job_here),
     ),
     "leases": Kind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
-    "events": Kind("EventList", "seq", "kind", _events, None),
+    "events": Kind("EventList", "seq", "kind", _events, _event),
 }  # fmt: skip
 
 
@@ -121,9 +130,6 @@ def listed(call: Call, kind: str, cluster: str, none: str, *, detail: bool = Fal
 
 
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
-Single = Annotated[
-    str, Arg("RES", choices=tuple(k for k in KINDS if KINDS[k].one), help="The kind of the object.")
-]
 
 
 @command(
@@ -132,7 +138,7 @@ Single = Annotated[
     "vctl list clusters --detail -o json",
     "vctl list objects --filter node_id=n1",
     "vctl list jobs --cluster team-a",
-    common=(*CHOICES, *LISTS),
+    common=(ALL, *CHOICES, *LISTS),
 )
 def list_(
     call: Call,
@@ -140,7 +146,7 @@ def list_(
     cluster: InCluster = None,
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
-    """List objects of one kind."""
+    """List objects of one kind, finished ones too."""
     return listed(call, res, place(call, cluster), f"no {res}", detail=detail)
 
 
@@ -153,14 +159,13 @@ def list_(
 )
 def get(
     call: Call,
-    res: Single,
+    res: Resource,
     ref: Annotated[str | None, Arg("ID", help="Id of the object.", complete="objects")] = None,
 ) -> Answer:
     """Show one object."""
     if ref is None:
         raise BadSpec(f"vctl get {res} needs an id", fix=f"name one from `vctl list {res}`")
     kind = KINDS[res]
-    assert kind.one is not None
     data = kind.one(call, ref)
     return single(data, data.get(kind.key, ref))
 

@@ -1,14 +1,14 @@
-"""What a cluster has and does, and why something waits: the introspection commands, vctl status and vctl why."""
+"""What a cluster has and does: the introspection commands, and vctl status."""
 
 from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS, cluster_option
-from vctl.cli.declare import command, shows
-from vctl.cli.output import Answer, Data, amounts, listing, single
-from vctl.operations import jobs, views
-from vctl.operations.declare import Arg
+from vctl.cli.declare import command
+from vctl.cli.output import Answer, amounts, listing, single
+from vctl.operations import views
+from vctl.operations.declare import Arg, Opt
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
 
@@ -91,21 +91,22 @@ def current_node(
     "vctl events",
     "vctl events --job last",
     "vctl events --since 120 -o jsonl",
+    "vctl events --since 1h",
     common=(LIMIT, *READS),
 )
 def events(
-    call: Call, since: views.Since = 0, job: views.EventsOf = None, cluster: views.EventsIn = None
+    call: Call,
+    since: Annotated[
+        str, Opt("--since", metavar="SEQ", help="Only events after this number, or of the last 1h.")
+    ] = "0",
+    job: views.EventsOf = None,
+    cluster: views.EventsIn = None,
 ) -> Answer:
     """Show the history of changes."""
     within = call.cluster(cluster)
-    items, total = views.list_events(call.backend, since=since, job=job, cluster=within, limit=call.limit)
+    after = int(since) if since.isdecimal() else None
+    items, total = views.list_events(
+        call.backend, since=after or 0, filters=[] if after is not None else [call.began("at", since)],
+        job=job, cluster=within, limit=call.limit,
+    )  # fmt: skip
     return listing("EventList", items, total, "seq", cli.columns.EVENTS, "no events yet")
-
-
-def _why(data: Data) -> Answer:
-    return single(
-        data, data.get("submission_id") or data["task_id"], lambda screen: cli.why_view.draw(screen, data)
-    )
-
-
-shows(jobs.why, _why, "vctl why last", "vctl why train-1 -o json", "vctl why task-7", common=READS)
