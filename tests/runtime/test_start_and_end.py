@@ -289,3 +289,12 @@ def test_many_launches_at_once_all_run(ground):
         ground.launch(name, "/bin/sh", "-c", f"exit {n % 100}", env={})
     assert [ground.ended(name).exit_code for name in names] == [n % 100 for n in range(200)]
     assert ground.runtime.known_runs() == sorted(names)
+
+
+def test_what_a_look_has_heard_is_due_at_once(ground):
+    """Spec 16: no line tells of it again, so whoever waits for the lines alone would miss the end of a run."""
+    ground.launch("a", "true")
+    ground.ended("a")
+    assert ground.runtime.due_s() == 0
+    assert "a" in ground.runtime.changes()
+    assert ground.runtime.due_s() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,10 @@ from vctl.core.nodes import LOCAL, SIMULATED
 from vctl.engine.rules.starts import vnodes_of
 from vctl.store.store import Store
 
-FOLDER = "gangs"
+FOLDER, _SPARES = "gangs", ".spare"
+_MOST_SPARES = 128
+_free: dict[str, list[str]] = {}
+"""Host files of gangs that are over, to be written anew, by the directory of those that are not."""
 HERE = "127.0.0.1"
 
 
@@ -56,24 +60,48 @@ def write_host_files(path: str, addresses: Sequence[str]) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    staged = f"{path}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    data, above, fresh = text.encode(), os.path.dirname(path), f"{path}.{os.getpid()}"
+    spares = _spares(above)
+    staged = spares.pop() if spares else fresh
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(staged, flags, 0o666)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = os.open(staged, flags, 0o666)
+        os.makedirs(above, mode=0o700, exist_ok=True)
+        fd = os.open(staged := fresh, flags, 0o666)
     try:
-        os.write(fd, text.encode())
+        os.write(fd, data)
+        os.ftruncate(fd, len(data))
     finally:
         os.close(fd)
     os.rename(staged, path)
 
 
 def forget(home: Path, run: Run) -> None:
-    """Remove the host files of an attempt that is over."""
-    name = f"{home}/{FOLDER}/{run.job_id}.{run.attempt}"
-    if os.path.exists(f"{name}.hosts"):  # nearly no job is a gang
-        for suffix in (".nodes", ".hosts"):
-            with suppress(FileNotFoundError):
-                os.unlink(name + suffix)
+    """Take the host files of an attempt that is over away. They are used again: to make a file costs ext4 without a
+    journal a look at the places of all that were removed in the last minutes."""
+    above, name = f"{home}/{FOLDER}", f"{run.job_id}.{run.attempt}"
+    if not os.path.exists(f"{above}/{name}.hosts"):  # nearly no job is a gang
+        return
+    spares = _spares(above)
+    for suffix in (".nodes", ".hosts"):
+        path, spare = f"{above}/{name}{suffix}", f"{above}{_SPARES}/{name}{suffix}"
+        with suppress(OSError):
+            info = os.lstat(path)
+            if len(spares) < _MOST_SPARES and info.st_nlink == 1 and stat.S_ISREG(info.st_mode):
+                with suppress(FileNotFoundError):
+                    os.rename(path, spare)
+                    spares.append(spare)
+                    continue
+            os.unlink(path)
+
+
+def _spares(above: str) -> list[str]:
+    """The files that may be used again, those used last at the end."""
+    if (found := _free.get(above)) is None:
+        names: list[str] = []
+        with suppress(OSError):
+            os.makedirs(above + _SPARES, mode=0o700, exist_ok=True)
+            names = os.listdir(above + _SPARES)
+        found = _free[above] = [f"{above}{_SPARES}/{name}" for name in names]
+    return found

@@ -236,8 +236,10 @@ class PrivateRays:
 
     def forget(self, run: Run) -> None:
         """Remove the file of a job that is over, and what its Ray has left where its keeper was killed."""
+        if not self.shown or run.task_id is not None:
+            return
         path = _path(self.home, run)
-        if run.task_id is None and (one := self.shown.pop(path, None)) is not None:
+        if (one := self.shown.pop(path, None)) is not None:
             _remove(path, one.folder)
 
     def returned(self, state: SchedulerState, run: Run) -> list[int]:

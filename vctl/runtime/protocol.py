@@ -212,8 +212,11 @@ def runtime_of(home: Path, ray: str | None = None) -> Runtime:
     return LocalRuntime(home)
 
 
+_NOT_PLAIN = frozenset("/\0\n ")
+
+
 def check_run_id(run_id: str) -> None:
     """Refuse an id that cannot be a file name and a word; ids are the scheduler's, so this is a broken invariant."""
-    plain = not any(one in "/\0\n " for one in run_id) and not run_id.startswith(".")
+    plain = _NOT_PLAIN.isdisjoint(run_id) and not run_id.startswith(".")
     assert plain, f"not a run id: {run_id!r}"
     assert 0 < len(os.fsencode(run_id)) <= MAX_RUN_ID_BYTES, f"not a run id: {run_id!r}"
