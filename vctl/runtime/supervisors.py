@@ -377,7 +377,7 @@ class Supervisors:
             self.leave(seat)
 
     def due_s(self, rest_s: float) -> float:
-        """When to tend next: at once where something was heard that nobody has asked for, as no line tells of it again."""
+        """When to tend next: at once where something was heard that nobody has asked for: no line tells of it again."""
         if self.news:
             return 0.0
         due = [rest_s]
