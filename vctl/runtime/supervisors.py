@@ -378,9 +378,7 @@ class Supervisors:
 
     def due_s(self, rest_s: float) -> float:
         """When to tend next: at once where something was heard that nobody has asked for: no line tells of it again."""
-        if self.news:
-            return 0.0
-        due = [rest_s]
+        due = [0.0 if self.news else rest_s]
         now = time.monotonic()
         for seat in self.untaken.values():
             answer_s = seat.answer_s if seat.resumed else RESUME_S
