@@ -97,6 +97,18 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     items = nodes("list tasks -o json").json
     assert (items["kind"], items["total"]) == ("TaskList", 4)
     assert nodes("task list --job j --filter state=FINISHED -o name").out == "task-1\n"
+
+    drawn = nodes("timeline -o json").json  # spec 13: timeline is a command; its JSON is a trace
+    assert {one["id"] for one in drawn["items"]} == {"j", "task-1", "task-2", "task-3"}
+    task = next(event for event in drawn["traceEvents"] if event["tid"] == "task-2")
+    assert (task["cat"], task["ph"], task["pid"]) == ("task", "X", items["items"][1]["node_id"])
+    assert [row["started_at"] for row in drawn["items"]] == sorted(
+        row["started_at"] for row in drawn["items"]
+    )
+    assert nodes("timeline --limit 1 -o json").json["total"] == 4
+    assert nodes("timeline --since 2100-01-01T00:00 -o name").out == ""
+    assert nodes("timeline -c nowhere").code == 4
+
     assert nodes("vc", "create", "team", "--spec", '{"flexible_resource_min": {"CPU": 1}}').code == 0
     own = items["items"][0]["cluster_id"]
     assert nodes(f"task list -a -c {own} -o json").json["items"] == items["items"]

@@ -43,6 +43,7 @@ WORDS = {
     "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
+    "timeline": ("Show when jobs and tasks ran, and on which nodes.", "timeline"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
     "serve": ("Run the HTTP server until it is stopped.", "serve"),
     "replay": ("Repair the state from its tables, as the scheduler does at every start.", "upkeep"),
@@ -73,7 +74,7 @@ SECTIONS = {
     "Work": ("run", "ps", "logs", "stop", "wait", "shell", "job", "task"),
     "Look": (
         "status", "top", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
-        "nodes", "current-cluster", "current-node", "simulate",
+        "nodes", "current-cluster", "current-node", "timeline", "simulate",
     ),
     "Clusters": ("vc", "lease", "demand"),
     "Nodes": ("node",),

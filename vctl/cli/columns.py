@@ -153,6 +153,14 @@ TASKS = [
     _age("created_at", at=WIDER),
     Column("EXIT", "exit_code", right=True, at=WIDE),
 ]
+TIMELINE = [
+    Column("KIND", "kind", whole=True),
+    key("ID", "id"),
+    state("STATE", _state("state"), "state"),
+    matters("NODES", lambda one: words.few(one["node_ids"])),
+    _stamp("STARTED", "started_at"),
+    Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
+]
 OBJECTS = [
     key("OBJECT", "object_id"),
     Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
