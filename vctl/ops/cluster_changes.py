@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
+from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
@@ -19,7 +20,7 @@ from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
 from vctl.ops.growth import settle_leases
-from vctl.scheduler.elasticity import Grow
+from vctl.scheduler.elasticity import Grow, flexible_parts
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
 from vctl.scheduler.nominations import Nomination, Nominations
@@ -88,7 +89,7 @@ def create(
         cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
         borrow_limit=wanted.borrow_limit or None, lending_limit=wanted.lending_limit or {},
     )  # fmt: skip
-    ledger = _ledger(store, cluster, ledger)
+    ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
     fulfil(store, ledger, cluster, NOTHING)
     return cluster
@@ -116,7 +117,8 @@ def update(
     )
     store.emit(ClusterChanged(store.clock(), cluster))
     if wanted.spec is not None:
-        fulfil(store, _ledger(store, cluster, ledger), cluster, has or old.spec)
+        before = has or old.spec
+        fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
     elif ledger is not None:
         ledger.put_cluster(cluster)
     return cluster
@@ -204,17 +206,27 @@ def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...]
     return tuple(kept), tuple(fresh)
 
 
-def _ledger(store: Store, cluster: Cluster, ledger: Ledger | None) -> Ledger:
-    """The tree with the cluster as it is to be; of it only what matters when whole nodes change hands.
+def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
+    """The tree with the cluster as it is to be; a part of it when whole nodes change hands, or slices only go.
 
     All of it when something is kept for the winner of a preemption: that may lie in any cluster.
     """
-    if ledger is None and of_whole_nodes(cluster.spec) and not preemptions.nomination_rows(store):
-        return load_for_exchange(store, cluster, cluster.spec.replica_sets)
+    if ledger is None and not preemptions.nomination_rows(store):
+        is_whole = of_whole_nodes(cluster.spec)
+        part = load_for_exchange(store, cluster, cluster.spec.replica_sets if is_whole else {})
+        if is_whole or not _needs_more(part, cluster, old):
+            return part
     if ledger is None:
         ledger = table.load_ledger(store)
     ledger.put_cluster(cluster)
     return ledger
+
+
+def _needs_more(ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> bool:
+    """Whether a cluster of slices is to have something that it has not got."""
+    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster.cluster_id))
+    _, fresh = common_groups(old, cluster.spec)
+    return bool(fresh) or any(amount > has.get(n, 0) for n, amount in cluster.spec.flexible_min.items())
 
 
 def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
