@@ -28,7 +28,6 @@ CASES = {
     "watching too often": ("job list --watch 0.001", 2, "0.1"),
     "a negative limit": ("job list --limit -1", 2, "0 or more"),
     "nothing to change": ("node update n", 2, "--resources"),
-    "a directory that is not there": ("job submit --working-dir /nope -- true", 2, "exists"),
     "pairs where JSON is meant": ("vc create x --replica-sets 8c=1,4c=2", 2, """'{"8c": 1, "4c": 2}'"""),
     "a word where a number is meant": ("job list --limit x", 2, "write for example --limit 5"),
     "an argument too many": ("vc get a b", 2, "see `vctl vc get --help`"),

@@ -119,8 +119,6 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "metadata without a value": (submit("--metadata", "x"), 2, "--metadata"),
     "metadata as a list": (submit("--metadata-json", "[1]"), 2, "--metadata-json"),
     "a runtime environment as a list": (submit("--runtime-env-json", "[]"), 2, "--runtime-env-json"),
-    "a missing directory": (submit("--working-dir", "no-such"), 2, "--working-dir"),
-    "a file as directory": (submit("--working-dir", "/etc/passwd"), 2, "--working-dir"),
     "a name of two lines": (submit("--name", "a\nb"), 2, "name"),
     "an entrypoint in words": (submit("--entrypoint-num-cpus", "x"), 2, "--entrypoint-num-cpus"),
     "a resource given twice": (

@@ -126,6 +126,7 @@ def test_nodes_that_are_not_idle_or_not_its_are_named_and_none_is_removed(racks:
         "These nodes with failure are shown below."
     )
     assert ran.json["error"]["details"]["nodesWithFailure"] == ["b-000"]
+    assert ran.json["error"]["hint"].endswith(": b-000")  # spec 7: they are shown below the sentence
     assert racks.tables() == before
 
 

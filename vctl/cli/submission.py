@@ -20,12 +20,7 @@ def surroundings(
         variables.update(spec.options.parse_env(env or (), inherited=os.environ))
     if working_dir is None:
         return variables, None
-    path = os.path.abspath(os.path.expanduser(working_dir))
-    if not os.path.isdir(path):
-        from vctl.errors import BadSpec
-
-        raise BadSpec(f"--working-dir: {path} is not a directory", fix="name a directory that exists")
-    return variables, path
+    return variables, os.path.abspath(os.path.expanduser(working_dir))
 
 
 def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]:

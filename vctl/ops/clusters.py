@@ -304,6 +304,8 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
     with store.transaction():
         row = logical_row(store, cluster_id)
         rights.check_cluster(store, cluster_id)
+        if not wanted:
+            return get_cluster(store, cluster_id)
         cluster = rows.cluster(row)
         if not of_whole_nodes(cluster.spec):
             raise Conflict(
@@ -311,14 +313,12 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
                 fix=f"`vctl vc update {cluster_id} --spec …` makes it smaller",
                 details={"nodesWithFailure": wanted},
             )
-        if not wanted:
-            return get_cluster(store, cluster_id)
         leaving = _idle_members(store, cluster_id, wanted)
         if offenders := [node_id for node_id in wanted if node_id not in leaving]:
             raise Conflict(
                 "Failed to remove some of the nodes because they are not idle nor found in the virtual cluster."
                 " These nodes with failure are shown below.",
-                fix="leave them out, or wait until nothing uses them",
+                fix=f"leave these out, or wait until nothing uses them: {', '.join(offenders)}",
                 details={"nodesWithFailure": offenders},
             )
         counts = dict(cluster.spec.replica_sets)
