@@ -108,7 +108,12 @@ def test_a_bad_directory_is_126(one: Place, folder: str) -> None:
     """spec 8: a launch that cannot work is recorded with the error of the system, also for a bad directory."""
     ran = one.run("job", "submit", "--submission-id", "j", "--cwd", folder, "--", "true")
     job = one.job("j")
-    assert (ran.code, job["status"], job["state_reason"], job["exit_code"]) == (126, "FAILED", "LaunchFailed", 126)
+    assert (ran.code, job["status"], job["state_reason"], job["exit_code"]) == (
+        126,
+        "FAILED",
+        "LaunchFailed",
+        126,
+    )
     assert folder in job["message"]
     assert ("No such file or directory" if folder == "no-such" else "Not a directory") in job["message"]
 
