@@ -50,8 +50,8 @@ class Keepers:
         """Remove what is left of a keeper that is over."""
         if (self.folder / run_id).exists():
             shutil.rmtree(self._directory(run_id), ignore_errors=True)
-            for name in (f"{run_id}{ray_parent.SAID}", run_id):
-                (self.folder / name).unlink(missing_ok=True)
+            for suffix in (ray_parent.SAID, ray_parent.LEFT, ""):
+                (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 
     def forget_all(self) -> None:
         """All are over."""
