@@ -57,6 +57,12 @@ def test_a_submit_starts_it_and_it_ends_when_idle(one: Place) -> None:
     one.assert_sound()
 
 
+def test_one_that_starts_is_seen_at_once(one: Place) -> None:
+    """`daemon --status` right behind the submit that starts it names it; it does not say that none runs."""
+    one.ok("job", "submit", "--no-wait", "--", "true")
+    assert one.read("daemon", "--status")["kind"] == "background"
+
+
 def test_many_commands_at_once_start_one(one: Place) -> None:
     running = [one.start("job", "submit", "--", "echo", str(number)) for number in range(8)]
     assert [one.finish(each).stdout for each in running] == [b"%d\n" % number for number in range(8)]

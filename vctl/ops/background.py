@@ -217,11 +217,7 @@ def signal_process(handle: int, signo: int) -> None:
 def stop(home: Path) -> locks.Holder | None:
     """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
     check_service_at(home, "the scheduler")
-    give_up = time.monotonic() + STOP_S
-    while (
-        (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up
-    ):
-        time.sleep(_PAUSE_S)
+    found = _once_started(home)
     if found is None or (handle := pinned(found, home)) is None:
         return None
     try:
@@ -239,6 +235,16 @@ def stop(home: Path) -> locks.Holder | None:
     )
 
 
+def _once_started(home: Path) -> locks.Holder | None:
+    """Who schedules; one that is starting gets the time for it."""
+    give_up = time.monotonic() + STOP_S
+    while (
+        (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up
+    ):
+        time.sleep(_PAUSE_S)
+    return found
+
+
 def settled(home: Path) -> locks.Holder | None:
     """Who schedules, once it has said who it is, which it does at once."""
     for _ in range(10):
@@ -251,7 +257,7 @@ def settled(home: Path) -> locks.Holder | None:
 
 def status(home: Path) -> dict[str, Any]:
     """Which scheduler is at work: ``{running, kind, pid, since}``."""
-    found = settled(home)
+    found = _once_started(home)
     if found is None:
         return {"running": False, "kind": None, "pid": None, "since": None}
     return {
