@@ -162,7 +162,7 @@ def test_an_hour_of_submits_and_kills(place: Place) -> None:
                     daemon = place.daemon()
             if now >= prune_at:
                 prune_at = now + PRUNE_EVERY_S
-                place.ok("prune", "--older-than", f"{KEEP_S}s")
+                assert place.fork("prune", "--older-than", f"{KEEP_S}s").code in (0, 6), "6: not within 30 s"
             time.sleep(0.5)
     finally:
         for one in submitters:
