@@ -113,6 +113,23 @@ def test_a_daemon_killed_while_a_gang_ends(here: Life) -> None:
     assert over(here, "g")["exit_code"] == 5
 
 
+def test_host_files_that_a_killed_daemon_left_are_removed(here: Life) -> None:
+    """It died after it had recorded an end and before it forgot the files; those of a gang that runs stay."""
+    submit(here, "g", "/bin/sleep", "60", entry=None, spec=gang(1, 1), per_node=True)
+    here.until(lambda: here.store.value("SELECT count(*) FROM runs WHERE state = 'RUNNING'") == 2)
+    folder = here.home / "gangs"
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 2
+    here.die()
+    for name in ("98.1.hosts", "98.1.nodes", "99.2.hosts.17"):
+        (folder / name).touch()
+    here.start()
+    here.turn()
+    assert {path.name for path in folder.iterdir()} == names
+    here.end("g")
+    assert list(folder.iterdir()) == []
+
+
 def test_a_gang_of_one(here: Life) -> None:
     submit(here, "g", "sh", "-c", "echo $RANK of $WORLD_SIZE", entry=None, per_node=True)
     assert over(here, "g")["exit_code"] == 0

@@ -69,6 +69,7 @@ class Carrier:
         self.remains.end_unknown(self.runtime, state)
         self.rays.begin(state)
         self.notices.begin()
+        gangs.tidy(self.store.home, [*state.runs.values(), *(one.run for one in state.ahead.runs.values())])
 
     def launched(self, run_id: str) -> None:
         """A run needs no launch of its own: who carries it out has its request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -105,3 +105,12 @@ def _spares(above: str) -> list[str]:
             names = os.listdir(above + _SPARES)
         found = _free[above] = [f"{above}{_SPARES}/{name}" for name in names]
     return found
+
+
+def tidy(home: Path, runs: Iterable[Run]) -> None:
+    """Remove the host files of attempts of which nothing runs: who recorded their end died before it forgot them."""
+    live = {f"{run.job_id}.{run.attempt}" for run in runs}
+    with suppress(OSError):
+        for name in os.listdir(home / FOLDER):
+            if ".".join(name.split(".")[:2]) not in live:
+                os.unlink(home / FOLDER / name)
