@@ -1,5 +1,6 @@
 """Tables, bars, the tree and the picture of ``vctl status`` as rich draws them, with and without an edge (spec 13)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -222,3 +223,24 @@ def test_status_of_nothing() -> None:
     assert list(status_view.draw(Screen(), empty)) == [
         "Nodes      0", "Scheduler  not running", "", "Queue: 0 waiting, 0 running",
     ]  # fmt: skip
+
+
+def test_cells_that_are_alike_are_made_once_and_each_shows_its_own_value() -> None:
+    """Spec 13: equal numbers of other types are other texts; what a column reads decides what its cells show."""
+    values = [1, True, 1.0, "1", None, "", {"k": 1}, {"k": 1}, [1], 1]
+    items = [{"a": value, "b": number} for number, value in enumerate(values)]
+    made: list[int] = []
+
+    def show(item: Mapping[str, Any]) -> str:
+        made.append(item["b"])
+        return f"<{item['a']}>"
+
+    columns = [Column("A", "a"), Column("B", "b", right=True), Column("C", show, reads=("a",))]
+    lines = table(Screen(header=False), columns, *items)
+    assert [line.split()[0] for line in lines[:6]] == ["1", "True", "1.0", "1", "-", "-"]
+    assert [line.rpartition("<")[2] for line in lines] == [f"{value}>" for value in values]
+    assert len(made) == len({id(value) for value in values})
+    made.clear()
+    words = [{"a": f"w{number % 3}", "b": number} for number in range(30)]
+    assert len(table(Screen(header=False), columns, *words)) == 30
+    assert len(made) == 3

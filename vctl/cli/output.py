@@ -152,44 +152,72 @@ def _json(value: Any, stream: TextIO, *, indented: bool = False) -> str:
 
     fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
     if indented:
-        text = _indented(
-            value, lambda comma: JSONEncoder(ensure_ascii=not fine, separators=(comma, ": ")).encode, {}
-        )
-    else:
-        text = JSONEncoder(ensure_ascii=not fine, separators=(",", ":")).encode(value)
-    return harmless(text)
+        known: dict[str, Encode] = {}
+
+        def encode(value: Any, comma: str) -> str:
+            if comma not in known:
+                known[comma] = JSONEncoder(ensure_ascii=not fine, separators=(comma, ": ")).encode
+            return known[comma](value)
+
+        return harmless(_indented(value, encode))
+    return harmless(JSONEncoder(ensure_ascii=not fine, separators=(",", ":")).encode(value))
 
 
 Encode = Callable[[Any], str]
 
 
-def _indented(value: Any, encoder: Callable[[str], Encode], known: dict[str, Encode], pad: str = "\n") -> str:
-    """The text of ``json.dumps(value, indent=2)``, which takes several times as long: it encodes value by value.
+def _indented(value: Any, encode: Callable[[Any, str], str], pad: str = "\n") -> str:
+    """The text of ``json.dumps(value, indent=2)``, which takes many times as long: it encodes value by value.
 
-    Here neighbours that contain nothing are encoded together, with what ``encoder`` makes of the comma between them.
+    Here neighbours that contain nothing are encoded together, with a comma of our own between them; of objects in a
+    list that have the same fields, each field of all of them.
     """
     inside = pad + "  "
     comma = "," + inside
-    encode = known.get(comma) or known.setdefault(comma, encoder(comma))
     if not value or type(value) not in (dict, list):
-        return encode(value)
+        return encode(value, comma)
     if type(value) is list:
-        return (
-            "[" + inside + comma.join([_indented(one, encoder, known, inside) for one in value]) + pad + "]"
-        )
+        names = list(value[0]) if type(value[0]) is dict else []
+        if names and all(type(one) is dict and list(one) == names for one in value):
+            fields = [
+                _each(field, encode, inside + "  ") for field in zip(*map(dict.values, value), strict=True)
+            ]
+            heads = [encode(name, comma).replace("%", "%%") for name in names]
+            row = "{" + inside + "  " + (comma + "  ").join([f"{head}: %s" for head in heads]) + inside + "}"
+            parts = [row % one for one in zip(*fields, strict=True)]
+        else:
+            parts = [_indented(one, encode, inside) for one in value]
+        return "[" + inside + comma.join(parts) + pad + "]"
     pieces: list[str] = []
     plain: dict[str, Any] = {}
     for name, part in value.items():
         if part and type(part) in (dict, list):
             if plain:
-                pieces.append(encode(plain)[1:-1])
+                pieces.append(encode(plain, comma)[1:-1])
                 plain = {}
-            pieces.append(f"{encode(name)}: {_indented(part, encoder, known, inside)}")
+            pieces.append(f"{encode(name, comma)}: {_indented(part, encode, inside)}")
         else:
             plain[name] = part
     if plain:
-        pieces.append(encode(plain)[1:-1])
+        pieces.append(encode(plain, comma)[1:-1])
     return "{" + inside + comma.join(pieces) + pad + "}"
+
+
+def _each(values: Sequence[Any], encode: Callable[[Any, str], str], pad: str) -> list[str]:
+    """The texts of many values; no text has an end of line in it unless its value contains something."""
+    nested = not {dict, list}.isdisjoint(map(type, values))
+    texts = encode(
+        [None if nested and part and type(part) in (dict, list) else part for part in values], "\n"
+    )
+    found = texts[1:-1].split("\n")
+    if nested:
+        known: dict[int, str] = {}
+        for at, part in enumerate(values):
+            if part and type(part) in (dict, list):
+                if id(part) not in known:
+                    known[id(part)] = _indented(part, encode, pad)
+                found[at] = known[id(part)]
+    return found
 
 
 def _one_line(name: object, stream: TextIO) -> str:

@@ -164,7 +164,11 @@ class Screen:
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
         drawn = []
         for content, width in zip(contents, widths, strict=False):
-            fitted = {key: self._fitted(content, key, width) for key in content.texts}
+            if content.width > width or content.is_drawn or self.colour:
+                fitted = {key: self._fitted(content, key, width) for key in content.texts}
+            else:
+                fill = str.rjust if content.column.right else str.ljust
+                fitted = {key: fill(text, width) for key, text in content.texts.items()}
             drawn.append(map(fitted.__getitem__, content.keys))
         for row in zip(*drawn, strict=True):
             yield Drawn(gap.join(row).rstrip())
@@ -288,6 +292,7 @@ class _Content:
         if not (column.raw or named(together) == together) or not "".join(texts).isprintable():
             texts = [visible(text if column.raw else named(text)) for text in texts]
         self.texts = dict(zip(self.cells, texts, strict=True))
+        self.is_drawn = not together.isascii() or any(isinstance(cell, Bar) for cell in self.cells.values())
         self.width = max(map(len if together.isascii() else _cells, texts), default=0)
 
 

@@ -210,28 +210,30 @@ class Ledger:
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
-        self._refile([self._assign(vnode, for_start=for_start)])
+        self.assign_all((vnode,), for_start=for_start)
 
-    def assign_all(self, vnodes: Iterable[VNode]) -> None:
+    def assign_all(self, vnodes: Iterable[VNode], *, for_start: bool = False) -> None:
         """Put many virtual nodes into their parents'."""
-        self._refile([self._assign(vnode) for vnode in vnodes])
-
-    def _assign(self, vnode: VNode, *, for_start: bool = False) -> str:
-        """The same, except for the place of the parent in its index; returns the parent."""
-        vnode_id, parent_id = vnode.vnode_id, vnode.parent_id
-        assert parent_id is not None
-        self._take(parent_id, vnode.node_id, vnode.allocation)
-        self.vnodes[vnode_id] = vnode
-        self.capacities[vnode_id] = FreeCapacity(vnode.allocation)
-        self.members[vnode.cluster_id][vnode_id] = None
-        self.children[vnode_id] = {}
-        self.children[parent_id][vnode_id] = None
-        self._refile([vnode_id])
-        self._note_growth(vnode_id)
-        self._note_membership(vnode)
-        if not for_start:
-            self.note_joined(vnode.cluster_id, vnode.node_id)
-        return parent_id
+        made: dict[str, list[VNode]] = {}
+        refiled: list[str] = []
+        for vnode in vnodes:
+            vnode_id, parent_id = vnode.vnode_id, vnode.parent_id
+            assert parent_id is not None
+            self._take(parent_id, vnode.node_id, vnode.allocation)
+            self.vnodes[vnode_id] = vnode
+            self.capacities[vnode_id] = FreeCapacity(vnode.allocation)
+            self.children[vnode_id] = {}
+            self.children[parent_id][vnode_id] = None
+            made.setdefault(vnode.cluster_id, []).append(vnode)
+            refiled += (vnode_id, parent_id)
+        for cluster_id, some in made.items():
+            ids = [vnode.vnode_id for vnode in some]
+            self.members[cluster_id].update(dict.fromkeys(ids))
+            self.grown.setdefault(cluster_id, set()).update(ids)
+            if not for_start:
+                self.joined.setdefault(cluster_id, set()).update([vnode.node_id for vnode in some])
+            self._note_membership(next((vnode for vnode in some if vnode.whole), some[0]))
+        self._refile(refiled)
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Change a (flexible) virtual node in place; the parent must have free what it gains."""
@@ -371,8 +373,12 @@ class Ledger:
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
-        children = (self.vnodes[child] for child in self.children[vnode_id])
-        return any(child.whole and self.clusters[child.cluster_id].kind == LOGICAL for child in children)
+        for child in map(self.vnodes.__getitem__, self.children[vnode_id]):
+            if child.whole and self.clusters[child.cluster_id].kind == LOGICAL:
+                return True
+            if any(child.allocation.amounts.values()):
+                return False  # what one has of it, nobody has whole
+        return False
 
     def file(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
         """Put virtual nodes into an index as if this were free on them."""

@@ -17,6 +17,8 @@ def visible(text: str) -> str:
 
 def harmless(json: str) -> str:
     """JSON with everything that a terminal would act on or hide as an escape: it stands for the same value."""
+    if json.isascii() and "\x7f" not in json:
+        return json  # all else that does something is an escape already
     if json.isprintable() or json.replace("\n", "").isprintable():
         return json
     return "".join(char if char == "\n" or char.isprintable() else _units(char) for char in json)

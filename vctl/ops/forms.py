@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
@@ -47,44 +47,71 @@ def amounts(value: Amounts) -> dict[str, float]:
     return {name: amount / SCALE for name, amount in sorted(value.items())}
 
 
-@lru_cache(1024)
-def _amounts_of(text: str) -> dict[str, float]:
-    return amounts(loads(text))
+JOB = (
+    "job_id", "submission_id", "name", "exit_code", "cluster_id", "priority", "entrypoint", "submitted_at",
+    "started_at", "ended_at", "resources", "node_ids", "time_limit_s", "metadata", "array_id", "array_index",
+    "status", "parent_cluster_id", "attempt", "user",
+)  # fmt: skip
+"""The columns of ``jobs`` that a form shows as they are."""
+_job_columns = itemgetter(*JOB)
 
 
 def job(store: Store, row: Row, position: int | None, shown: tuple[str | None, str | None]) -> JobForm:
     """A job; ``shown`` are its reason token and the message."""
-    submitted, started = row["submitted_at"], row["started_at"]
-    until = row["ended_at"] or store.clock()
-    home = os.fspath(store.home)
-    return {
-        "job_id": row["job_id"],
-        "submission_id": row["submission_id"],
-        "name": row["name"],
-        "status": row["status"],
-        "state_reason": shown[0],
-        "message": shown[1],
-        "exit_code": row["exit_code"],
-        "cluster_id": row["cluster_id"],
-        "parent_cluster_id": row["parent_cluster_id"],
-        "priority": row["priority"],
-        "queue_position": position,
-        "entrypoint": row["entrypoint"],
-        "attempt": row["attempt"],
-        "user": row["user"],
-        "submitted_at": timestamp(row["submitted_at"]),
-        "started_at": timestamp(row["started_at"]),
-        "ended_at": timestamp(row["ended_at"]),
-        "resources": dict(_amounts_of(row["resources"])) if row["resources"] else {},
-        "node_ids": loads(row["node_ids"]) if row["node_ids"] else [],
-        "wait_s": ((until if started is None else started) - submitted) / 1e9,
-        "run_s": None if started is None else (until - started) / 1e9,
-        "time_limit_s": row["time_limit_s"],
-        "log_path": log_path(home, row["submission_id"]),
-        "metadata": {} if row["metadata"] == "{}" else loads(row["metadata"]),
-        "array_id": row["array_id"],
-        "array_index": row["array_index"],
-    }
+    return Jobs(store).form(_job_columns(row), position, shown)
+
+
+class Jobs:
+    """Forms of jobs as of one moment. Those that are alike share what nobody changes: the maps of their resources."""
+
+    def __init__(self, store: Store) -> None:
+        self._now = store.clock()
+        self._home = os.fspath(store.home)
+        self._stamps: dict[int | None, str | None] = {None: None}
+        self._maps: dict[str | None, dict[str, float]] = {}
+
+    def form(
+        self, columns: Sequence[Any], position: int | None, shown: tuple[str | None, str | None]
+    ) -> JobForm:
+        """A job of the columns ``JOB``: a name for each of them costs time with ten thousand jobs."""
+        (
+            job_id, submission_id, name, code, cluster_id, priority, entrypoint, submitted, started, ended, resources,
+            node_ids, time_limit_s, metadata, array_id, array_index, status, parent_id, attempt, user,
+        ) = columns  # fmt: skip
+        stamps, until = self._stamps, ended or self._now
+        for ns in (submitted, started, ended):
+            if ns not in stamps:
+                stamps[ns] = timestamp(ns)
+        if resources not in self._maps:
+            self._maps[resources] = amounts(loads(resources)) if resources else {}
+        return {
+            "job_id": job_id,
+            "submission_id": submission_id,
+            "name": name,
+            "status": status,
+            "state_reason": shown[0],
+            "message": shown[1],
+            "exit_code": code,
+            "cluster_id": cluster_id,
+            "parent_cluster_id": parent_id,
+            "priority": priority,
+            "queue_position": position,
+            "entrypoint": entrypoint,
+            "attempt": attempt,
+            "user": user,
+            "submitted_at": stamps[submitted],  # type: ignore[typeddict-item]  # a job has that time
+            "started_at": stamps[started],
+            "ended_at": stamps[ended],
+            "resources": self._maps[resources],
+            "node_ids": loads(node_ids) if node_ids else [],
+            "wait_s": ((until if started is None else started) - submitted) / 1e9,
+            "run_s": None if started is None else (until - started) / 1e9,
+            "time_limit_s": time_limit_s,
+            "log_path": log_path(self._home, submission_id),
+            "metadata": {} if metadata == "{}" else loads(metadata),
+            "array_id": array_id,
+            "array_index": array_index,
+        }
 
 
 def exit_code(found: Row | Mapping[str, Any] | None) -> int:

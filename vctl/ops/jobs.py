@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vctl.core import jobs as jb
 from vctl.core.spans import spans_of
@@ -14,7 +14,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, parse_filters
 from vctl.ops.positions import position, positions
-from vctl.ops.reasons import Reasons
+from vctl.ops.reasons import Reasons, Told
 from vctl.store import feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -29,6 +29,10 @@ SLICE_S = 0.01
 PAUSE_S = 0.01
 """How long it then pauses at least: others wait for the right to write by looking again and again."""
 LAST = "last"
+COLUMNS = (*forms.JOB, "state_reason", "message", "held", "waits_for", "closed", "begin_at", "shape")
+"""What a list of jobs is made of; from the status on it is what their reasons depend on."""
+_STATUS, _PARENT, _REASON = map(COLUMNS.index, ("status", "parent_cluster_id", "state_reason"))
+_PRIORITY = COLUMNS.index("priority")
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
     "priority", "exit_code", "array_id", "submitted_at",
@@ -117,10 +121,11 @@ def list_jobs(
     with store.snapshot():
         if not members:
             together = arrays.list_(store, all=all, within=(within, values))
-        found = job_views.matching(store, condition, values, None if wanted else limit)
-        places = positions(store, found)
-        reasons = Reasons(store)
-        forms_ = [forms.job(store, row, places.get(row["job_id"]), reasons.of(row)) for row in found]
+        found = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
+        waiting = [job for job in found if job[_STATUS] == jb.PENDING]
+        places = positions(store, [(job[0], job[_PARENT], job[_PRIORITY]) for job in waiting])
+        told, form, own = _reasons(store), forms.Jobs(store).form, len(forms.JOB)
+        forms_ = [form(job[:own], places.get(job[0]), told(job)) for job in found]
         if values:
             total = job_views.count(store, condition, values)
         else:
@@ -134,6 +139,35 @@ def list_jobs(
         forms_ = [form for form in forms_ if forms.matches(form, wanted)]
         total = len(forms_)
     return (forms_ if limit is None else forms_[:limit]), total
+
+
+def _reasons(store: Store) -> Callable[[Sequence[Any]], Told]:
+    """Reasons of listed jobs; those that are alike are judged once."""
+    reasons, known = Reasons(store), dict[Sequence[Any], Told]()
+    winners: Collection[int] | None = None
+    last: tuple[Sequence[Any], Told] = ((), (None, None))
+
+    def told(job: Sequence[Any]) -> Told:
+        nonlocal winners, last
+        if job[_STATUS] != jb.PENDING:
+            return job[_REASON], job[_REASON + 1]
+        alike = job[_STATUS:]
+        if job[0] not in (winners or ()):
+            if alike == last[0]:
+                return last[1]
+            if alike in known:
+                last = alike, known[alike]
+                return last[1]
+        row = job_views.get(store, job[0])
+        assert row is not None
+        found = reasons.of(row)
+        if winners is None and reasons.gate(row) is None:
+            winners = reasons.winners
+        if not row["waits_for"] and job[0] not in (winners or ()):  # else it is about this very job
+            known[alike] = found
+        return found
+
+    return told
 
 
 def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:

@@ -35,21 +35,21 @@ def position(store: Store, row: Row) -> int | None:
     return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
 
 
-def positions(store: Store, wanted: Sequence[Row]) -> dict[int, int]:
-    """The places of those of some jobs that wait."""
-    waiting = [row for row in wanted if row["status"] == jb.PENDING]
+def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int, int]:
+    """The places of some jobs that wait: of each its number, its cluster and its priority."""
+    clusters = {cluster_id for _, cluster_id, _ in waiting}
     special = {
         cluster_id: policy
         for cluster_id, policy in settings.queues(store).items()
-        if not is_plain(policy) and any(row["parent_cluster_id"] == cluster_id for row in waiting)
+        if not is_plain(policy) and cluster_id in clusters
     }
-    plain = [row for row in waiting if row["parent_cluster_id"] not in special]
+    plain = [one for one in waiting if one[1] not in special]
     if len(plain) > FEW:
         found = queues.positions(store)
     else:
         found = {
-            row["job_id"]: queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
-            for row in plain
+            job_id: queues.position(store, cluster_id, priority, job_id)
+            for job_id, cluster_id, priority in plain
         }
     for cluster_id, policy in special.items():
         found |= _places(store, cluster_id, policy)

@@ -89,8 +89,13 @@ class Reasons:
             )
         return self._shortages[key]
 
+    @cached_property
+    def winners(self) -> set[int]:
+        """Jobs for which something is reserved: what is free for them is not what is free for others."""
+        return {one.job_id for one in self.capacity.nominations}
+
     def _key(self, row: Row) -> object:
-        winner = row["job_id"] if any(one.job_id == row["job_id"] for one in self.capacity.nominations) else 0
+        winner = row["job_id"] if row["job_id"] in self.winners else 0
         return row["parent_cluster_id"], row["shape"], winner
 
     def _verdict(self, row: Row) -> tuple[str, str]:

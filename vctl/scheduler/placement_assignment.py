@@ -197,7 +197,7 @@ def _take(
 
 def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...]:
     """Pieces by rank. Equal bundles of a group are dealt out by node id, so ranks follow the nodes."""
-    fixed: dict[tuple[int, str, int], Assignment] = {}
+    fixed: list[tuple[tuple[int, str, int], Assignment]] = []
     alike: dict[tuple[object, ...], list[Assignment]] = {}
     kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts
     for one in assigned:
@@ -211,13 +211,12 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
         places = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
         is_spread = len({one.slot_id for one in many}) == len(many)
         many.sort(key=attrgetter("node_id", "slot_id") if is_spread else _place)
-        fixed.update(zip(places, many, strict=True))
-    groups = sorted(key for key in fixed if key[0] >= 0)
-    whole = sorted((key for key in fixed if key[0] < 0), key=lambda key: (key[1], key[2]))
+        fixed += zip(places, many, strict=True)
+    if len(alike) > 1:
+        fixed.sort(key=lambda one: (one[0][0] < 0, one[0]))
     pieces = []
-    for rank, key in enumerate(groups + whole):
-        group, template, position = key
-        one, labels = fixed[key], {} if template else spec.groups[group].nodes[position].labels
+    for rank, ((group, template, position), one) in enumerate(fixed):
+        labels = {} if template else spec.groups[group].nodes[position].labels
         pieces.append(
             Piece(FIXED, rank, group, one.slot_id, one.node_id, one.allocation, labels, whole=bool(template))
         )
@@ -229,5 +228,8 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
 
 def _place(assigned: Assignment) -> tuple[object, ...]:
     """Instances and cores in order, so that equal bundles on one node are always numbered alike."""
-    instances = sorted((name, tuple(sorted(i))) for name, i in assigned.allocation.instances.items())
-    return assigned.node_id, assigned.slot_id, tuple(instances), assigned.allocation.cores
+    held = assigned.allocation
+    instances: tuple[object, ...] = ()
+    if held.instances:
+        instances = tuple(sorted((name, tuple(sorted(i))) for name, i in held.instances.items()))
+    return assigned.node_id, assigned.slot_id, instances, held.cores

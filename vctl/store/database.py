@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store.schema import MIGRATIONS, VERSION
@@ -38,7 +38,7 @@ _SQLITE_NO_FILE = (10, 14)
 """IOERR, CANTOPEN."""
 
 
-def fetched(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
+def fetched(db: sqlite3.Connection | sqlite3.Cursor, sql: str, values: tuple[object, ...]) -> list[Any]:
     """All rows of a query."""
     try:
         return db.execute(sql, values).fetchall()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from vctl.core import jobs as jb
+from vctl.store import database
 from vctl.store.store import Row, Store
 
 VIEW = (
@@ -29,6 +31,17 @@ def matching(
     """Jobs with the scheduler's last verdicts, newest first."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
     return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
+
+
+def listed(
+    store: Store, columns: Sequence[str], where: str, values: Iterable[object], limit: int | None
+) -> list[tuple[Any, ...]]:
+    """Some columns of jobs, newest first."""
+    cursor = store.db.cursor()
+    cursor.row_factory = None
+    tail = "" if limit is None else f" LIMIT {int(limit)}"
+    sql = f"SELECT {', '.join(columns)} FROM jobs j WHERE {where} ORDER BY j.job_id DESC{tail}"
+    return database.fetched(cursor, sql, tuple(values))
 
 
 def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
