@@ -12,6 +12,8 @@ from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
 from vctl.ops import clusters, jobs, logs
+from vctl.ops.replay import replay
+from vctl.spec.options import Dependency
 from vctl.store import jobs as table
 
 pytestmark = spec("8.submit", "8.states")
@@ -221,3 +223,38 @@ def test_prune_leaves_what_a_scheduler_may_not_have_read(ground: Ground) -> None
     ground.submit("b")
     jobs.prune(ground.store, 0)
     assert ground.store.value("SELECT count(*) FROM events WHERE kind = 'job.submitted'") == 2
+
+
+def test_jobs_that_are_alike_in_all_but_what_they_wait_for_have_reasons_of_their_own(ground: Ground) -> None:
+    """Spec 13: every job of a list has its own true reason, also where many are alike."""
+    for name in ("a", "b"):
+        ground.submit(name, hold=True)
+    for name, awaited in (("c", "a"), ("d", "b"), ("e", "b")):
+        ground.submit(name, after=(Dependency("ok", awaited),))
+    forms, total = jobs.list_jobs(ground.store)
+    assert total == len(forms) == 5
+    assert {form["submission_id"]: form["message"] for form in forms} == {
+        "a": "held until `vctl job release`", "b": "held until `vctl job release`",
+        "c": "waits for ok:a", "d": "waits for ok:b", "e": "waits for ok:b",
+    }  # fmt: skip
+    for form in forms:
+        assert form == jobs.get_job(ground.store, form["job_id"])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("priority", "1.5"), ("entry", "'x'"), ("spec", "'[]'"), ("submission_id", "x'ff'")]
+)
+def test_every_waiting_row_that_cannot_be_read_is_found_among_those_that_are_alike(
+    ground: Ground, column: str, value: str
+) -> None:
+    """Spec 12: a row that cannot be read is set aside, and no other."""
+    for number in range(6):
+        ground.submit(f"job-{number}")
+    ground.store.db.execute(f"UPDATE jobs SET {column} = {value} WHERE job_id = 3")
+    if column != "submission_id":
+        ground.store.db.execute(f"UPDATE jobs SET {column} = {value} WHERE job_id = 5")
+    steps = replay(ground.store, dry_run=True)["steps"]
+    found = [action for step in steps for action in step["actions"] if "unreadable" in action]
+    assert [action.partition(" of ")[0].rpartition(" ")[2] for action in found] == (
+        ["3"] if column == "submission_id" else ["3", "5"]
+    )

@@ -41,6 +41,7 @@ Value = TypeVar("Value")
 Job = TypeVar("Job", PendingJob, RunningJob)
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, AssertionError)
 """What is raised where a row is not as it should be."""
+_TIME = rows.PENDING.index("submitted_at")
 
 
 def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
@@ -134,19 +135,31 @@ def examine(store: Store, *, strict: bool = True) -> Replayed:
             return _examine(store, strict=True)
 
 
+def _alike(row: Row) -> object:
+    """What of a waiting job decides whether it can be read: all but its number, its name and its time."""
+    return tuple(map(type, row)), row[2:_TIME], row[_TIME + 1 :]
+
+
 def _examine(store: Store, *, strict: bool) -> Replayed:
     done = Replayed()
 
-    def read(step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value]) -> list[Value]:
-        values = []
+    def read(
+        step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value],
+        alike: Callable[[Row], object] | None = None,
+    ) -> list[Value]:  # fmt: skip
+        values, good = [], set[object]()
         looks_close = strict or table == "nominations"
         for row in found:
+            if alike is not None and (kind := alike(row)) in good:
+                continue
             try:
                 _check_key_and_text(row)
                 value = make(row)
                 if looks_close and is_dataclass(value) and not fits(value, type(value)):
                     raise ValueError("a value in it is of another type")
                 values.append(value)
+                if alike is not None:
+                    good.add(kind)
             except UNREADABLE as error:
                 action = f"set aside unreadable row {row[0]} of {table}: {error}"
                 done.mend(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
@@ -186,7 +199,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
     for vnode in vnodes:
         tables.vnodes[vnode.cluster_id].append(vnode)
     if strict:
-        read(5, "jobs", queues.pending_rows(store), sent(rows.pending))
+        read(5, "jobs", queues.pending_rows(store), sent(rows.pending), _alike)
     read(5, "tasks", tasks.unfinished(store), rows.task)
     read(5, "preemptions", preemptions.all_rows(store), preemptions.preemption)
     read(5, "nominations", preemptions.nomination_rows(store), preemptions.nomination)
