@@ -14,7 +14,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, parse_filters
 from vctl.ops.positions import position, positions
-from vctl.ops.reasons import Reasons, Told
+from vctl.ops.reasons import Reasons, Shown
 from vctl.store import feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -124,8 +124,8 @@ def list_jobs(
         found = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
         waiting = [job for job in found if job[_STATUS] == jb.PENDING]
         places = positions(store, [(job[0], job[_PARENT], job[_PRIORITY]) for job in waiting])
-        told, form, own = _reasons(store), forms.Jobs(store).form, len(forms.JOB)
-        forms_ = [form(job[:own], places.get(job[0]), told(job)) for job in found]
+        reason, form, own = _reasons(store), forms.Jobs(store).form, len(forms.JOB)
+        forms_ = [form(job[:own], places.get(job[0]), reason(job)) for job in found]
         if values:
             total = job_views.count(store, condition, values)
         else:
@@ -141,13 +141,13 @@ def list_jobs(
     return (forms_ if limit is None else forms_[:limit]), total
 
 
-def _reasons(store: Store) -> Callable[[Sequence[Any]], Told]:
+def _reasons(store: Store) -> Callable[[Sequence[Any]], Shown]:
     """Reasons of listed jobs; those that are alike are judged once."""
-    reasons, known = Reasons(store), dict[Sequence[Any], Told]()
+    reasons, known = Reasons(store), dict[Sequence[Any], Shown]()
     winners: Collection[int] | None = None
-    last: tuple[Sequence[Any], Told] = ((), (None, None))
+    last: tuple[Sequence[Any], Shown] = ((), (None, None))
 
-    def told(job: Sequence[Any]) -> Told:
+    def reason(job: Sequence[Any]) -> Shown:
         nonlocal winners, last
         if job[_STATUS] != jb.PENDING:
             return job[_REASON], job[_REASON + 1]
@@ -167,7 +167,7 @@ def _reasons(store: Store) -> Callable[[Sequence[Any]], Told]:
             known[alike] = found
         return found
 
-    return told
+    return reason
 
 
 def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
