@@ -145,12 +145,12 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
 
     def read(
         step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value],
-        alike: Callable[[Row], object] | None = None,
+        alike: Callable[[Row], object] = lambda _: object(),
     ) -> list[Value]:  # fmt: skip
         values, good = [], set[object]()
         looks_close = strict or table == "nominations"
         for row in found:
-            if alike is not None and (kind := alike(row)) in good:
+            if (kind := alike(row)) in good:
                 continue
             try:
                 _check_key_and_text(row)
@@ -158,8 +158,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
                 if looks_close and is_dataclass(value) and not fits(value, type(value)):
                     raise ValueError("a value in it is of another type")
                 values.append(value)
-                if alike is not None:
-                    good.add(kind)
+                good.add(kind)
             except UNREADABLE as error:
                 action = f"set aside unreadable row {row[0]} of {table}: {error}"
                 done.mend(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
