@@ -214,21 +214,17 @@ class Ledger:
 
     def assign_all(self, vnodes: Iterable[VNode], *, for_start: bool = False) -> None:
         """Put many virtual nodes into their parents'."""
-        made: dict[str, list[VNode]] = {}
-        refiled: list[str] = []
+        made, refiled = dict[str, list[VNode]](), list[str]()
         for vnode in vnodes:
-            vnode_id, parent_id = vnode.vnode_id, vnode.parent_id
-            assert parent_id is not None
+            vnode_id, parent_id = vnode.vnode_id, vnode.parent_id or ""
             self._take(parent_id, vnode.node_id, vnode.allocation)
-            self.vnodes[vnode_id] = vnode
-            self.capacities[vnode_id] = FreeCapacity(vnode.allocation)
+            self.vnodes[vnode_id], self.capacities[vnode_id] = vnode, FreeCapacity(vnode.allocation)
             self.children[vnode_id] = {}
             self.children[parent_id][vnode_id] = None
             made.setdefault(vnode.cluster_id, []).append(vnode)
             refiled += (vnode_id, parent_id)
         for cluster_id, some in made.items():
-            ids = [vnode.vnode_id for vnode in some]
-            self.members[cluster_id].update(dict.fromkeys(ids))
+            self.members[cluster_id].update(ids := dict.fromkeys([vnode.vnode_id for vnode in some]))
             self.grown.setdefault(cluster_id, set()).update(ids)
             if not for_start:
                 self.joined.setdefault(cluster_id, set()).update([vnode.node_id for vnode in some])
@@ -374,10 +370,9 @@ class Ledger:
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
         for child in map(self.vnodes.__getitem__, self.children[vnode_id]):
-            if child.whole and self.clusters[child.cluster_id].kind == LOGICAL:
-                return True
-            if any(child.allocation.amounts.values()):
-                return False  # what one has of it, nobody has whole
+            is_whole = child.whole and self.clusters[child.cluster_id].kind == LOGICAL
+            if is_whole or any(child.allocation.amounts.values()):
+                return is_whole  # what one has of it, nobody else has whole
         return False
 
     def file(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
