@@ -48,19 +48,21 @@ def test_without_the_token_of_ray_no_daemon_starts(
     place: Place, cluster: RayCluster, environment: dict[str, str]
 ) -> None:
     place.more.update({"HOME": str(place.folder), "TMPDIR": str(cluster.folder)})
-    ran = place.run("daemon", "--ray", cluster.address, **environment)
-    assert ran.code == 6, ran
-    assert "RAY_AUTH_TOKEN" in ran.err
-    assert cluster.address in ran.err
-    assert place.read("node", "list")["items"] == []
+    place.more.update(environment)
+    assert_refused(place, cluster.address)
 
 
 def test_an_address_where_no_ray_is(place: Place) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    ran = place.run("daemon", "--ray", address)
+    """Refused after a minute, in which Ray's client tries."""
+    assert_refused(place, f"127.0.0.1:{free_port()}")
+
+
+def assert_refused(place: Place, address: str) -> None:
+    ran = place.finish(place.start("daemon", "--ray", address), within_s=RAY_S)
     assert ran.code == 6, ran
     assert f"Ray cannot be reached at {address}" in ran.err
-    assert "fix" in ran.err
+    assert "Fix: check the address, and RAY_AUTH_MODE and RAY_AUTH_TOKEN" in ran.err
+    assert place.read("node", "list")["items"] == []
 
 
 def test_others_in_the_same_ray(place: Place, cluster: RayCluster) -> None:

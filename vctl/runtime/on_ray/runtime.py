@@ -92,7 +92,8 @@ class RayRuntime(Runtime):
                 link.drop()
                 raise Unreachable(
                     f"Ray cannot be reached at {self.address}: {link.failure or f'no answer within {CONNECT_S:g} s'}",
-                    fix=f"see `ray status` there, and {link.log}",
+                    fix="check the address, and RAY_AUTH_MODE and RAY_AUTH_TOKEN where that Ray asks for a token;"
+                    f" see `ray status` there, and {link.log}",
                 )
             link.tend()
             link.poll.poll(0.2)
