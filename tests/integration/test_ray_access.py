@@ -70,12 +70,12 @@ def test_others_in_the_same_ray(place: Place, cluster: RayCluster) -> None:
     place.more.update(cluster.environment)
     place.daemon("--ray", cluster.address)
     eventually(lambda: alive(place), "the nodes", RAY_S)
-    shell = "env | grep -c RAY_AUTH; echo up; exec sleep 1000"
-    place.submit(
-        "--submission-id", "holds", "--num-cpus", "2", "--", "env", "-u", "RAY_AUTH_TOKEN", "-u", "RAY_AUTH_MODE",
-        "sh", "-c", shell,
-    )  # fmt: skip
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        place.more.pop(name)  # the daemon has them, who submits has not
+    shell = "env | grep -c RAY_AUTH; exec sleep 1000"
+    place.submit("--submission-id", "holds", "--num-cpus", "2", "--", "sh", "-c", shell)
     eventually(lambda: log_of(place, "holds"), "the job to start", RAY_S)
+    assert log_of(place, "holds") == "0\n"
     (name,) = cluster.groups()
     code = f"""
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Node
