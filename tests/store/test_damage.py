@@ -218,6 +218,7 @@ def wrong_bytes(written: Written, home: Path, count: int) -> None:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(mode=0o700)
         (home / "cluster.db").write_bytes(data)
+        (home / "cluster.db").chmod(0o600)  # else that is said
         same = has_rows(home, rows)
         kinds["said" if look(home, number) else "whole" if same else "other values that are possible"] += 1
     told(f"{count} damages: {dict(kinds)}")
