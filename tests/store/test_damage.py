@@ -237,14 +237,14 @@ def look(home: Path, number: int) -> bool:
     """Every verb answers or says what is damaged and what to do; also after a repair. Whether one said so."""
     config = load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"})
     is_said = False
-    for verb, call in (*LOOKS, (upkeep.repair, {}), *LOOKS):
+    for place, (verb, call) in enumerate((*LOOKS, (upkeep.repair, {}), *LOOKS)):
         try:
             with Store.open(home) as store:
                 found = verb.at(Here(store, config), **call)
                 if verb in (upkeep.doctor, upkeep.repair):
                     is_said |= bool(found.get("findings") or found.get("repaired"))  # type: ignore[attr-defined]
         except Exception as error:
-            is_said = True
+            is_said |= place <= len(LOOKS)  # later a job is held already
             said = error if isinstance(error, VctlError) else known(error)
             if said is None or not said.fix:
                 error.add_note(f"damage {number}: {verb.name}")
