@@ -8,6 +8,7 @@ from tests.daemon.test_preempting import Contest, full, there
 from tests.specification import spec
 from tests.world import amounts
 from vctl.ops import clusters, tasks
+from vctl.ops.health import doctor
 from vctl.ops.replay import replay
 from vctl.spec.task_request import TaskRequest
 
@@ -35,6 +36,10 @@ def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql:
     there.scheduler.memory.write(there.scheduler.state)
     there.die()
     assert there.store.db.execute(sql).rowcount > 0
+    assert any(
+        one.startswith(f"a row of {table} (") and "cannot be read" in one
+        for one in doctor(there.store)["findings"]
+    ), "doctor says so before a scheduler has set it aside"
     there.folding.begin()
     there.turn()
     aside = there.store.rows("SELECT source, content FROM set_aside")

@@ -44,8 +44,8 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
         repaired += [action for step in done["steps"] for action in step["actions"]]
         repaired += objects.remove_left_over(store)
     findings = [
-        *_database(store), *proof.prove(store, all_rows=prove), *_orphans(store), *objects.without_files(store),
-        *_clock(store),
+        *_database(store), *_unreadable_rows(store, all_rows=prove), *proof.prove(store, all_rows=prove),
+        *_orphans(store), *objects.without_files(store), *_clock(store),
     ]  # fmt: skip
     result: Diagnosis = {
         "ok": not findings,
@@ -78,14 +78,25 @@ def unreadable(store: Store) -> Damaged | None:
             f"the tables of the state directory are damaged: table {table} has other columns than vctl made",
             fix="stop the daemon, then put a backup in place with `vctl restore FILE`",
         )
-    changes = [*replaying.examine(store).changes, *replaying.unshown(store)]
-    found = next((change for change in changes if isinstance(change, RowSetAside)), None)
-    if found is None:
+    found = _unreadable_rows(store, all_rows=True)
+    if not found:
         return None
     return Damaged(
-        f"a row of {found.table} ({found.public_event().object_id}) cannot be read: {found.problem}",
+        found[0],
         fix="set it aside with `vctl doctor --repair`; a scheduler that starts does so with most",
     )
+
+
+def _unreadable_rows(store: Store, *, all_rows: bool) -> list[str]:
+    """The rows that the next scheduler, or a repair, will set aside; with ``all_rows`` also those of what is over."""
+    with store.snapshot():
+        changes = [*replaying.examine(store).changes, *(replaying.unshown(store) if all_rows else ())]
+    named = {
+        (change.table, change.public_event().object_id): change.problem
+        for change in reversed(changes)
+        if isinstance(change, RowSetAside)
+    }
+    return [f"a row of {table} ({key}) cannot be read: {problem}" for (table, key), problem in named.items()]
 
 
 def _database(store: Store) -> list[str]:
