@@ -28,7 +28,7 @@ TEXTS = {
 }  # fmt: skip
 SHOWN = """ps -a|job list -a --sort name|job list -a --columns submission_id,name,entrypoint,metadata
 status|why wide|job status x|job status wide|job status over|get jobs x|get nodes t-00|get clusters shared
-get tasks task-1|list jobs|list events|timeline
+get tasks task-1|list jobs|list events|timeline|job why wide
 list events --detail|events|node list|node get t-00|nodes|vc list|vc tree|vc get shared
 vc get primary|task list|task status task-1|why task-1|summary jobs|summary tasks|demand|lease list
 vc export|list vnodes|list objects"""
