@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
+from vctl.daemon.trouble import REST_S
 from vctl.ops import nodes
 from vctl.ops.submitting import submit
 from vctl.spec.job_request import JobRequest
@@ -93,3 +96,20 @@ def test_reasons_outlive_a_scheduler_and_go_with_their_job(world: World) -> None
     world.turn()
     assert list(told(world).values()) == ["InsufficientResources"]
     assert world.store.value("SELECT since FROM waits") == since
+
+
+def test_tables_that_stay_locked_do_not_end_a_scheduler(world: World) -> None:
+    """It tries again (spec 12): who holds the lock may be suspended, or the machine slow."""
+    scheduler = world.start()
+    scheduler.turn()
+    ask(world, "a")
+    scheduler.store.lock_timeout_s = 0.05
+    scheduler.store.db.execute("PRAGMA busy_timeout = 50")
+    with closing(sqlite3.connect(world.home / "cluster.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        scheduler.turn()
+        assert scheduler.sleep_s() == REST_S
+    assert world.processes.running() == []
+    world.sleep(REST_S)
+    scheduler.turn()
+    assert len(world.processes.running()) == 1

@@ -18,7 +18,7 @@ from vctl.daemon.place import Place
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
-from vctl.errors import Conflict, DiskTrouble, VctlError
+from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
 from vctl.runtime.detached import settle_in, use_cpus
 from vctl.store import locks, nodes, rows, upkeep
@@ -139,7 +139,7 @@ def _loop(
 def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
     """Leave in one transaction, if nothing has come meanwhile: see ``vctl.ops.background``."""
     store = scheduler.store
-    with contextlib.suppress(DiskTrouble), store.together():
+    with contextlib.suppress(DiskTrouble, Unreachable), store.together():
         if not upkeep.is_unfinished(store):
             scheduler.resign()
             lock.release()

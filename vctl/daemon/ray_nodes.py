@@ -6,7 +6,7 @@ a store of its own: the scheduler follows it like any change of others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from vctl.core import labels as lb
 from vctl.core.nodes import LOST, MADE_BY, RAY, Node
 from vctl.core.resources import MEMORY, SCALE, Amounts, whole_node
 from vctl.daemon.trouble import say
-from vctl.errors import BadSpec, Conflict
+from vctl.errors import BadSpec, Conflict, DiskTrouble, Unreachable
 from vctl.ops.nodes import template_of
 from vctl.spec.provider_spec import NONE, parse_provider
 from vctl.store import nodes as table
@@ -83,14 +83,18 @@ class RayNodes:
     def connect(self) -> None:
         """Wait for Ray, and take over its nodes. Raises Unreachable."""
         self.runtime.connect()
-        self.look_after()
+        if self.runtime.nodes is not None:
+            self._write(self.runtime.nodes)
 
     def look_after(self) -> None:
-        """Write what has changed."""
-        if not self.runtime.nodes_changed or self.runtime.nodes is None:
-            return
-        self.runtime.nodes_changed = False
-        found = self.runtime.nodes
+        """Write what has changed; later where the tables cannot be written now."""
+        if self.runtime.nodes_changed and self.runtime.nodes is not None:
+            try:
+                self._write(self.runtime.nodes)
+            except (DiskTrouble, Unreachable) as error:
+                say(f"the nodes of Ray are written later: {error.problem}")
+
+    def _write(self, found: Mapping[str, RayNode]) -> None:
         with Store.open(self.home) as store, store.transaction():
             known = {row["node_id"]: row["state"] for row in table.all_rows(store) if row["source"] == RAY}
             for one in found.values():
@@ -100,6 +104,7 @@ class RayNodes:
                 death = found[node_id].death if node_id in found else "Ray does not know it any more"
                 if death and state not in LOST:
                     table.move(store, node_id, "die", reason=death, author=AUTHOR)
+        self.runtime.nodes_changed = False
 
 
 def node_of(one: RayNode, units: frozenset[str], templates: Sequence[Template] = ()) -> Node:

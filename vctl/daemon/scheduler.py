@@ -21,7 +21,7 @@ from vctl.engine.rules.gates import begins_after
 from vctl.engine.rules.preemption import nearest as nearest_end
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Now
-from vctl.errors import DiskTrouble
+from vctl.errors import DiskTrouble, Unreachable
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
 from vctl.runtime.protocol import Runtime, runtime_of
@@ -99,7 +99,7 @@ class Scheduler:
     def close(self, *, orderly: bool = True) -> None:
         """Stop ruling; running jobs go on."""
         if orderly:
-            with contextlib.suppress(DiskTrouble):
+            with contextlib.suppress(DiskTrouble, Unreachable):
                 self.resign()
         self.carrier.remains.remove(self.runtime, SAFETY_S)
         self.provider.close()

@@ -1,4 +1,7 @@
-"""What keeps a scheduler from working and says nothing of the work: a full disk, a launcher that cannot be started."""
+"""What keeps a scheduler from working and says nothing of the work.
+
+That is a full disk, a launcher that cannot be started, or tables that somebody else keeps locked.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from collections.abc import Callable
 
 from vctl.core.text import visible
 from vctl.daemon.clock import Clock
-from vctl.errors import disk_trouble
+from vctl.errors import Unreachable, disk_trouble
 from vctl.ops.forms import timestamp
-from vctl.runtime.protocol import RuntimeUnavailable
 
 REST_S = 1.0
 
@@ -30,7 +32,7 @@ class Trouble:
 
     def passes(self, error: BaseException) -> bool:
         """Whether an error is of this kind; then it is tried again."""
-        trouble = disk_trouble(error) or (error if isinstance(error, RuntimeUnavailable) else None)
+        trouble = disk_trouble(error) or (error if isinstance(error, Unreachable) else None)
         if trouble is None:
             return False
         if trouble.problem != self._problem:
