@@ -192,6 +192,7 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "a limit without end": (["list", "jobs", "--limit", "9" * 20], 2, "--limit"),
     "a limit far below 0": (["list", "jobs", "--limit", "-" + "9" * 20], 2, "--limit"),
     "a start without end": (["events", "--since", "9" * 20], 2, "--since"),
+    "a start too far away": (["ps", "--since", "9999-12-31"], 2, "--since"),
     "a priority without end": (submit("--priority", "9" * 20), 2, "priority"),
     "a count without end": (
         ["node", "add", "--simulated", "--resources", '{"CPU": 1}', "--count", "9" * 20], 2, "--count"),

@@ -271,12 +271,12 @@ def test_one_node_of_several(tmp_path: Path, place: Path) -> None:
     objects.remove(tmp_path, 7, 2, "n1")  # again: nothing happens
 
 
-def test_what_is_kept(tmp_path: Path) -> None:
-    assert list(objects.kept(tmp_path)) == []
+def test_which_folders_there_are(tmp_path: Path) -> None:
+    assert list(objects.folders(tmp_path)) == []
     for job_id, attempt in ((7, 1), (12, 3)):
         objects.make(objects.place_of(tmp_path, job_id, attempt, "n1"))
     (tmp_path / "objects" / "somebody's").touch()
-    assert sorted(objects.kept(tmp_path)) == [(7, 1, "n1"), (12, 3, "n1")]
+    assert sorted(objects.folders(tmp_path)) == [(7, 1, "n1"), (12, 3, "n1")]
 
 
 def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
     first = folder(1).stat().st_ino
     for job_id in (1, 2, 3):
         objects.remove(tmp_path, job_id, 1, "n")
-    assert list(objects.kept(tmp_path)) == [(4, 1, "n")]
+    assert list(objects.folders(tmp_path)) == [(4, 1, "n")]
     for job_id in (5, 6):
         objects.make(folder(job_id))
         assert (os.listdir(folder(job_id)), folder(job_id).stat().st_mode & 0o777) == ([], 0o700)

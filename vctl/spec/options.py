@@ -10,6 +10,7 @@ from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id
 from vctl.spec.quantities import parse_duration
 from vctl.spec.selectors import parse_labels
+from vctl.spec.text import LEAST, MOST
 
 MAX_ARRAY = 100_000
 DEFAULT_WARNING_S = 60
@@ -213,6 +214,9 @@ def _moment(text: str, path: str, fix: str) -> float:
     from datetime import datetime
 
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
+        moment = datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
         raise refuse(path, f"{show(text)} is not a time", fix) from None
+    if not LEAST < moment * 1e9 < MOST:
+        raise refuse(path, f"{show(text)} is too far away", fix)
+    return moment

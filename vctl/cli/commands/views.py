@@ -2,13 +2,15 @@
 
 from typing import Annotated
 
-from vctl import cli
+from vctl import cli, spec
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS, cluster_option
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, amounts, listing, single
+from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Arg, Opt
+from vctl.spec.text import MOST
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
 
@@ -104,9 +106,12 @@ def events(
 ) -> Answer:
     """Show the history of changes."""
     within = call.cluster(cluster)
-    after = int(since) if since.isdecimal() else None
+    is_number = since.isascii() and since.isdecimal()
+    if is_number and len(since) > len(str(MOST)) - 1:
+        raise BadSpec(f"--since: {spec.fields.show(since)} is out of range", fix="write a smaller number")
     items, total = views.list_events(
-        call.backend, since=after or 0, filters=[] if after is not None else [call.began("at", since)],
+        call.backend, since=int(since) if is_number else 0,
+        filters=[] if is_number else [call.began("at", since)],
         job=job, cluster=within, limit=call.limit,
     )  # fmt: skip
     return listing("EventList", items, total, "seq", cli.columns.EVENTS, "no events yet")
