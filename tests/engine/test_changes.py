@@ -28,6 +28,7 @@ from vctl.core.tasks import Task
 from vctl.daemon.following import FollowedState
 from vctl.engine import apply as applying
 from vctl.engine import changes as ch
+from vctl.engine.apply.table import applies
 from vctl.engine.changes.change import PublicEvent, change
 from vctl.engine.codec import decode, encode, fits
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
@@ -36,6 +37,7 @@ from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store import repair, write
+from vctl.store.write.table import writes
 
 pytestmark = spec("17.durable", "12.odd-rows")
 
@@ -140,6 +142,13 @@ def test_every_change_has_a_sample() -> None:
 def test_every_change_is_applied_and_written() -> None:
     """A change without a case in one of them would be refused when it is first made."""
     assert set(applying.CASES) == set(write.WRITERS) == set(ch.CHANGES.values())
+
+
+@pytest.mark.parametrize("declare", [applies, writes])
+def test_no_change_has_two_cases(declare: Any) -> None:
+    """The second one would take the place of the first, which nobody would call any more."""
+    with pytest.raises(ValueError, match="declared twice: JobsHeld"):
+        declare(ch.JobsHeld)
 
 
 ONCE = """

@@ -272,15 +272,13 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 def _read(path: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(Path(path).read_text())
-        return found
+        found = json.loads(Path(path).read_text())
+        return found if isinstance(found, dict) else {}
     return {}
 
 
 def _folder(path: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(path.read_text())["folder"])
-    return ""
+    return str(_read(str(path)).get("folder", ""))
 
 
 def _remove(path: Path, folder: str) -> None:

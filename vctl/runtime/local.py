@@ -9,20 +9,19 @@ import marshal
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vctl.runtime import processes
 from vctl.runtime.findings import Findings, Found
 from vctl.runtime.protocol import (
     LaunchRequest,
-    Reservation,
     RunState,
+    Runtime,
     Seen,
     StartRecord,
-    WantedNode,
     check_run_id,
 )
 from vctl.runtime.supervisor import STOP_SIGNAL, Request, serves_all
@@ -50,7 +49,7 @@ class _Stop(NamedTuple):
     signo: int
 
 
-class LocalRuntime:
+class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
     def __init__(self, home: Path, *, told: Path | None = None) -> None:
@@ -79,9 +78,6 @@ class LocalRuntime:
         with self._lock:
             self._supervisors.live_server()
             self._findings.watch()
-
-    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
-        """This machine is all there is."""
 
     def restore(self) -> None:
         """Make directories again that somebody removed."""
@@ -116,13 +112,6 @@ class LocalRuntime:
             if given:
                 self._of[request.run_id] = self._records.files[request.supervisor]
         return given
-
-    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
-        """On one machine the keeper of a Ray reads the file of its job."""
-
-    def given_up(self, run_id: str) -> str:  # noqa: ARG002
-        """On one machine the keeper of a Ray writes the answer itself."""
-        return ""
 
     def was_declined(self, run_id: str) -> bool:
         """Whether a run that was to follow another one was not taken, and will not be."""

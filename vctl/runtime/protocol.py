@@ -150,10 +150,15 @@ class Runtime(Protocol):
         return False
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
-        """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now."""
+        """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now.
+
+        On one machine the keeper of that Ray reads them itself, and answers itself that it has left some.
+        """
+        return
 
     def given_up(self, run_id: str) -> str:
-        """The last request to leave virtual nodes that the Ray of a job has carried out."""
+        """The last request to leave virtual nodes that the Ray of a job has carried out; empty: none."""
+        return ""
 
     def was_declined(self, run_id: str) -> bool:
         """Whether a run that was to follow another one was not taken, and will not be."""
@@ -196,6 +201,7 @@ class Runtime(Protocol):
 
     def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
         """These nodes, and no others, are wanted in addition, where the machine is a cluster that can grow."""
+        return
 
     def close(self) -> None:
         """Let go of the runtime; runs go on."""

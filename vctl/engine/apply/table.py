@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
+from vctl.engine.cases import declaring
 from vctl.engine.changes import Change
 from vctl.engine.state import SchedulerState
 
-Case = Callable[[SchedulerState, Any], None]
-F = TypeVar("F", bound=Case)
-CASES: dict[type[Change], Case] = {}
-
-
-def applies(*kinds: type[Change]) -> Callable[[F], F]:
-    """Declare the function that applies changes of these types."""
-
-    def declare(case: F) -> F:
-        CASES.update(dict.fromkeys(kinds, case))
-        return case
-
-    return declare
+CASES: dict[type[Change], Callable[[SchedulerState, Any], None]] = {}
+applies = declaring(CASES)
+"""Declare the function that applies changes of these types."""

@@ -6,27 +6,18 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
+from vctl.engine.cases import declaring
 from vctl.engine.changes import Change
 
 MOST_ROWS = 64
 """Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
 
-Writer = Callable[[sqlite3.Connection, Any], None]
-"""It gets a connection and a list of changes of its type."""
-W = TypeVar("W", bound=Writer)
-WRITERS: dict[type[Change], Writer] = {}
-
-
-def writes(*kinds: type[Change]) -> Callable[[W], W]:
-    """Declare the function that writes changes of these types."""
-
-    def declare(writer: W) -> W:
-        WRITERS.update(dict.fromkeys(kinds, writer))
-        return writer
-
-    return declare
+WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {}
+"""They get a connection and a list of changes of their type."""
+writes = declaring(WRITERS)
+"""Declare the function that writes changes of these types."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]]) -> None:
