@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,11 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
-from vctl.ops import clusters, jobs, logs
+from vctl.ops import clusters, jobs, logs, submitting
 from vctl.ops.replay import replay
 from vctl.spec.options import Dependency
 from vctl.store import jobs as table
+from vctl.store.store import Store
 
 pytestmark = spec("8.submit", "8.states")
 
@@ -108,6 +110,35 @@ def test_where_a_job_goes(ground: Ground) -> None:
     assert "apart" in near.value.fix
     with pytest.raises(BadSpec, match="indivisible"):
         ground.submit(cluster="shared", spec=ONE)
+
+
+MEANWHILE = {
+    "is removed": (False, NotFound, "no virtual cluster team"),
+    "is to be removed": (True, Conflict, "is being removed"),
+}
+
+
+@pytest.mark.parametrize(("busy", "error", "words"), MEANWHILE.values(), ids=list(MEANWHILE))
+def test_the_target_changes_while_a_job_is_judged(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, busy: bool, error: type[VctlError], words: str
+) -> None:
+    clusters.create(ground.store, "team", divisible=True, replica_sets={"4c8g": 1})
+    if busy:
+        ground.submit("before", cluster="team", spec=ONE)
+    check = submitting.check_feasible
+
+    def others_first(*asked: Any) -> None:
+        with Store.open(ground.store.home) as other:
+            clusters.delete(other, "team", drain=True)
+        check(*asked)
+
+    monkeypatch.setattr(submitting, "check_feasible", others_first)
+    two = ClusterSpec(groups=(Group((FixedNode({CPU: 2 * SCALE}),)),), flexible=False)
+    with pytest.raises(error, match=words):
+        ground.submit("late", cluster="team", spec=two)
+    assert [row["submission_id"] for row in ground.store.rows("SELECT submission_id FROM jobs")] == [
+        "before"
+    ] * busy
 
 
 @pytest.mark.parametrize("word", ["primary", PRIMARY])

@@ -54,16 +54,17 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
     from vctl.spec.job_request import entry_amounts
     from vctl.spec.shape import shape_key
 
-    parent_id, shares_parent = _target(store, request, around)
-    rights.check_target(store, parent_id)
-    _check_per_node(request, parent_id, shares_parent=shares_parent)
-    _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
-    spec = request.spec or ClusterSpec()
-    entry = dict(entry_amounts(request))
-    shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
-    capacity, known = shapes.capacity(store), shapes.is_feasible(store, parent_id, shape)
-    if not known:
-        check_feasible(store, parent_id, spec, entry)
+    with store.snapshot():  # others may remove the target meanwhile
+        parent_id, shares_parent = _target(store, request, around)
+        rights.check_target(store, parent_id)
+        _check_per_node(request, parent_id, shares_parent=shares_parent)
+        _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
+        spec = request.spec or ClusterSpec()
+        entry = dict(entry_amounts(request))
+        shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
+        capacity, known = shapes.capacity(store), shapes.is_feasible(store, parent_id, shape)
+        if not known:
+            check_feasible(store, parent_id, spec, entry)
     return Prepared(parent_id, shares_parent, spec, entry, shape, capacity, known)
 
 
@@ -103,8 +104,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
                 fix="choose another --submission-id, or leave it out",
                 details={"submission_id": submission_id},
             )
-        if parent_id != PRIMARY and clusters.get(store, parent_id) is None:
-            raise _no_cluster(store, parent_id)
+        if parent_id != PRIMARY:
+            _open_cluster(store, parent_id)
         now = store.clock()  # inside the transaction
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
         after, lost = dependencies.unmet(store, resolved(store, request.after))
@@ -267,22 +268,32 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     wanted = full_cluster_id(wanted)
     if wanted == PRIMARY:
         return PRIMARY, False
-    row = clusters.get(store, wanted)
-    if row is None:
-        raise _no_cluster(store, wanted)
-    if row["kind"] != LOGICAL:
-        raise BadSpec(
-            f"--cluster: {wanted} belongs to a job and takes no jobs",
-            fix="start a task in it with `vctl task run`, or submit to the cluster above it",
-        )
-    if row["state"] == "REMOVING":
-        raise Conflict(f"cluster {wanted} is being removed", fix="submit to another cluster")
+    row = _open_cluster(store, wanted)
     if not row["divisible"] and request.spec is not None:
         raise BadSpec(
             f"--virtual-cluster or --num-cpus: {wanted} is indivisible, jobs share it and have no part of their own",
             fix="request resources for the command with --entrypoint-num-cpus, or submit to a divisible cluster",
         )
     return wanted, not row["divisible"]
+
+
+def _open_cluster(store: Store, cluster_id: str) -> Row:
+    """The cluster, if it takes jobs."""
+    row = clusters.get(store, cluster_id)
+    if row is None:
+        raise NotFound(
+            f"there is no virtual cluster {cluster_id}",
+            fix=ops.cluster_views.nearest_id(cluster_id, clusters.logical_rows(store)),
+            details={"cluster_id": cluster_id},
+        )
+    if row["kind"] != LOGICAL:
+        raise BadSpec(
+            f"--cluster: {cluster_id} belongs to a job and takes no jobs",
+            fix="start a task in it with `vctl task run`, or submit to the cluster above it",
+        )
+    if row["state"] == "REMOVING":
+        raise Conflict(f"cluster {cluster_id} is being removed", fix="submit to another cluster")
+    return row
 
 
 def _inherited(store: Store, around: Mapping[str, str]) -> str:
@@ -301,14 +312,6 @@ def _inherited(store: Store, around: Mapping[str, str]) -> str:
         if row is not None:
             return str(row["cluster_id"])
     return PRIMARY
-
-
-def _no_cluster(store: Store, cluster_id: str) -> NotFound:
-    return NotFound(
-        f"there is no virtual cluster {cluster_id}",
-        fix=ops.cluster_views.nearest_id(cluster_id, clusters.logical_rows(store)),
-        details={"cluster_id": cluster_id},
-    )
 
 
 _TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
