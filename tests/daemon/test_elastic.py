@@ -455,8 +455,12 @@ def test_a_detached_task_that_is_to_end_is_not_tried_again(work: Elastic) -> Non
 
 
 def test_what_a_try_started_ends_before_the_next_try(work: Elastic) -> None:
-    owner = work.task("j", argv=("/bin/sh", "-c", "sleep 0.4; exit 1"), max_retries=1)
+    """The first try lasts until its child runs, however busy the machine is."""
+    go = work.life.home / "go"
+    script = f"until [ -e {go} ]; do sleep 0.02; done; exit 1"
+    owner = work.task("j", argv=("/bin/sh", "-c", script), max_retries=1)
     child = work.task("j", inside={"VCTL_TASK_ID": owner})
+    go.touch()
     assert until_over(work, child, owner) == [("FAILED", "OwnerEnded", 143), ("FAILED", "NonZeroExit", 1)]
     assert tasks.get_task(work.store, owner)["attempt"] == 2
 
