@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import select
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,46 @@ def test_a_run_wakes_its_scheduler_at_start_and_at_end(ground, how):
     mark.touch()
     assert select.select([runtime], [], [], PATIENCE_S)[0]
     assert runtime.changes() == {"a"}
+    assert runtime.observe("a").state is RunState.EXITED
+    runtime.close()
+
+
+@pytest.fixture
+def no_instance_left(monkeypatch):
+    """As far as this process can tell, the user has as many as allowed."""
+
+    def refused(flags):
+        ctypes.set_errno(errno.EMFILE)
+        return -1
+
+    monkeypatch.setattr(watch._libc, "inotify_init1", refused)
+
+
+@pytest.mark.usefixtures("no_instance_left")
+def test_without_an_instance_it_says_again_and_again_to_look(tmp_path):
+    with Watch() as seen:
+        with pytest.raises(FileNotFoundError, match="log"):
+            seen.add(tmp_path / "log", watch.MODIFY)
+        seen.add(tmp_path, watch.CREATE)
+        for _ in range(2):
+            assert wake(seen) == [Change(None, "", watch.OVERFLOW)]
+        seen.remove(tmp_path)
+
+
+@pytest.mark.usefixtures("no_instance_left")
+def test_a_run_of_the_scheduler_before_is_heard_of_without_an_instance(ground):
+    mark = ground.home / "mark"
+    ground.launch("a", "sh", "-c", f"while [ ! -e {mark} ]; do sleep 0.01; done")
+    ground.running("a")
+    ground.runtime.close()
+    runtime = LocalRuntime(ground.home)
+    runtime.prepare()
+    assert runtime.observe("a").state is RunState.RUNNING
+    mark.touch()
+    give_up = time.monotonic() + PATIENCE_S
+    while not runtime.changes():
+        assert select.select([runtime], [], [], PATIENCE_S)[0]
+        assert time.monotonic() < give_up
     assert runtime.observe("a").state is RunState.EXITED
     runtime.close()
 

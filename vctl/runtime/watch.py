@@ -4,8 +4,10 @@ A watch tells that something happened, not what is true now: whoever is woken lo
 """
 
 import ctypes
+import errno
 import os
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,8 @@ DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
 
 _HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _BUFFER_BYTES = 1 << 16
+_EVERY_NS = 100_000_000
+"""How often a watch without inotify wakes."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
@@ -35,12 +39,21 @@ class Watch:
     """An inotify instance. Never blocks: `fileno` is readable when there is something to read."""
 
     def __init__(self) -> None:
-        """Open it, or raise OSError when the user has too many."""
-        self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        """Open it. Where the user has no instance left (128 are usual), it says ten times a second to look."""
         self._paths: dict[int, Path] = {}
+        self._is_timer = False
+        try:
+            self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self._fd, self._is_timer = _timer(), True
 
     def add(self, path: Path, mask: int) -> None:
         """Watch a file or directory; again replaces the mask. Raises OSError when it is not there."""
+        if self._is_timer:
+            path.stat()
+            return
         watch = _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask), os.fspath(path))
         self._paths[watch] = path
 
@@ -57,6 +70,8 @@ class Watch:
     def read(self) -> list[Change]:
         """Everything that happened since the last read, oldest first; empty when nothing did."""
         changes: list[Change] = []
+        if self._is_timer:
+            return [Change(None, "", OVERFLOW)] if self._read_some() else changes
         while data := self._read_some():
             offset = 0
             while offset < len(data):
@@ -97,3 +112,10 @@ def _checked(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
     return result
+
+
+def _timer() -> int:
+    """A descriptor that becomes readable again and again."""
+    timer = _checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC), "timerfd")
+    _checked(_libc.timerfd_settime(timer, 0, struct.pack("4l", 0, _EVERY_NS, 0, _EVERY_NS), None), "timerfd")
+    return timer
