@@ -17,11 +17,12 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, Node
 from vctl.core.queue_policy import QueuePolicy
-from vctl.core.resources import SCALE, whole_node
+from vctl.core.resources import CPU, SCALE, whole_node
+from vctl.core.tasks import PendingTask
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
-from vctl.scheduler.whatif import Holder, Situation, Trials, ahead_of
+from vctl.scheduler.whatif import NOTHING, Change, Holder, Situation, Trials, ahead_of
 from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
@@ -66,6 +67,20 @@ def test_a_full_node_is_helped_by_less_by_another_node_or_by_a_stop():
     assert offers(world, job(spec="PACK: 2c"), other, templates="4c,1c") == {
         "CPU of group 0": SCALE, "node": "4c", "stop": "j1",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("waiting", [1, 2], ids=["and nothing waits in it then", "and another waits in it"])
+def test_a_job_is_stopped_in_which_a_task_would_start(waiting):
+    """What begins in it before its stop takes effect ends with it."""
+    world = g.ledger("4c")
+    other = running(world, 1, "PACK: 3c")
+    inside = [PendingTask(f"t{n}", n, 1, str(other.cluster_id), {CPU: 2 * SCALE}) for n in range(waiting)]
+    situation = Situation(world, [], [other], inside)
+    found, cut = helpful(Trials(situation, job(spec="PACK: 4c")), {})
+    assert [change.subject for change in found if change.kind == "stop"] == ["j1"]
+    assert not cut
+    stopped = Change("stop", gone=other)
+    assert Trials(situation, job(spec="PACK: 4c")).after(stopped).starts(NOTHING)
 
 
 def test_nobody_of_higher_priority_is_stopped():

@@ -190,7 +190,7 @@ class Trials:
         """Trials in the state that a change leads to, with what is left to spend."""
         now, ledger = self.situation, self.situation.ledger
         known = None if change.cluster is not None else self.known
-        running = now.running
+        running, tasks = now.running, now.tasks
         if change.node is not None or change.gone is not None or change.cluster is not None:
             ledger = ledger.copy()
             ledger.grown = {} if known is None else _copied(known.grown)
@@ -201,8 +201,9 @@ class Trials:
         if change.gone is not None:
             stop(ledger, change.gone)
             running = [one for one in running if one.job_id != change.gone.job_id]
+            tasks = [one for one in tasks if one.job_id != change.gone.job_id]
         known = known and replace(known, grown=_copied(ledger.grown))
-        situation = replace(now, ledger=ledger, running=running)
+        situation = replace(now, ledger=ledger, running=running, tasks=tasks)
         return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
@@ -255,8 +256,7 @@ class Trials:
                     continue
                 if gone is None:
                     break
-                stop(ledger, gone)
-                trial.running.drop(gone.job_id)
+                trial.stop(gone)
                 gone = None
             if is_calm:
                 self.known = self._learn(ledger)
@@ -347,6 +347,18 @@ class Trial:
             self.queues[job.parent_id].nominations.pop(job.job_id, None)
             self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
             self.done.append(start)
+
+    def stop(self, job: Holder) -> None:
+        """A running job is over, with the tasks that wait or have begun in it; the ledger is a copy that is dropped."""
+        for queue in self.tasks.values():
+            for waiting in [one for one in queue.tasks.values() if one.job_id == job.job_id]:
+                queue.drop(waiting.task_id)
+        for begun in list(self.done):
+            if isinstance(begun, TaskStart) and begun.task.job_id == job.job_id:
+                self.ledger.discharge(begun.run_id)
+                self.done.remove(begun)
+        stop(self.ledger, job)
+        self.running.drop(job.job_id)
 
     def take_back(self) -> None:
         """Leave ledger and queues as they were."""
