@@ -206,6 +206,19 @@ def survives(read: Callable[[Any], object], given: Any) -> None:
         json.dumps(said.document(), allow_nan=False)
 
 
+HALVES = {
+    "a field of a trace": ("trace of JSON lines", {"at": 0, "run": 1, "\ud800": 1}),
+    "a setting of a policy": ("policy", "fifo/backfill,half_\udcff"),
+}
+
+
+@pytest.mark.parametrize(("kind", "odd"), HALVES.values(), ids=list(HALVES))
+def test_half_a_character_is_never_in_a_message(kind: str, odd: object) -> None:
+    with pytest.raises(VctlError) as told:
+        (DOCUMENTS | TEXT)[kind][1](odd)
+    told.value.problem.encode()
+
+
 def fuzz(count: int) -> None:
     dice = random.Random(SEED)
     for document, read in DOCUMENTS.values():

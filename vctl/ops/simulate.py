@@ -22,7 +22,7 @@ from vctl.simulate.borrowing import equal_nodes, resized, with_policy
 from vctl.simulate.metrics import Figures, figures
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, Workload, in_order, rigid, shape_name, with_limits
-from vctl.spec.fields import did_you_mean, refuse
+from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.quantities import resources_document
 from vctl.spec.queue_settings import parse_queue, queue_document
 from vctl.spec.trace_jsonl import read_jsonl
@@ -149,7 +149,7 @@ def parse_policy(text: str) -> Variant:
         name, equals, value = setting.partition("=")
         if not equals:
             raise refuse(
-                "--policy", f'"{setting}" is not a setting', "write NAME=VALUE, such as backfill_depth=3"
+                "--policy", f"{show(setting)} is not a setting", "write NAME=VALUE, such as backfill_depth=3"
             )
         number = value.isascii() and value.isdigit() and len(value) < 19
         document[name.strip()] = None if value == "none" else int(value) if number else value

@@ -16,7 +16,7 @@ from vctl.core.clusters import POLICIES
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE
 from vctl.simulate.workload import SECOND, Arrival, Workload, in_order, rigid, shape_name
-from vctl.spec.fields import as_count, as_mapping, as_text, did_you_mean, refuse, show
+from vctl.spec.fields import as_count, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
 from vctl.spec.quantities import parse_duration, parse_resources
 
@@ -47,7 +47,9 @@ def _parsed(line: str, where: str) -> Mapping[str, object]:
     job = as_mapping(document, where, "a job", '{"at": 0, "run": 60}')
     for key in job:
         if key not in KNOWN:
-            raise refuse(f"{where}: {key}", "there is no such field of a job", did_you_mean(key, KNOWN))
+            raise refuse(
+                f"{where}: {child('', key)}", "there is no such field of a job", did_you_mean(key, KNOWN)
+            )
     for key in ("at", "run"):
         if key not in job:
             raise refuse(f"{where}: {key}", "it is missing", 'a job needs at least {"at": 0, "run": 60}')
