@@ -127,6 +127,7 @@ MISTYPES = {
     "run --wait -- x": "--no-wait returns at once",
     "run --gpus 2 -- x": "--num-gpus",
     "run --mem 2GB -- x": "--memory",
+    "run -N 2 -- x": "--nodes",
     "run -p research -- x": "--cluster",
     "ps --partition x": "--cluster",
     "nod": "`vctl node`",

@@ -1,5 +1,6 @@
 """Tables, bars, the tree and the picture of ``vctl status`` as rich draws them, with and without an edge (spec 13)."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.specification import spec
-from vctl.cli import status_view, tree
+from vctl.cli import columns, status_view, tree
 from vctl.cli.screen import Drawn, Screen
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
 
@@ -116,6 +117,13 @@ def test_a_table_fits_and_cuts_the_column_that_matters_last() -> None:
     assert f"{'k' * 14}…{'k' * 14}" in row  # an id is shortened in the middle
     narrow = table(Screen(width=57), columns, item)[1]
     assert narrow.split() == ["kkkkkk…kkkkkk", "1234567", "fffffff…", "c" * 22 + "…"]
+
+
+def test_a_timeline_says_when_however_long_ids_and_nodes_are() -> None:
+    one = {"kind": "job", "id": "a" * 40, "state": "SUCCEEDED", "node_ids": [f"8c16g-0{n}" for n in range(4)],
+           "started_at": "2026-01-31T08:09:10.000000Z", "ended_at": None}  # fmt: skip
+    row = table(Screen(width=80), columns.TIMELINE, one)[1]
+    assert re.search(r"2026-01-3\d \d\d:\d\d:10 ", row)
 
 
 def test_columns_depend_on_the_width_and_not_on_what_is_in_them() -> None:

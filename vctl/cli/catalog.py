@@ -146,8 +146,9 @@ OTHER_OPTIONS = {
     theirs: ours
     for ours, words in {
         "--num-cpus": "--cpus --cpu --ntasks --cpus-per-task",
-        "--num-gpus": "--gpus --gpu --gres --gpus-per-node",
-        "--memory": "--mem --ram",
+        "--num-gpus": "--gpus --gpu --gres --gpus-per-node -G",
+        "--nodes": "--num-nodes -N",
+        "--memory": "--mem --ram --mem-per-cpu",
         "--cluster": "--partition --namespace --queue -p",
         "--time-limit": "--time --timeout --walltime -t",
         "--name": "--job-name -J",

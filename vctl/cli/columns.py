@@ -157,7 +157,7 @@ TIMELINE = [
     Column("KIND", "kind", whole=True),
     key("ID", "id"),
     state("STATE", _state("state"), "state"),
-    matters("NODES", lambda one: words.few(one["node_ids"])),
+    Column("NODES", lambda one: words.few(one["node_ids"]), rank=GIVES),
     _stamp("STARTED", "started_at"),
     Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
 ]
