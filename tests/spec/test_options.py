@@ -111,3 +111,14 @@ def test_begin():
     for bad in ("", "tomorrow", "2030-13-01", "now-1h", "25:00", "now+", "2030-02-30"):
         with pytest.raises(BadSpec, match=r"^--begin: "):
             o.parse_begin(bad, 0)
+
+
+def test_a_word_for_a_time_is_told_what_a_time_is() -> None:
+    """Spec 13: not of a duration alone."""
+    for read in (o.parse_begin, o.parse_since):
+        with pytest.raises(BadSpec) as told:
+            read("yesterday", 0)
+        assert (told.value.problem.partition(": ")[2], told.value.fix[-16:]) == (
+            '"yesterday" is not a time',
+            "2030-01-31T08:00",
+        )

@@ -195,7 +195,7 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
 def parse_since(text: str, now: float) -> float:
     """From when on, in epoch seconds: ``1h`` ago, or ISO 8601 (local unless zoned)."""
     word = text.strip()
-    if not re.match(_DATE, word):
+    if not (re.match(_DATE, word) or word[:1].isalpha()):
         return now - parse_duration(word, "--since")
     return _moment(text, "--since", "write 1h, or 2030-01-31T08:00")
 
@@ -205,8 +205,9 @@ def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     word = text.strip()
     if word == "now":
         return now
-    if not re.match(_DATE, word):
-        return now + parse_duration(word.removeprefix("now").removeprefix("+"), path)
+    later = word.removeprefix("now").removeprefix("+")
+    if not (re.match(_DATE, word) or later[:1].isalpha()):
+        return now + parse_duration(later, path)
     return _moment(text, path, "write now+1h, or 2030-01-31T08:00")
 
 
