@@ -24,7 +24,7 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
-from vctl.scheduler import preemption, preemption_search
+from vctl.scheduler import preemption
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.preemption import Preempt
@@ -275,7 +275,7 @@ def losses_of(there: Contest) -> dict[int, int]:
 
 @pytest.mark.parametrize("seed", range(500, 800))
 def test_a_random_contest_with_rough_searches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
+    monkeypatch.setattr(preemption, "SEARCH_STEPS", 1)
     check(seed, elastic=seed % 2 == 0)
 
 
@@ -285,7 +285,7 @@ def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
 ) -> None:
     """It finds somebody whenever anybody helps, no higher level than it takes, and the job fits then."""
     there, job = with_a_winner(seed)
-    monkeypatch.setattr(preemption_search, "SEARCH_STEPS", 1)
+    monkeypatch.setattr(preemption, "SEARCH_STEPS", 1)
     plan = there.round()
     if plan.starts:
         return

@@ -16,8 +16,7 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import SECOND
 from vctl.scheduler import preemption
 from vctl.scheduler.plan import Plan
-from vctl.scheduler.preemption import MOST_STEPS
-from vctl.scheduler.preemption_search import SEARCH_STEPS, Search
+from vctl.scheduler.preemption import MOST_STEPS, SEARCH_STEPS, Search
 from vctl.scheduler.preemption_trial import Emptied
 from vctl.scheduler.work import finished
 

@@ -14,7 +14,7 @@ from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task, task_still_fits
+from vctl.scheduler.plan import TaskStart, apply, revert, still_fits
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 
@@ -78,13 +78,13 @@ def history(seed: int, placements: int) -> Iterator[tuple[Ledger, TaskStart]]:
         joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
         round_.decide(queues, set(ledger.grown), joined)
         for start in reversed(round_.starts):
-            revert_task(ledger, start)
+            revert(ledger, start)
         assert differences(ledger, before) == []
         ledger.grown.clear()
         ledger.joined.clear()
         for start in round_.starts:
-            assert task_still_fits(ledger, start)
-            apply_task(ledger, start, start.task.task_id)
+            assert still_fits(ledger, start)
+            apply(ledger, start, start.task.task_id)
             queues[start.task.cluster_id].drop(start.task.task_id)
             running.append(start.task.task_id)
             placed += 1

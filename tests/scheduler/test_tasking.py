@@ -20,7 +20,7 @@ from tests.world import differences
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
-from vctl.scheduler.plan_tasks import TaskStart, TaskWait, revert_task, task_still_fits
+from vctl.scheduler.plan import TaskStart, TaskWait, revert, still_fits
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 from vctl.scheduler.tasking import Circumstances, choose, in_order, may_grow, rank_of, utilisation
@@ -305,9 +305,9 @@ def test_a_round(nodes: str, cluster: str, asked: list[str], want: str, grown: s
     assert trees.parts(ledger, "job") == grown
     assert len(waits) == want.split().count("-")
     for start in reversed(starts):
-        revert_task(ledger, start)
+        revert(ledger, start)
     assert differences(ledger, before) == []
-    assert all(task_still_fits(ledger, start) for start in starts[:1])
+    assert all(still_fits(ledger, start) for start in starts[:1])
     assert differences(ledger, before) == []
 
 

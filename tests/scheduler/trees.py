@@ -13,7 +13,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Allocation
 from vctl.core.tasks import PendingTask
-from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.plan import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 
 SHORT = {"CPU": "c", "GPU": "g", "memory": "m"}

@@ -7,24 +7,15 @@ and committing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
+from vctl.core import clusters as cl
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import (
-    JOB,
-    LOGICAL,
-    PHYSICAL,
-    PRIMARY,
-    PRIMARY_KIND,
-    REMOVING,
-    Cluster,
-    ClusterSpec,
-    VNode,
-)
-from vctl.core.nodes import LOST, Node
+from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.nodes import ALIVE, LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, Filed, SlotIndex, primary_labels, template_of
@@ -36,7 +27,7 @@ class Ledger:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.clusters: dict[str, Cluster] = {
-            PRIMARY: Cluster(PRIMARY, None, PRIMARY_KIND, ClusterSpec(flexible=False))
+            PRIMARY: Cluster(PRIMARY, None, cl.PRIMARY_KIND, ClusterSpec(flexible=False))
         }
         self.vnodes: dict[str, VNode] = {}
         self.capacities: dict[str, FreeCapacity] = {}
@@ -62,6 +53,7 @@ class Ledger:
         """cluster id -> how often what it has (not what is free in it) has changed."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
+        self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
         """What of a virtual node's class does not change while both nodes are the same: its template, its kind."""
@@ -123,7 +115,7 @@ class Ledger:
         """Add a node, or take over its new totals, labels or state."""
         total = self._totals.setdefault(node.total, node.total)  # equal nodes share what is free of them
         node_id = node.node_id
-        vnode = VNode(node_id, PRIMARY, node_id, None, PHYSICAL, total, primary_labels(node), whole=True)
+        vnode = VNode(node_id, PRIMARY, node_id, None, cl.PHYSICAL, total, primary_labels(node), whole=True)
         before = self.nodes.get(node_id)
         if node.schedulable and (before is None or not before.schedulable or before.total != node.total):
             self.note_joined(PRIMARY, node.node_id)
@@ -139,9 +131,9 @@ class Ledger:
         self._note_change(PRIMARY)
         here = [node.node_id]
         for vnode_id in here:
-            self._refile([vnode_id])
-            self._note_growth(vnode_id)
             here += self.children[vnode_id]
+        self._refile(here)
+        self.note_growth(here)
 
     def remove_node(self, node_id: str) -> None:
         """Forget a node that nothing lies on."""
@@ -158,7 +150,7 @@ class Ledger:
     def put_cluster(self, cluster: Cluster) -> None:
         """Add a cluster or take over its new row."""
         self.clusters[cluster.cluster_id] = cluster
-        (self.removing.add if cluster.state == REMOVING else self.removing.discard)(cluster.cluster_id)
+        (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
         if cluster.parent_id is not None:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
@@ -170,10 +162,10 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
-        self._indexes.pop(cluster_id, None)
-        self._kinds.pop(cluster_id, None)
+        for known in (self._indexes, self._kinds, self._sums):
+            known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
-        if cluster.kind == JOB:
+        if cluster.kind == cl.JOB:
             self.versions.pop(cluster_id, None)  # its name comes back for another attempt of its job at most
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
@@ -267,7 +259,7 @@ class Ledger:
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self._static.pop(vnode_id, None)
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
-        self._note_growth(vnode.parent_id)
+        self.note_growth((vnode.parent_id,))
         self._note_membership(vnode)
         return vnode.parent_id
 
@@ -293,7 +285,7 @@ class Ledger:
             if not self.homes[vnode_id]:
                 del self.homes[vnode_id]
             self._refile([vnode_id])
-            self._note_growth(vnode_id)
+            self.note_growth((vnode_id,))
 
     # ---- views ----
 
@@ -323,10 +315,14 @@ class Ledger:
             found += sorted(self.subclusters.get(one, ()))
         return found
 
-    def total(self, cluster_id: str) -> dict[str, int]:
-        """What a cluster has on nodes that are not dead."""
-        vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
-        return rs.total(v.allocation.amounts for v in vnodes if self.nodes[v.node_id].state not in LOST)
+    def total(self, cluster_id: str) -> Amounts:
+        """What a cluster has on nodes that are not dead: summed again only when that has changed."""
+        known, version = self._sums.get(cluster_id), self.capacity(cluster_id)
+        if known is None or known[0] != version:
+            vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
+            living = (v.allocation.amounts for v in vnodes if self.nodes[v.node_id].state not in LOST)
+            known = self._sums[cluster_id] = (version, rs.total(living))
+        return known[1]
 
     def available(self, cluster_id: str) -> dict[str, int]:
         """What is free in a cluster."""
@@ -336,7 +332,7 @@ class Ledger:
     def _note_membership(self, vnode: VNode) -> None:
         self._note_change(vnode.cluster_id)
         cluster = self.clusters.get(vnode.cluster_id)
-        if vnode.whole and cluster is not None and cluster.kind == LOGICAL and cluster.parent_id is not None:
+        if vnode.whole and cluster and cluster.kind == cl.LOGICAL and cluster.parent_id is not None:
             self._note_change(cluster.parent_id)  # whole nodes leave the view of the parent
 
     def capacity(self, cluster_id: str) -> tuple[int, int]:
@@ -354,10 +350,7 @@ class Ledger:
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
         """Let what may fit on these virtual nodes be looked at again, as if something had come free."""
         for vnode_id in filter(self.vnodes.__contains__, vnode_ids):
-            self._note_growth(vnode_id)
-
-    def _note_growth(self, vnode_id: str) -> None:
-        self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
+            self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
     def _refile(self, vnode_ids: Iterable[str]) -> None:
         changed: dict[str, dict[str, FreeCapacity]] = {}
@@ -370,14 +363,16 @@ class Ledger:
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
         for child in map(self.vnodes.__getitem__, self.children[vnode_id]):
-            is_whole = child.whole and self.clusters[child.cluster_id].kind == LOGICAL
+            is_whole = child.whole and self.clusters[child.cluster_id].kind == cl.LOGICAL
             if is_whole or any(child.allocation.amounts.values()):
                 return is_whole  # what one has of it, nobody else has whole
         return False
 
-    def file(self, index: SlotIndex, capacities: Mapping[str, FreeCapacity]) -> None:
-        """Put virtual nodes into an index as if this were free on them."""
-        index.file({vnode_id: self._filed(vnode_id, capacity) for vnode_id, capacity in capacities.items()})
+    def file(
+        self, index: SlotIndex, free: Mapping[str, FreeCapacity], states: Collection[str] = (ALIVE,)
+    ) -> None:
+        """Put virtual nodes into an index with these free capacities; out of it, where the node is in no such state."""
+        index.file({vnode_id: self._filed(vnode_id, free[vnode_id], states) for vnode_id in free})
 
     def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
         """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
@@ -385,11 +380,13 @@ class Ledger:
         self.file(index, capacities)
         return index
 
-    def _filed(self, vnode_id: str, capacity: FreeCapacity) -> Filed | None:
+    def _filed(self, vnode_id: str, capacity: FreeCapacity, states: Collection[str]) -> Filed | None:
         """What an index asks about a virtual node; None: it takes no work."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
-        if not node.schedulable or (not any(capacity.free.values()) and self._has_left_the_view(vnode_id)):
+        if node.state not in states or (
+            not any(capacity.free.values()) and self._has_left_the_view(vnode_id)
+        ):
             return None
         known = self._static.get(vnode_id)
         if known is None or known[0] is not vnode or known[1] is not node:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, Maker, StoredObject, Task
-from vctl.scheduler.plan_tasks import TaskWait
+from vctl.scheduler.plan import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 
 

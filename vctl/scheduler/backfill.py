@@ -16,7 +16,7 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import FreeCapacity, subtract
 from vctl.scheduler.availability import AvailabilityProfile, amounts_of
-from vctl.scheduler.candidate_nodes import candidates_with
+from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.reservations import FOR_EVER, Claims, Reservation
 from vctl.scheduler.upper_bound import UpperBound
@@ -185,7 +185,7 @@ class _Ahead:
         if not self.count.is_met(self.count.inside(index)):
             return None
         found = place_on(
-            candidates_with(self.ledger, index, capacities), self.job.spec, self.job.entry, budget=BUDGET
+            candidates_in(self.ledger, index, capacities), self.job.spec, self.job.entry, budget=BUDGET
         )
         return found if isinstance(found, Placed) else None
 

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 
-from vctl.core import labels as lb
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
-from vctl.core.slots import ClassKey, SlotClass, SlotIndex, template_of
+from vctl.core.slots import SlotClass, SlotIndex
 from vctl.core.values import value
 from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
@@ -98,80 +97,43 @@ class CandidateNodes:
         return None
 
 
-def candidates_now(ledger: Ledger, parent_id: str) -> CandidateNodes:
-    """What is free in a cluster now, on nodes that take work."""
-    index = ledger.index(parent_id)
-    return _candidates(
-        ledger, list(index.classes.values()), index.crowded, index.class_of, ledger.capacities.__getitem__
-    )
-
-
-def candidates_with(
-    ledger: Ledger, index: SlotIndex, capacities: Mapping[str, FreeCapacity]
+def candidates_in(
+    ledger: Ledger, index: SlotIndex, capacities: Mapping[str, FreeCapacity] | None = None
 ) -> CandidateNodes:
-    """A cluster as if some of its virtual nodes had these free capacities; ``index`` is a copy in which they
-    are filed so."""
-    return _candidates(
-        ledger, list(index.classes.values()), index.crowded, index.class_of,
-        lambda slot_id: capacities.get(slot_id) or ledger.capacities[slot_id],
-    )  # fmt: skip
-
-
-def candidates_of(ledger: Ledger, capacities: Mapping[str, FreeCapacity]) -> CandidateNodes:
-    """Some virtual nodes of a cluster, as if this were free in them."""
-    index = SlotIndex()
-    ledger.file(index, capacities)
-    return _candidates(
-        ledger, list(index.classes.values()), index.crowded, index.class_of, capacities.__getitem__
+    """The virtual nodes of an index. ``capacities``: what is free on some of them, in place of what the ledger says;
+    they are filed so in the index.
+    """
+    # dict order tells in which order states arose; the first id does not, so equal states give equal plans
+    classes = sorted(
+        index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
     )
+    changed, present = capacities or {}, ledger.capacities
+
+    def capacity(slot_id: str) -> FreeCapacity:
+        return changed.get(slot_id) or present[slot_id]
+
+    return CandidateNodes(ledger, tuple(classes), index.crowded, index.class_of, capacity)
+
+
+def candidates_now(ledger: Ledger, parent_id: str) -> CandidateNodes:
+    """A cluster with what is free on it now, on nodes that take work."""
+    return candidates_in(ledger, ledger.index(parent_id))
+
+
+def candidates_of(
+    ledger: Ledger, capacities: Mapping[str, FreeCapacity], states: Collection[str] = (ALIVE,)
+) -> CandidateNodes:
+    """These virtual nodes alone with these free capacities, as far as their nodes are in one of the states."""
+    index = SlotIndex()
+    ledger.file(index, capacities, states)
+    return candidates_in(ledger, index, capacities)
 
 
 def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
-    """The same if every alive or draining node held nothing of the cluster's children and processes."""
-    classes: dict[ClassKey, SlotClass] = {}
-    class_of: dict[str, SlotClass] = {}
-    on_node: dict[str, set[str]] = {}
-    members = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(parent_id, ())]
-    for vnode in sorted(members, key=lambda vnode: (vnode.node_id, vnode.vnode_id)):
-        node = ledger.nodes[vnode.node_id]
-        if node.state not in (ALIVE, DRAINING):
-            continue
-        allocation = vnode.allocation
-        template_id = template_of(vnode, node)
-        key: ClassKey = (
-            lb.common(vnode.labels),
-            template_id,
-            tuple(sorted(allocation.amounts.items())),
-            tuple(sorted((name, tuple(sorted(i.values()))) for name, i in allocation.instances.items())),
-        )
-        group = classes.get(key)
-        if group is None:
-            group = classes[key] = SlotClass(
-                vnode.labels, template_id, FreeCapacity(allocation), untouched=True
-            )
-        group.ids.append(vnode.vnode_id)
-        class_of[vnode.vnode_id] = group
-        on_node.setdefault(vnode.node_id, set()).add(vnode.vnode_id)
-    crowded = {node_id: slots for node_id, slots in on_node.items() if len(slots) > 1}
-    return _candidates(
-        ledger,
-        list(classes.values()),
-        crowded,
-        class_of.get,
-        lambda slot_id: FreeCapacity(ledger.vnodes[slot_id].allocation),
-    )
-
-
-def _candidates(
-    ledger: Ledger,
-    classes: list[SlotClass],
-    crowded: Mapping[str, Collection[str]],
-    class_of: Callable[[str], SlotClass | None],
-    capacity: Callable[[str], FreeCapacity],
-) -> CandidateNodes:
-    # dict order tells in which order states arose; the first id does not, so equal states give equal plans
-    classes.sort(key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0]))
-    return CandidateNodes(ledger, tuple(classes), crowded, class_of, capacity)
+    """A cluster as if nothing ran on its nodes, those that are being drained included."""
+    vnodes = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(parent_id, ())]
+    empty = {vnode.vnode_id: FreeCapacity(vnode.allocation) for vnode in vnodes}
+    return candidates_of(ledger, empty, (ALIVE, DRAINING))
 
 
 # ---- the ladders of a way ----

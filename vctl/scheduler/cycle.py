@@ -11,8 +11,7 @@ from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
 from vctl.scheduler.nominations import Nominations
-from vctl.scheduler.plan import Plan, Start, Trial, Wait
-from vctl.scheduler.plan_tasks import revert_task
+from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.queueing import Queue
@@ -63,10 +62,10 @@ def decide(
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
         parents = {*queues, *(parent_id for parent_id, jobs in running.of_parent.items() if jobs)}
-        fair = any(
-            is_fair(ledger, parent_id) for parent_id in parents
-        )  # past use counts also while nobody waits
-        shares = _shares(ledger, running, usage, now_ns) if fair else None
+        fair = any(is_fair(ledger, one) for one in parents)  # past use counts also while nobody waits
+        if fair and usage is not None:
+            usage.advance(ledger, now_ns)
+        shares = Shares(ledger, running, usage) if fair else None
         shared = SharedReservations(ledger, open_queues, running, now_ns, grown)
         turns = [
             QueueScan(
@@ -97,7 +96,7 @@ def decide(
         if not keeps or round_.starts or any(start.growth or start.cluster is None for start in starts):
             trial.take_back()
         for task in reversed(round_.starts):
-            revert_task(ledger, task)
+            revert(ledger, task)
         ledger.grown.clear()  # what the reverts gave back was never gone
         ledger.joined.clear()
     if usage is not None:
@@ -142,12 +141,6 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
                 queue.told[key] = told
                 waits.append(Wait(queue.parent_id, key, *told))
     return False
-
-
-def _shares(ledger: Ledger, running: Running, usage: Usage | None, now_ns: int) -> Shares:
-    if usage is not None:
-        usage.advance(ledger, now_ns)
-    return Shares(ledger, running, usage)
 
 
 def _in_turn(turns: list[QueueScan]) -> Iterator[Start]:

@@ -31,28 +31,6 @@ Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): somebody who competes in a cluster."""
 
 
-class Totals:
-    """What clusters have, counted again only where it has changed since the last round."""
-
-    def __init__(self) -> None:
-        self._ledger: Ledger | None = None
-        self._totals: dict[str, tuple[object, dict[str, int]]] = {}
-
-    def look_at(self, ledger: Ledger) -> None:
-        """Take up a ledger: another one has other versions."""
-        if self._ledger is not ledger:
-            self._ledger = ledger
-            self._totals.clear()
-
-    def of(self, ledger: Ledger, cluster_id: str) -> dict[str, int]:
-        """What a cluster has."""
-        state = (ledger.versions.get(cluster_id), ledger.versions.get(PRIMARY))  # the latter: nodes that died
-        known = self._totals.get(cluster_id)
-        if known is None or known[0] != state:
-            known = self._totals[cluster_id] = (state, ledger.total(cluster_id))
-        return known[1]
-
-
 class Usage:
     """What members used in the past, halved after every half-life of their cluster. Amounts times seconds."""
 
@@ -60,7 +38,6 @@ class Usage:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
-        self.totals = Totals()
         self.lag: dict[Member, float] = {}
         """How much more than its due somebody got while it competed: parts of its cluster times ``LAG_S``."""
         self.waiting: set[Member] = set()
@@ -98,7 +75,7 @@ class Usage:
             if self.lag[member] < LEAST_LAG:
                 del self.lag[member]
         for cluster_id, members in competing.items():
-            total = self.totals.of(ledger, cluster_id)
+            total = ledger.total(cluster_id)
             got = [_part(self.rates.get(member, {}), total) for member in members]
             weights = [ledger.clusters[m[1]].queue.weight if m[1] else 1 for m in members]
             due = sum(got) / sum(weights)
@@ -135,11 +112,9 @@ class Shares:
         self.past: Mapping[Member, Mapping[str, float]] = {} if usage is None else usage.past
         self.lag: Mapping[Member, float] = {} if usage is None else usage.lag
         self.held: dict[Member, dict[str, int]] = {}
-        self._totals: dict[str, dict[str, int]] = {}
+        self._totals: dict[str, Mapping[str, int]] = {}
         self._known: dict[Member, float] = {}
         """Shares that were asked for, without the weight."""
-        self._counted = Totals() if usage is None else usage.totals
-        self._counted.look_at(ledger)
         for job in running.jobs.values():
             self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
         if usage is not None:
@@ -175,7 +150,7 @@ class Shares:
         if share is None:
             total = self._totals.get(member[0])
             if total is None:  # as it was at first, so that shares only grow within a round
-                total = self._totals[member[0]] = self._counted.of(self.ledger, member[0])
+                total = self._totals[member[0]] = self.ledger.total(member[0])
             held, past = self.held.get(member, {}), self.past.get(member, {})
             parts = [
                 (held.get(name, 0) + past.get(name, 0.0)) / total[name]

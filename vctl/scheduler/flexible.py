@@ -1,55 +1,63 @@
 """Splits a flexible minimum over nodes: whole units, the fraction in one piece, at most one piece per node.
 
-Works on vectors of 1/10000 units and on node states with how many nodes are in each; names nothing else.
+Input: node states with the number of nodes in each, and per state the slots that could take a piece (``Option``).
+Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource. ``growth_split`` makes the
+choices; this module enumerates them and divides the minimum over the slots that were chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from vctl.core.resources import SCALE
 from vctl.core.values import value
 
+if TYPE_CHECKING:
+    from vctl.scheduler.node_classes import SlotState
+
 Vector = tuple[int, ...]
-S = TypeVar("S")
 ANYWHERE, NOWHERE = -1, -2
 
 
 @value(frozen=True, slots=True)
-class Option(Generic[S]):
+class Option:
     """One slot of a node that could take the node's flexible piece, and at most how much of each resource."""
 
-    slot: S
+    slot: SlotState
     most: Vector
     cost: tuple[int, ...] = ()
 
 
 @value(frozen=True, slots=True)
-class Part(Generic[S]):
-    """One flexible piece: on a node in this state, in this slot; with the instances chosen (number, level), if any."""
+class Part:
+    """One flexible piece: the state of its node, its slot, and the chosen instances (resource number, level)."""
 
     state: int
-    slot: S
+    slot: SlotState
     amounts: Vector
     shares: tuple[tuple[int, int], ...] = ()
 
 
-ClassCount = tuple[int, int, tuple[Option[S], ...]]
-"""A node state, how many nodes are in it, and the slots to choose from on each."""
+ClassCount = tuple[int, int, tuple[Option, ...]]
+"""A node state, the number of nodes in it, and the slots to choose from on each."""
+Host = tuple[int, Option]
+"""The node state and the slot that hold the entrypoint."""
+Chosen = tuple[int, int, Option]
+"""A node state, a number of nodes in it, and the slot that was chosen on each."""
 
 
-def within(small: Vector, large: Vector) -> bool:
+def inside(small: Vector, large: Vector) -> bool:
     """Whether a vector is at most another in every place."""
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def worthwhile(options: tuple[Option[S], ...], want: Vector) -> tuple[Option[S], ...]:
-    """Options no other option of the node beats in every resource; most useful first."""
-    found: list[Option[S]] = []
+def worthwhile(options: tuple[Option, ...], want: Vector) -> tuple[Option, ...]:
+    """The options of a node that no other option beats in every resource, most useful first."""
+    found: list[Option] = []
     for option in sorted(options, key=lambda o: (-_share(o.most, want), o.cost)):
-        if any(option.most) and not any(within(option.most, other.most) for other in found):
+        if any(option.most) and not any(inside(option.most, other.most) for other in found):
             found.append(option)
     return tuple(found)
 
@@ -58,13 +66,10 @@ def _share(most: Vector, want: Vector) -> int:
     return sum(min(m, w) * 1000 // w for m, w in zip(most, want, strict=True) if w)
 
 
-Host = tuple[int, Option[S]]
-
-
 def hosts(
-    stands: Sequence[ClassCount[S]], want: Vector, entry: Vector
-) -> Iterator[tuple[Host[S] | None, list[ClassCount[S]]]]:
-    """Every node state that can hold the entrypoint, with the other nodes; None when nobody asks."""
+    stands: Sequence[ClassCount], want: Vector, entry: Vector
+) -> Iterator[tuple[Host | None, list[ClassCount]]]:
+    """Every node state that can hold the entrypoint, with the other nodes; (None, all nodes) without an entrypoint."""
     if not any(entry):
         yield None, list(stands)
         return
@@ -72,25 +77,21 @@ def hosts(
         (-_share(option.most, want), option.cost, state, option)
         for state, _, options in stands
         for option in options
-        if within(entry, option.most)
+        if inside(entry, option.most)
     ]
     for _, _, state, option in sorted(hosts, key=lambda host: host[:3]):
         others = [(s, count - (s == state), options) for s, count, options in stands]
         yield (state, option), [stand for stand in others if stand[1]]
 
 
-Chosen = tuple[int, int, Option[S]]
-
-
-def choices(stands: Sequence[ClassCount[S]]) -> Iterator[list[Chosen[S]]]:
-    """Every way to choose one slot per node, nodes in the same state being alike."""
-    fixed: list[Chosen[S]] = [(s, count, options[0]) for s, count, options in stands if len(options) == 1]
-    manifold = [stand for stand in stands if len(stand[2]) > 1]
-    for chosen in _ways(manifold):
+def choices(stands: Sequence[ClassCount]) -> Iterator[list[Chosen]]:
+    """Every way to choose one slot per node. Nodes in the same state are interchangeable."""
+    fixed: list[Chosen] = [(s, count, options[0]) for s, count, options in stands if len(options) == 1]
+    for chosen in _ways([stand for stand in stands if len(stand[2]) > 1]):
         yield fixed + chosen
 
 
-def _ways(stands: Sequence[ClassCount[S]]) -> Iterator[list[Chosen[S]]]:
+def _ways(stands: Sequence[ClassCount]) -> Iterator[list[Chosen]]:
     if not stands:
         yield []
         return
@@ -100,18 +101,15 @@ def _ways(stands: Sequence[ClassCount[S]]) -> Iterator[list[Chosen[S]]]:
             yield [(state, 1, option) for option in way] + rest
 
 
-def split_chosen(
-    nodes: list[Chosen[S]], want: Vector, entry: Vector, host: Host[S] | None
-) -> list[Part[S]] | None:
-    """Pieces on the slots chosen, the one of the entrypoint first; None when they do not suffice."""
+def split_chosen(nodes: list[Chosen], want: Vector, entry: Vector, host: Host | None) -> list[Part] | None:
+    """Pieces on the slots chosen, the piece of the entrypoint first; None when the slots do not suffice."""
     if host is None:
         return _cover(nodes, want)
     state, option = host
     held = []
     for r, whole in enumerate(want):
-        amount = next(
-            (x for x in _entry_amounts(whole, entry[r], option.most[r]) if _covers(nodes, r, whole - x)), None
-        )
+        amounts = _entry_amounts(whole, entry[r], option.most[r])
+        amount = next((x for x in amounts if _fraction_host(nodes, r, whole - x) != NOWHERE), None)
         if amount is None:
             return None
         held.append(amount)
@@ -120,7 +118,7 @@ def split_chosen(
 
 
 def _entry_amounts(want: int, entry: int, most: int) -> list[int]:
-    """What the entrypoint's piece may take of one resource, best first.
+    """Amounts of one resource that the entrypoint's piece may take, best first.
 
     Whole units of the minimum with its fraction or without, or the entrypoint's own amount and whole units.
     """
@@ -131,12 +129,11 @@ def _entry_amounts(want: int, entry: int, most: int) -> list[int]:
     return [amount for amount in amounts if amount >= max(entry, 0)]
 
 
-def _covers(nodes: list[Chosen[S]], r: int, want: int) -> bool:
-    return _fraction_host(nodes, r, want) != NOWHERE
+def _fraction_host(nodes: list[Chosen], r: int, want: int) -> int:
+    """The position of the node that must take the fraction of a resource so that the whole units suffice.
 
-
-def _fraction_host(nodes: list[Chosen[S]], r: int, want: int) -> int:
-    """The position of the node that must take the fraction for the whole units to suffice, or a word."""
+    ANYWHERE: no particular node must. NOWHERE: the nodes do not suffice.
+    """
     units = sum(count * (option.most[r] // SCALE) for _, count, option in nodes) * SCALE
     if units >= want:
         return ANYWHERE
@@ -148,7 +145,7 @@ def _fraction_host(nodes: list[Chosen[S]], r: int, want: int) -> int:
     return NOWHERE
 
 
-def _cover(nodes: list[Chosen[S]], want: Vector) -> list[Part[S]] | None:
+def _cover(nodes: list[Chosen], want: Vector) -> list[Part] | None:
     """Pieces for ``want`` on these nodes, those that cover most of it first."""
     nodes = sorted(nodes, key=lambda node: (-_share(node[2].most, want), node[2].cost, node[0]))
     last = [_fraction_host(nodes, r, amount) for r, amount in enumerate(want)]

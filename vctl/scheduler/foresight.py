@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
 from vctl.core.resources import Allocation, FreeCapacity, maximum, total
 from vctl.core.slots import SlotIndex
-from vctl.scheduler.candidate_nodes import candidates_with
+from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.orders import longest, makespan
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.queueing import Queue
@@ -103,7 +103,7 @@ class _State:
 
     def place(self, job: PendingJob) -> Placed | None:
         found = place_on(
-            candidates_with(self.ledger, self.index, self.capacities), job.spec, job.entry, budget=STEPS
+            candidates_in(self.ledger, self.index, self.capacities), job.spec, job.entry, budget=STEPS
         )
         return found if isinstance(found, Placed) else None
 
@@ -179,10 +179,9 @@ class _Forecast:
                         return None
                     placed = self._look(state, job)
                     if placed is not None:
-                        parts = tuple((piece.parent_vnode_id, piece.allocation) for piece in placed.pieces)
-                        state.change(parts, take=True)
+                        state.change(placed.parts, take=True)
                         end_ns = now_ns + self.length(job)
-                        heappush(coming, (end_ns, job.job_id, parts))
+                        heappush(coming, (end_ns, job.job_id, placed.parts))
                         ends.append((end_ns, job))
                         continue
                     blocked.add(job.shape)

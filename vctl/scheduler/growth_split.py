@@ -17,8 +17,8 @@ from vctl.scheduler.flexible import (
     Part,
     choices,
     hosts,
+    inside,
     split_chosen,
-    within,
     worthwhile,
 )
 from vctl.scheduler.growth_supply import Ladder, Need
@@ -32,7 +32,7 @@ MOST_COPIES = 128
 """Equal nodes that are told apart at most."""
 
 
-def is_affordable(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> bool:
+def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool:
     """Whether the limits allow what a trial has taken, with these flexible parts."""
     if problem.budgets is None:
         return True
@@ -40,7 +40,7 @@ def is_affordable(problem: Problem, world: World, parts: Sequence[Part[SlotState
     return all(_allows(problem, after, r) for r in range(len(problem.names)))
 
 
-def split(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotState]] | None, int]:
+def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None, int]:
     """Pieces that sum to the flexible minimum, one of them holding the entrypoint, or None; and tries.
 
     One piece when a node fits all of it, the tightest. Where slots grow, their limits allow all of it together.
@@ -53,7 +53,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotSta
         (option.cost, state, option)
         for state, _, options in stands
         for option in options
-        if within(want, option.most)
+        if inside(want, option.most)
     ]
     steps = 0
     for _, state, option in sorted(whole, key=lambda one: one[:2]):
@@ -79,7 +79,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part[SlotSta
     return None, steps
 
 
-def _with_instances(problem: Problem, part: Part[SlotState], r: int = 0) -> Iterator[Part[SlotState]]:
+def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
     """The part with every different choice of its instances from resource ``r`` on, the least growth first."""
     if r == len(part.amounts) or problem.budgets is None:
         yield part
@@ -91,7 +91,7 @@ def _with_instances(problem: Problem, part: Part[SlotState], r: int = 0) -> Iter
             yield from _with_instances(problem, replace(part, shares=part.shares + more), r + 1)
 
 
-def _after(problem: Problem, world: World, parts: Sequence[Part[SlotState]]) -> dict[int, int]:
+def _after(problem: Problem, world: World, parts: Sequence[Part]) -> dict[int, int]:
     """The nodes after parts were taken from them."""
     after, node_classes = dict(world), problem.node_classes
     for part in parts:
@@ -132,17 +132,17 @@ class _Spread:
 
     problem: Problem
     world: World
-    choice: list[Chosen[SlotState]]
-    host: Host[SlotState] | None
+    choice: list[Chosen]
+    host: Host | None
     tries: int
     steps: int = 0
     is_cut: bool = False
     """Whether there are more equal nodes than are told apart."""
-    copies: list[tuple[int, Option[SlotState]]] = field(default_factory=list)
+    copies: list[tuple[int, Option]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
 
-    def run(self) -> list[Part[SlotState]] | None:
+    def run(self) -> list[Part] | None:
         problem, want = self.problem, self.problem.want
         self.steps += 1
         guess = split_chosen(self.choice, want, problem.want_entry, self.host)
@@ -169,7 +169,7 @@ class _Spread:
         ]
         return None if self._refused(parts) else parts
 
-    def _refused(self, parts: Sequence[Part[SlotState]]) -> list[int]:
+    def _refused(self, parts: Sequence[Part]) -> list[int]:
         after = _after(self.problem, self.world, parts)
         return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
 
@@ -183,7 +183,7 @@ class _Spread:
         self.amounts = [[0] * len(self.problem.want) for _ in self.copies]
         self.shares = [[] for _ in self.copies]
 
-    def _take_over(self, guess: list[Part[SlotState]], bad: list[int]) -> None:
+    def _take_over(self, guess: list[Part], bad: list[int]) -> None:
         """Keep what the guess has of the resources that are not scarce."""
         free = list(range(len(self.copies)))
         for part in guess:

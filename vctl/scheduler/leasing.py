@@ -249,8 +249,6 @@ def _is_used(ledger: Ledger, vnode_id: str) -> bool:
     return bool(ledger.children[vnode_id]) or ledger.homes.get(vnode_id, 0) > 0
 
 
-def newest_first(leases: Sequence[Lease]) -> Iterator[Lease]:
+def newest_first(leases: Iterable[Lease]) -> list[Lease]:
     """The order in which leases are given back and called back: deepest borrower first among equals."""
-    return iter(
-        sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))
-    )
+    return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))

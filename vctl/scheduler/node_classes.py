@@ -121,7 +121,7 @@ class NodeClasses:
         self._state_ids: dict[NodeState, int] = {}
         self._trait_ids: dict[SlotTraits, int] = {}
         self._bulk: dict[int, int] = {}
-        self._options: dict[int, tuple[Option[SlotState], ...]] = {}
+        self._options: dict[int, tuple[Option, ...]] = {}
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
         """Ladders of slots and instances that can grow, with what each could have."""
         self._ladder_ids: dict[tuple[Ladder, int], int] = {}
@@ -292,7 +292,7 @@ class NodeClasses:
         """How many unit resources nobody asked for are free on a node, and would be kept from others."""
         return max(self.traits[slot.trait].waste for slot in self.states[state_id].slots)
 
-    def options(self, state_id: int) -> tuple[Option[SlotState], ...]:
+    def options(self, state_id: int) -> tuple[Option, ...]:
         """The slots of a node that could take its flexible piece, and at most how much."""
         if state_id not in self._options:
             self._options[state_id] = tuple(
@@ -300,7 +300,7 @@ class NodeClasses:
             )
         return self._options[state_id]
 
-    def _option(self, slot: SlotState) -> Option[SlotState]:
+    def _option(self, slot: SlotState) -> Option:
         most, trait = self._flexible_most(slot), self.traits[slot.trait]
         cost: tuple[int, ...] = (trait.waste, self.slot_bulk(slot))
         if trait.ladders:
@@ -393,8 +393,3 @@ def _levels(capacity: FreeCapacity, name: str) -> Vector:
 def sums(vectors: Iterator[Vector]) -> Vector:
     """Vectors added up."""
     return tuple(map(sum, zip(*vectors, strict=True)))
-
-
-def inside(small: Vector, large: Vector) -> bool:
-    """Whether a vector is at most another in every place."""
-    return all(a <= b for a, b in zip(small, large, strict=True))

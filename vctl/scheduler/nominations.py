@@ -33,11 +33,6 @@ def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
     return found
 
 
-def parts_of(placed: Placed) -> tuple[Part, ...]:
-    """What a placement takes, and where."""
-    return tuple((piece.parent_vnode_id, piece.allocation) for piece in placed.pieces)
-
-
 @dataclass(frozen=True, slots=True)
 class Nomination:
     """What is reserved for a job. ``priority`` is that of the job when it was given.

@@ -15,7 +15,7 @@ from vctl.core.labels import Selector
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNodes
-from vctl.scheduler.flexible import Vector
+from vctl.scheduler.flexible import Vector, inside
 from vctl.scheduler.growth_supply import UNLIMITED, growth_of
 from vctl.scheduler.node_classes import (
     FULL,
@@ -23,7 +23,6 @@ from vctl.scheduler.node_classes import (
     NodeState,
     SlotState,
     full_levels,
-    inside,
     kind_of,
     level_of,
     node_classes_of,

@@ -43,6 +43,11 @@ class Placed:
     entry: Allocation
     exact: bool
 
+    @property
+    def parts(self) -> tuple[tuple[str, Allocation], ...]:
+        """Per piece the parent's virtual node in which it lies, and its allocation."""
+        return tuple((piece.parent_vnode_id, piece.allocation) for piece in self.pieces)
+
 
 @value(frozen=True, slots=True)
 class Unplaced:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from vctl.core.values import value
 from vctl.scheduler.flexible import Part
 from vctl.scheduler.growth_split import split
-from vctl.scheduler.node_classes import NodeState, SlotState
+from vctl.scheduler.node_classes import NodeState
 from vctl.scheduler.placement_model import Move, Problem, after_taking
 
 
@@ -31,7 +31,7 @@ class Found:
     """Which node states the items go to and how, in the order of ``Problem.items``; then flexible parts."""
 
     trail: tuple[Run, ...]
-    parts: tuple[Part[SlotState], ...]
+    parts: tuple[Part, ...]
     exact: bool
 
 
@@ -313,7 +313,7 @@ class _Search:
             return i, self.used if rule.limit else 0, frozenset(self.world.items())
         return i, 0, frozenset(self._clean_world().items())
 
-    def _finish(self) -> list[Part[SlotState]] | None:
+    def _finish(self) -> list[Part] | None:
         problem = self.problem
         if problem.budgets is None and not any(problem.want):
             return []

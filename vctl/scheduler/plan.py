@@ -1,20 +1,25 @@
-"""What a round proposes: gangs to start and shapes that wait, with the reasons."""
+"""A plan: the starts, waits and preemptions that one round proposes, and how a start is tried on a ledger.
+
+A start of a job or a task names its virtual nodes and the growth of clusters that it needs. ``still_fits`` is the check
+before a commit, ``apply`` and ``revert`` take a start in a ledger and give it back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
+from vctl.core.tasks import PendingTask
 from vctl.core.values import value
-from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
+from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.placement_result import vnodes_of
-from vctl.scheduler.plan_tasks import TaskStart, TaskWait, growing
 
 if TYPE_CHECKING:
     from vctl.scheduler.preemption import Preempt
@@ -22,10 +27,10 @@ if TYPE_CHECKING:
 
 @value(frozen=True, slots=True)
 class Start:
-    """One job with everything it needs, or nothing: its cluster, virtual nodes and the entrypoint's place.
+    """The start of one job: its cluster, its virtual nodes, and the place of its entrypoint.
 
     ``cluster`` is None when the job shares an indivisible parent; its process is then charged on the parent's
-    virtual node. ``run_id`` is the trial name of the process; the commit gives it its real one.
+    virtual node.
     """
 
     job: PendingJob
@@ -35,7 +40,7 @@ class Start:
     node_id: str
     allocation: Allocation
     growth: tuple[Grow, ...] = ()
-    """How the parent and those above it grow first, top level first."""
+    """How the parent and the clusters above it grow first, top level first."""
 
     @property
     def cluster_id(self) -> str:
@@ -44,13 +49,31 @@ class Start:
 
     @property
     def run_id(self) -> str:
-        """A name for the trial charge; the commit replaces it."""
+        """The name of the charge while the start is only tried; the commit gives the process its own name."""
         return f"trial:{self.job.job_id}"
 
 
 @value(frozen=True, slots=True)
+class TaskStart:
+    """The start of one task: its place, and how its cluster and those above it grow first, top level first."""
+
+    task: PendingTask
+    growth: tuple[Grow, ...]
+    vnode_id: str
+    node_id: str
+    allocation: Allocation
+    cluster: ClassVar[None] = None
+    vnodes: ClassVar[tuple[VNode, ...]] = ()
+
+    @property
+    def run_id(self) -> str:
+        """The name of the charge while the start is only tried; the commit gives the process its own name."""
+        return f"trial:{self.task.task_id}"
+
+
+@value(frozen=True, slots=True)
 class Wait:
-    """Why the jobs of one shape below one parent do not start."""
+    """Why the jobs of one shape in one queue do not start."""
 
     parent_id: str
     shape: str
@@ -58,15 +81,26 @@ class Wait:
     message: str
 
 
+@value(frozen=True, slots=True)
+class TaskWait:
+    """Why a task does not start. ``vnode_id``: the only virtual node on which it waits to start, as load of it."""
+
+    task_id: str
+    message: str
+    vnode_id: str | None = None
+    infeasible: bool = False
+    """Whether no virtual node could ever hold it."""
+
+
 class Trial:
-    """Starts of a plan that are taken in the ledger, until each is committed or anything else changes."""
+    """Starts of a plan that are still taken in the ledger. Each commit settles one; any other change reverts all."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.starts: dict[int, Start] = {}
 
     def settle(self, job_id: int, cluster: Cluster, vnodes: Sequence[VNode]) -> bool:
-        """A job starts for good: whether its cluster is there already; its processes are to be charged."""
+        """Keep the start of a job. True: its cluster is in the ledger, and only its processes are to be charged."""
         start = self.starts.pop(job_id, None)
         if start is None or start.vnodes != vnodes or start.growth:
             self.take_back()
@@ -79,7 +113,7 @@ class Trial:
         return True
 
     def take_back(self) -> None:
-        """Leave the ledger as it was; what comes back was never gone."""
+        """Revert all starts. What comes back does not count as having come free."""
         grown, joined, self.ledger.grown, self.ledger.joined = self.ledger.grown, self.ledger.joined, {}, {}
         while self.starts:
             revert(self.ledger, self.starts.popitem()[1])
@@ -88,7 +122,7 @@ class Trial:
 
 @value(frozen=True, slots=True)
 class Plan:
-    """Proposals of one round; a commit re-checks each start with the ledger's own predicate."""
+    """The proposals of one round. A commit checks each start again with the ledger's own predicate."""
 
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
@@ -98,9 +132,9 @@ class Plan:
     task_waits: tuple[TaskWait, ...] = ()
     preempts: tuple[Preempt, ...] = ()
     lapsed: tuple[tuple[str, int], ...] = ()
-    """(parent id, job) of nominations that did not help; they end."""
+    """(parent id, job) of nominations that end because they did not help."""
     unsearched: bool = False
-    """Whether more may be found at once: the round ended at its bound of searches."""
+    """Whether the next round may find more at once: this round ended at its bound of search steps."""
     tasks_deferred: bool = False
     """Whether tasks were put off that may start in the next round."""
     trial: Trial | None = field(default=None, compare=False)
@@ -108,7 +142,7 @@ class Plan:
 
     @property
     def proposed(self) -> int:
-        """How many jobs and tasks are to start."""
+        """The number of jobs and tasks that are to start."""
         return len(self.starts) + len(self.task_starts)
 
     @property
@@ -121,7 +155,7 @@ class Plan:
 
 
 def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:
-    """Turn a placement into the job's start; ``growth`` is applied to the ledger already."""
+    """The start of a job at a placement. ``growth`` is applied to the ledger already."""
     piece = placed.pieces[placed.entry_rank]
     if job.shares_parent:
         return Start(job, None, (), piece.parent_vnode_id, piece.node_id, piece.allocation, tuple(growth))
@@ -133,17 +167,37 @@ def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[G
     )  # fmt: skip
 
 
-def still_fits(ledger: Ledger, start: Start) -> bool:
-    """Whether the whole gang, with the growth it needs, can still be taken; leaves the ledger as it was."""
-    parent = ledger.clusters.get(start.job.parent_id)
-    if parent is None or not parent.starts_jobs:
-        return False
-    with growing(ledger, start.growth) as grown:
-        return grown and has_place(ledger, start)
+def still_fits(ledger: Ledger, start: Start | TaskStart) -> bool:
+    """Whether a start, with the growth it needs, can still be taken. Leaves the ledger as it was."""
+    if isinstance(start, Start):
+        parent = ledger.clusters.get(start.job.parent_id)
+        if parent is None or not parent.starts_jobs:
+            return False
+    with _grown(ledger, start.growth) as has_grown:
+        return has_grown and has_place(ledger, start)
 
 
-def has_place(ledger: Ledger, start: Start, *, anyway: bool = False) -> bool:
-    """Whether all is free that a start takes; ``anyway``: also on a node that is being drained."""
+@contextmanager
+def _grown(ledger: Ledger, growth: Iterable[Grow]) -> Iterator[bool]:
+    """The ledger with growth applied inside the block; yields whether all of it could be applied."""
+    done: list[Grow] = []
+    try:
+        for step in growth:
+            if not growth_fits(ledger, step):
+                break
+            apply_growth(ledger, step)
+            done.append(step)
+        else:
+            yield True
+            return
+        yield False
+    finally:
+        for step in reversed(done):
+            revert_growth(ledger, step)
+
+
+def has_place(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) -> bool:
+    """Whether everything that a start takes is free. ``anyway``: nodes that are being drained count, too."""
     if start.cluster is None:
         capacity, node = ledger.capacities.get(start.vnode_id), ledger.nodes.get(start.node_id)
         return (
@@ -165,23 +219,23 @@ def has_place(ledger: Ledger, start: Start, *, anyway: bool = False) -> bool:
             ledger.capacities[vnode.parent_id or ""].give_back(vnode.allocation)
 
 
-def apply(ledger: Ledger, start: Start, run_id: str | None = None) -> None:
-    """Take the gang in a ledger, its parent's growth first."""
+def apply(ledger: Ledger, start: Start | TaskStart, run_id: str | None = None) -> None:
+    """Take a start in a ledger, with the growth it needs."""
     for step in start.growth:
         apply_growth(ledger, step)
     take(ledger, start, run_id or start.run_id)
 
 
-def take(ledger: Ledger, start: Start, run_id: str) -> None:
-    """Take the gang where its parent has grown already."""
+def take(ledger: Ledger, start: Start | TaskStart, run_id: str) -> None:
+    """Take a start whose growth is applied already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         ledger.assign_all(start.vnodes)
     ledger.charge(run_id, start.vnode_id, start.allocation)
 
 
-def revert(ledger: Ledger, start: Start) -> None:
-    """Undo ``apply``."""
+def revert(ledger: Ledger, start: Start | TaskStart) -> None:
+    """Undo ``apply`` of a start under its own ``run_id``."""
     ledger.discharge(start.run_id)
     if start.cluster is not None:
         ledger.remove_cluster(start.cluster.cluster_id)

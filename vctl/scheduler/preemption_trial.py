@@ -13,10 +13,9 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, Allocation, Amounts, FreeCapacity, merged, subtract, total, within
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
-from vctl.scheduler.gang_growth import find_growth
+from vctl.scheduler.gang_growth import find_growth, growth_for
 from vctl.scheduler.growth_candidates import GrowthCandidates
-from vctl.scheduler.growth_plan import growth_for
-from vctl.scheduler.nominations import Nomination, Part, by_vnode, parts_of
+from vctl.scheduler.nominations import Nomination, Part, by_vnode
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.upper_bound import UpperBound
@@ -132,7 +131,7 @@ class Emptied:
         yield from self._let_go(gone)
         found = yield from self._find(job)
         if isinstance(found, Placed):
-            return Seat(found, parts_of(found))
+            return Seat(found, found.parts)
         if not isinstance(found, tuple):
             return None
         yield _price(job)

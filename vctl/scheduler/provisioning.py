@@ -17,10 +17,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
-from vctl.scheduler.elasticity import Grow, revert_growth
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
-from vctl.scheduler.plan import Start, revert, start_of, take
+from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
@@ -100,7 +99,7 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
     """A copy in which nobody keeps what he borrowed and does not use, and the leases that this ends or cuts."""
     copy = ledger.copy()
     freed: list[Lease] = []
-    left = list(newest_first(list(leases)))
+    left = newest_first(leases)
     while True:
         idle = [lease for lease in left if free_part(copy, lease, left).amounts]
         if not idle:
@@ -133,7 +132,7 @@ class _Trial:
             self._largest = rs.maximum(self._largest, template.resources)
         self._nodes: list[str] = []
         self._made = 0
-        self._undo: list[Grow | Start | str] = []
+        self._begun: list[Start | TaskStart] = []
 
     def expect(self, coming: Mapping[str, int]) -> None:
         """Nodes that were asked for already."""
@@ -263,14 +262,12 @@ class _Trial:
         if not isinstance(found, tuple):
             return False
         steps, placed = found
-        after = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
-        self._undo += steps
-        run_id = f"wanted:{task.task_id}"
-        self.ledger.charge(
-            run_id, after.vnode_id, self.ledger.capacities[after.vnode_id].copy().take(task.request)
-        )
-        self._undo.append(run_id)
-        self.used.add(after.node_id)
+        vnode = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
+        allocation = self.ledger.capacities[vnode.vnode_id].choice(task.request)
+        start = TaskStart(task, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
+        take(self.ledger, start, start.run_id)
+        self._begun.append(start)
+        self.used.add(vnode.node_id)
         return True
 
     def _fits(self, job: PendingJob) -> bool:
@@ -283,7 +280,7 @@ class _Trial:
         start = self._start(job)
         if start is None:
             return False
-        self._undo.append(start)
+        self._begun.append(start)
         self.used |= {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
         return True
 
@@ -298,12 +295,7 @@ class _Trial:
 
     def undo(self) -> None:
         """Take everything back, newest first."""
-        for done in reversed(self._undo):
-            if isinstance(done, str):
-                self.ledger.discharge(done)
-            elif isinstance(done, Start):
-                revert(self.ledger, done)
-            else:
-                revert_growth(self.ledger, done)
+        for start in reversed(self._begun):
+            revert(self.ledger, start)
         for node_id in reversed(self._nodes):
             self.ledger.remove_node(node_id)

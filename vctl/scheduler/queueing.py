@@ -31,7 +31,7 @@ MOST_LEFT = 64
 
 if TYPE_CHECKING:
     from vctl.scheduler.placement import Places
-    from vctl.scheduler.preemption_search import Look, Search
+    from vctl.scheduler.preemption import Look, Search
     from vctl.scheduler.shared_reservations import Shared
 
 

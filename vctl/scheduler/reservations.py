@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotIndex
 from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
-from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_with
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
 
@@ -39,7 +39,7 @@ class Reservation:
         """Keep this place for a job from its start to its time limit."""
         limit_ns = job.time_limit_ns
         end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
-        claims = tuple((piece.parent_vnode_id, parts_of(piece.allocation)) for piece in placed.pieces)
+        claims = tuple((vnode_id, parts_of(allocation)) for vnode_id, allocation in placed.parts)
         return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
 
     def is_due(self, now_ns: int) -> bool:
@@ -254,7 +254,7 @@ class View:
         """What can be seen, to place something on."""
         if self._index is None:
             self._index = self.ledger.index_with(self.parent_id, self.capacities)
-        return candidates_with(self.ledger, self._index, self.capacities)
+        return candidates_in(self.ledger, self._index, self.capacities)
 
     def place(self, job: PendingJob) -> Placed | None:
         """Where a job goes in what can be seen."""

@@ -17,7 +17,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, counted
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
 from vctl.scheduler.gang_growth import grow
-from vctl.scheduler.plan_tasks import TaskStart, TaskWait
+from vctl.scheduler.plan import TaskStart, TaskWait
 from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
@@ -185,9 +185,8 @@ class _Visit:
         return vnode, growth or []
 
     def _start(self, task: PendingTask, vnode: VNode, growth: list[Grow]) -> None:
-        allocation = (
-            self.ledger.capacities[vnode.vnode_id].copy().take({n: a for n, a in task.request.items() if a})
-        )
+        request = {name: amount for name, amount in task.request.items() if amount}
+        allocation = self.ledger.capacities[vnode.vnode_id].choice(request)
         start = TaskStart(task, tuple(growth), vnode.vnode_id, vnode.node_id, allocation)
         self.ledger.charge(start.run_id, vnode.vnode_id, allocation)
         self.round.starts.append(start)

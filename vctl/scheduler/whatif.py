@@ -19,8 +19,7 @@ from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
-from vctl.scheduler.plan import Plan, Start, Wait, apply, revert
-from vctl.scheduler.plan_tasks import TaskStart, apply_task, revert_task
+from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
@@ -337,16 +336,16 @@ class Trial:
     def begin(self, plan: Plan) -> None:
         """Carry out what a round decided."""
         for task in plan.task_starts:
-            apply_task(self.ledger, task, task.run_id)
             self.tasks[task.task.cluster_id].drop(task.task.task_id)
-            self.done.append(task)
-        for start in plan.starts:
-            job = start.job
-            apply(self.ledger, start)
+        for one in plan.starts:
+            job = one.job
             self.queues[job.parent_id].drop(job.job_id)
             self.queues[job.parent_id].nominations.pop(job.job_id, None)
-            self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
-            self.done.append(start)
+            self.running.put(RunningJob.begun(job, one.cluster_id, one.run_id, self.now_ns))
+        begun: tuple[Start | TaskStart, ...] = (*plan.task_starts, *plan.starts)
+        for start in begun:
+            apply(self.ledger, start)
+        self.done += begun
 
     def stop(self, job: Holder) -> None:
         """A running job is over, with the tasks that wait or have begun in it; the ledger is a copy that is dropped."""
@@ -362,12 +361,10 @@ class Trial:
 
     def take_back(self) -> None:
         """Leave ledger and queues as they were."""
-        for one in reversed(self.done):
-            if isinstance(one, Start):
-                revert(self.ledger, one)
-                self.queues[one.job.parent_id].put(one.job)
-            else:
-                revert_task(self.ledger, one)
+        for start in reversed(self.done):
+            revert(self.ledger, start)
+            if isinstance(start, Start):
+                self.queues[start.job.parent_id].put(start.job)
         self.ledger.grown.clear()  # what the reverts gave back was never gone
 
 

@@ -45,7 +45,7 @@ class Loans:
 
         ``nominated``: virtual nodes of which a part is reserved for the winner of a preemption; they stay as they are.
         """
-        waiting = list(newest_first(list(self.leases.values())))
+        waiting = newest_first(self.leases.values())
         while waiting:
             lease = waiting.pop(0)
             if self.leases.get(lease.lease_id) != lease or lease.vnode_id in nominated:

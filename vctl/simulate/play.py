@@ -19,7 +19,6 @@ from vctl.core.resources import Amounts
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
-from vctl.scheduler.feasibility import ever
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Reservation
@@ -68,7 +67,6 @@ class Player:
         self.waits: dict[tuple[str, str], tuple[str, str]] = {}
         """(cluster, shape) -> reason and message told last."""
         self._loans = Loans(ledger)
-        self._refusals = Refusals(ledger)
         self._ends: list[tuple[int, int, int]] = []
         """(when, job, which of its attempts)."""
         self._begins: list[int] = []
@@ -80,10 +78,14 @@ class Player:
         """A job arrives now. What could never run is refused, as at a submit."""
         job = arrival.job
         played = self.jobs[job.job_id] = Played(arrival)
-        if (never := self._refusals.of(job)) is not None:
-            played.reason, played.message = never
+        if job.parent_id not in self.ledger.clusters:
+            played.reason, played.message = UNKNOWN_CLUSTER, f"there is no cluster {job.parent_id}"
             return
-        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        queue = self.queues.setdefault(job.parent_id, Queue(job.parent_id))
+        if (never := queue.why_never(self.ledger, job)) is not None:
+            played.reason, played.message = jb.INFEASIBLE, never
+            return
+        queue.put(job)
         if job.begin_at_ns is not None and job.begin_at_ns > self.now_ns:
             heappush(self._begins, job.begin_at_ns)
 
@@ -248,27 +250,3 @@ class Player:
             return "Held", "held"
         by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
         return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
-
-
-class Refusals:
-    """Jobs that a submit would refuse, because they could never run on this machine: reported, not dropped.
-
-    Judges each shape once: a machine under simulation does not change.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._known: dict[tuple[str, str], tuple[str, str] | None] = {}
-
-    def of(self, job: PendingJob) -> tuple[str, str] | None:
-        """Reason and message, or None for a job that may wait."""
-        key = (job.parent_id, job.shape)
-        if key not in self._known:
-            self._known[key] = self._judge(job)
-        return self._known[key]
-
-    def _judge(self, job: PendingJob) -> tuple[str, str] | None:
-        if job.parent_id not in self.ledger.clusters:
-            return UNKNOWN_CLUSTER, f"there is no cluster {job.parent_id}"
-        never = ever(self.ledger, job.parent_id, job.spec, job.entry)
-        return None if never is None or never.exhausted else (jb.INFEASIBLE, never.message)

@@ -51,7 +51,7 @@ def waits(
     ledger, called, nominated = state.ledger, called_in(state), nominated_slots(state)
     shares: Shares | None = None
     found = []
-    for lease in newest_first(list(state.leases.values())):
+    for lease in newest_first(state.leases.values()):
         number, above = lease.lease_id, ledger.clusters[lease.borrower_id].parent_id
         if (lease.vnode_id in nominated and number not in called) or not _idle(state, lease):
             continue

@@ -78,7 +78,7 @@ def to_call(state: SchedulerState) -> list[Lease]:
         borrower = ledger.clusters.get(lease.borrower_id)
         if borrower is not None and borrower.parent_id != lease.lender_id:  # a sibling has it
             lent.setdefault(lease.lender_id, []).append(lease)
-    return [next(newest_first(lent[one])) for one in sorted(lent) if waits_in(state, one)]
+    return [newest_first(lent[one])[0] for one in sorted(lent) if waits_in(state, one)]
 
 
 def waits_in(state: SchedulerState, cluster_id: str) -> bool:

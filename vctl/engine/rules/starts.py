@@ -13,10 +13,8 @@ from vctl.core.resources import EMPTY
 from vctl.engine.changes import Change, Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
 from vctl.engine.rules import leases, preemption
 from vctl.engine.state import SchedulerState
-from vctl.scheduler import plan_tasks as pt
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.plan import Plan, Start
-from vctl.scheduler.plan_tasks import TaskStart
+from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             yield from _start(state, start, supply, now)
             came += 1
     for task in plan.task_starts:
-        if state.tasks.is_queued(task.task.task_id) and pt.task_still_fits(state.ledger, task):
+        if state.tasks.is_queued(task.task.task_id) and still_fits(state.ledger, task):
             yield from _start_task(state, task, supply, now)
             came += 1
     state.end_trial()
