@@ -1,6 +1,6 @@
-"""The candidate nodes of one cluster as placement sees it: classes of slots, and the few nodes seen one by one.
+"""The candidate nodes of a placement: the virtual nodes (slots) of one cluster by class, with what is free on them.
 
-Two ways to get it: as it is now, or as it would be if every alive or draining node were empty.
+They are taken from the ledger as it is now, as if some slots had other free capacities, or as if every node were empty.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CandidateNode = tuple[str, tuple[str, ...]]
 
 @value(frozen=True, slots=True)
 class Way:
-    """What a slot that can grow consists of: (depth, lender, free capacity) of each source, own free capacity first.
+    """The sources of a slot that can grow: (depth, lender, free capacity) of each, own free capacity first.
 
-    ``fresh``: it does not exist yet. ``choice``: there are several such ways on its node, of which one can be gone.
+    ``fresh``: the slot does not exist yet. ``choice``: its node offers several such slots, of which one can be made.
     """
 
     sources: tuple[tuple[int, int, FreeCapacity], ...]
@@ -46,14 +46,14 @@ class CandidateNodes:
     class_of: Callable[[str], SlotClass | None]
     capacity: Callable[[str], FreeCapacity]
     known: dict[object, object] = field(default_factory=dict, kw_only=True)
-    """What was made of them for the last gang."""
+    """The node classes made for the last gang."""
 
     def node_of(self, slot_id: str) -> str:
         """The physical node of a slot."""
         return self.ledger.vnodes[slot_id].node_id
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:
-        """Nodes to be looked at one by one: crowded ones, and those that a selector calls by id, or slots of them."""
+        """Nodes that are looked at one by one: crowded nodes, and nodes or slots that a selector names by id."""
         nodes = {node_id: tuple(sorted(slots)) for node_id, slots in self.crowded.items()}
         for slot_id in named:
             if self.class_of(slot_id) is not None:
@@ -61,7 +61,7 @@ class CandidateNodes:
         return self.called(on) | nodes
 
     def called(self, on: frozenset[str]) -> dict[str, tuple[str, ...]]:
-        """The slots on nodes that a selector calls by id."""
+        """The slots on nodes that a selector names by id."""
         found: dict[str, list[str]] = {}
         for slot_id in (one for group in self.classes for one in group.ids) if on else ():
             if (node_id := self.node_of(slot_id)) in on:
@@ -80,12 +80,12 @@ class CandidateNodes:
         return self.classes[0].ids[0] if self.classes else None
 
     def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:
-        """How many members of each class are on nodes that are looked at one by one."""
+        """The number of members of each class (by its identity) on the nodes that are apart."""
         return Counter(id(self.class_of(slot)) for slots in apart.values() for slot in slots)
 
     @property
     def budgets(self) -> Budgets | None:
-        """What limits growth; None where slots do not grow."""
+        """The limits of growth; None where slots do not grow."""
         return None
 
     def way(self, slot_id: str) -> Way | None:  # noqa: ARG002
@@ -93,7 +93,7 @@ class CandidateNodes:
         return None
 
     def way_of(self, group: SlotClass) -> Way | None:  # noqa: ARG002
-        """The same for the members of a class that are not looked at one by one."""
+        """How the members of a class can grow that are not on nodes apart."""
         return None
 
 
@@ -136,7 +136,7 @@ def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
     return candidates_of(ledger, empty, (ALIVE, DRAINING))
 
 
-# ---- the ladders of a way ----
+# ---- the ladders of a slot that can grow ----
 
 
 def is_unit(way: Way, name: str) -> bool:
@@ -163,7 +163,7 @@ def instance_ladders(way: Way, name: str) -> dict[int, Ladder]:
 
 
 def free_shares(capacity: FreeCapacity, name: str) -> dict[int, int]:
-    """What is free of each instance; on a node that shrank no more of them than its free amount."""
+    """The free share of each instance; on a node that shrank, not more shares than its free amount."""
     shares = sorted((s, i) for i, s in capacity.instances.get(name, {}).items() if s > 0)
     free = capacity.free.get(name, 0)
     while shares and sum(share for share, _ in shares) > free:

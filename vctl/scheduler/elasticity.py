@@ -1,6 +1,6 @@
-"""Growth as steps of one plan: flexible virtual nodes change in place, level by level; and what limits them.
+"""Growth of clusters: one step of growth on a ledger (``Grow``), and the limits on what a cluster may gain and lend.
 
-How much a cluster has to grow for some work, and where, is found in ``gang_growth``.
+``gang_growth`` finds which steps some work needs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vctl.core.resources import Allocation, difference, merged, subtract, total,
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """One virtual node made (``before`` None) or resized in place.
+    """One step of growth: a flexible virtual node is made (``before`` None) or resized in place.
 
-    ``lender_id`` is the sibling that lends ``lent`` of what is gained here; its own virtual node has become smaller
-    by that in the step before. All else, and with None everything, comes from the parent.
+    ``lender_id`` is the sibling that lends ``lent`` of the gain; a step before has made its own virtual node smaller
+    by that. The rest of the gain (all of it without a lender) comes from the parent.
     """
 
     before: VNode | None
@@ -30,13 +30,13 @@ class Grow:
 
     @property
     def gained(self) -> dict[str, int]:
-        """What the virtual node has more than before."""
+        """The amounts that the virtual node has more than before."""
         old = {} if self.before is None else self.before.allocation.amounts
         return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
-    """Take it in a ledger. What it adds is for one job: no other learns that a node joined."""
+    """Apply a step to a ledger. The gain is for one job, so no node counts as joined for others."""
     if grow.before is None:
         ledger.assign(grow.after, for_start=True)
     else:
@@ -52,7 +52,7 @@ def revert_growth(ledger: Ledger, grow: Grow) -> None:
 
 
 def growth_fits(ledger: Ledger, grow: Grow) -> bool:
-    """Whether a planned growth can still be taken, within the limits of that moment."""
+    """Whether a step can still be applied within the present limits."""
     capacity = ledger.capacities.get(grow.after.parent_id or "")
     cluster = ledger.clusters.get(grow.after.cluster_id)
     if capacity is None or cluster is None or not ledger.nodes[grow.after.node_id].schedulable:
@@ -70,7 +70,7 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     return capacity.fits_exactly(difference(grow.after.allocation, grow.before.allocation))
 
 
-# ---- what a cluster may gain and lend ----
+# ---- limits ----
 
 
 def can_grow(cluster: Cluster) -> bool:
@@ -79,12 +79,12 @@ def can_grow(cluster: Cluster) -> bool:
 
 
 def growing(ledger: Ledger, cluster_id: str) -> list[str]:
-    """The cluster and those above it as far as all can grow, lowest first."""
+    """A cluster and those above it, lowest first, up to the first that cannot grow."""
     return [one.cluster_id for one in takewhile(can_grow, ledger.upward(cluster_id))]
 
 
 def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
-    """How much more a cluster may have by its maximum and its borrow limit; a name missing is not limited."""
+    """How much more a cluster may have by its maximum and its borrow limit; a missing name is not limited."""
     limits = [] if cluster.spec.flexible_max is None else [cluster.spec.flexible_max]
     if cluster.borrow_limit is not None:
         limits.append({n: cluster.spec.flexible_min.get(n, 0) + a for n, a in cluster.borrow_limit.items()})
@@ -99,13 +99,13 @@ def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
 
 
 def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> bool:
-    """Whether a cluster may have that much more."""
+    """Whether a cluster may have these amounts more."""
     left = allowance(ledger, cluster)
     return all(amount <= left[name] for name, amount in more.items() if name in left)
 
 
 def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
-    """How much of its minimum a cluster may still lend. Who has more than that borrows itself and lends nothing."""
+    """How much of its minimum a cluster may still lend: nothing while it borrows itself."""
     if lender.kind != LOGICAL or not any(lender.lending_limit.values()):
         return {}
     has, left = held(ledger, lender.cluster_id), {}
@@ -117,7 +117,7 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
-    """Siblings that may lend to a cluster, by id, and how much. What it lacks of its minimum it calls back."""
+    """Siblings that may lend to a cluster, by id, and how much. What it lacks of its minimum it calls back instead."""
     siblings = sorted(ledger.subclusters.get(cluster.parent_id or "", ()))
     lenders = [one for one in siblings if one != cluster.cluster_id and ledger.clusters[one].lending_limit]
     if not lenders:
@@ -134,7 +134,7 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
-    """The cluster and all of which free capacity may become its own: those above it, and siblings that lend."""
+    """A cluster and all clusters whose free capacity it may get: those above it, and siblings that lend."""
     found = {cluster_id}
     for one in growing(ledger, cluster_id):
         parent_id = ledger.clusters[one].parent_id or PRIMARY
@@ -144,7 +144,7 @@ def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
-    """What the flexible virtual nodes of a cluster have, with the growth that is promised to nominated jobs."""
+    """The amounts of the flexible virtual nodes of a cluster, with the growth promised to nominated jobs."""
     parts = [part.allocation.amounts for part in flexible_parts(ledger, cluster_id)]
     return total([*parts, ledger.promised.get(cluster_id, {})])
 
@@ -155,7 +155,7 @@ def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:
 
 
 def flexible_in(ledger: Ledger, cluster_id: str, slot_id: str) -> VNode | None:
-    """The flexible virtual node that a cluster has in one of its parent's."""
+    """The flexible virtual node that a cluster has in a virtual node of its parent."""
     for child_id in ledger.children[slot_id]:
         vnode = ledger.vnodes[child_id]
         if vnode.cluster_id == cluster_id and vnode.kind == FLEXIBLE:
@@ -164,7 +164,7 @@ def flexible_in(ledger: Ledger, cluster_id: str, slot_id: str) -> VNode | None:
 
 
 def enlarged(ledger: Ledger, cluster_id: str, slot_id: str, gain: Allocation) -> VNode:
-    """That virtual node with so much more, or a new one with this."""
+    """The flexible virtual node of a cluster in a slot of its parent with this gain; a new one if it has none."""
     own, slot = flexible_in(ledger, cluster_id, slot_id), ledger.vnodes[slot_id]
     if own is not None:
         return replace(own, allocation=merged(own.allocation, gain))

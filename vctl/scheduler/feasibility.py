@@ -1,4 +1,6 @@
-"""Whether a gang could ever run, what stands in its way node by node, and whether a change may help it."""
+"""Feasibility of a gang: could it ever run (``ever``), what does each node say to it (``explain``), could a change of
+some virtual nodes help it (``could_help``)?
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET,
     empty: Callable[[], CandidateNodes] | None = None,
 ) -> Unplaced | None:  # fmt: skip
-    """None when the gang would fit if every alive or draining node were empty and the parent grew, else why not.
+    """Why a gang can never run: it would not fit if every alive or draining node were empty and the parent grew.
 
-    A search that ends at its budget proves nothing, so it counts as possible. ``empty`` gives the empty nodes to those
-    who ask about many gangs.
+    None: it may run, also when the search ended at its budget, which proves nothing. ``empty`` makes the empty nodes
+    for callers that ask about many gangs.
     """
     candidates = None
     if not ledger.clusters[parent_id].spec.flexible:
@@ -56,10 +58,10 @@ def ever(
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """What one node says to the part of a gang that is hardest to place.
+    """The verdict of one node on the part of a gang that is hardest to place.
 
-    ``need`` is what that part asks for, ``have`` what is free in the parent's fullest fitting slot there.
-    ``note`` says what else stands in the way: labels, or a node that takes no work.
+    ``need`` is the request of that part, ``have`` the free amounts of the parent's best slot on the node.
+    ``note`` names another obstacle: labels, or a node that takes no work.
     """
 
     node_id: str
@@ -70,9 +72,9 @@ class NodeVerdict:
 
 
 def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> list[NodeVerdict]:
-    """Per node of the parent: infeasible, feasible but not available, or available, by node id.
+    """Per node of the parent, by id: infeasible, feasible but not available, or available.
 
-    The words are about the part of the request for which there is too little; else about the one that fits least.
+    The verdicts are about the part of the request for which there is too little; else about the part that fits least.
     """
     tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
@@ -88,7 +90,7 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
 
 
 def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdict]]:
-    """Per virtual node of a task's cluster: its id, and what it says to the request."""
+    """Per virtual node of a task's cluster: its id, and its verdict on the request."""
     named = pinned_to(task)
     found = []
     for vnode in in_order(ledger, task.cluster_id):
@@ -101,7 +103,7 @@ def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdi
 
 
 def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
-    """Whether there is enough of a part on all nodes together."""
+    """Whether all nodes together have enough for a part."""
     there = [one for one in table if one.verdict == AVAILABLE]
     if part.how != "split":
         return len(there) >= part.count
@@ -109,7 +111,7 @@ def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
 
 
 def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:
-    """What has to lie in one slot: bundles, whole nodes, the entrypoint; and the minimum, which may be split."""
+    """The parts of a gang that lie in one slot each (bundles, whole nodes, the entrypoint), and the minimum."""
     together = replace(spec, groups=(Group(tuple(spec.fixed)),) if spec.fixed else ())
     return parts_of(together, entry) or [Part("one", {})] * spec.flexible
 
@@ -147,7 +149,7 @@ def _verdict(ledger: Ledger, vnode_id: str, part: Part) -> NodeVerdict:
 
 
 def _verdict_on_share(node: Node, total: Amounts, need: Amounts, have: Amounts) -> NodeVerdict:
-    """A minimum may be split over nodes: one that has some of it is no obstacle, however little that is."""
+    """The verdict on a minimum, which may be split over nodes: a node that has some of it is available."""
     if not any(total.get(name, 0) for name in need):
         return NodeVerdict(node.node_id, INFEASIBLE, need, have, "it has none of these resources")
     if not node.schedulable:
@@ -197,11 +199,11 @@ def _takes_something(
     return any(amount and capacity.free.get(name, 0) > 0 for name, amount in wanted)
 
 
-# ---- the clusters above some work as they are when nothing runs ----
+# ---- a cluster and those above it with nothing running ----
 
 
 def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
-    """A tree of one cluster and those above it alone, on every alive or draining node, with nothing in use."""
+    """A ledger with one cluster and those above it alone, on every alive or draining node, with nothing in use."""
     empty = Ledger()
     for node in ledger.nodes.values():
         if node.state in (ALIVE, DRAINING):
@@ -218,7 +220,7 @@ def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
 
 
 def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allocation]]:
-    """Per cluster its virtual nodes with what they have once nothing runs: the newest give back first."""
+    """Per cluster of a chain its virtual nodes with their allocations once nothing runs: the newest give back first."""
     found: dict[str, dict[str, Allocation]] = {}
     inside: dict[str, list[Allocation]] = {}
     for cluster in chain:
@@ -239,7 +241,7 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
 
 
 def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]) -> Allocation:
-    """What is left of a flexible virtual node; what is taken off is counted off the surplus."""
+    """The allocation of a flexible virtual node without its part of the surplus, which is counted off the surplus."""
     capacity = FreeCapacity(vnode.allocation)
     for allocation in inside:
         capacity.take_beyond(allocation)

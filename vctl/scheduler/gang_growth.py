@@ -33,7 +33,7 @@ from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
 PLACED = 4
-"""So many nodes that are looked at one by one cost a placement a step."""
+"""The number of nodes apart for which a placement is counted as one step."""
 
 
 def place_with_growth(
@@ -46,7 +46,7 @@ def place_with_growth(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> tuple[list[Grow], Placed] | Unplaced:
-    """Let a cluster grow until a gang fits into it; applied to the ledger. A reason leaves the ledger as it was."""
+    """Let a cluster grow in the ledger until a gang fits into it. Where it does not, the ledger stays as it was."""
     found = finished(find_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
     return found if isinstance(found, Unplaced) else growth_for(*found, entry)
 
@@ -54,7 +54,7 @@ def place_with_growth(
 def place_or_grow(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
 ) -> tuple[list[Grow], Placed] | Unplaced:
-    """A place in what the cluster has; else the cluster grows for it, which is applied to the ledger."""
+    """A place in the cluster as it is; else the cluster grows in the ledger until there is one."""
     found = place(ledger, parent_id, spec, entry)
     if isinstance(found, Placed):
         return [], found
@@ -74,9 +74,9 @@ def find_growth(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
-    """The candidates and the place among them, as work that can be put off as long as nobody changes the ledger.
+    """The candidate nodes and a place on them. The work may pause as long as nothing changes the ledger.
 
-    ``avoid`` are physical nodes, ``barred`` virtual nodes of the parent, or above it, that will not do.
+    ``avoid`` are physical nodes, ``barred`` virtual nodes of the parent or above it, that must not be used.
     """
     found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
     for lending in (False, True):
@@ -100,14 +100,14 @@ def find_growth(
 
 
 def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound) -> bool:
-    """Whether there is certainly too little for a gang, in its cluster and wherever that can grow from."""
+    """Whether there is certainly too little for a gang, in its cluster and in the clusters from which that can grow."""
     if ledger.clusters[cluster_id].spec.flexible:
         return shortage(ledger, cluster_id, spec, lending=True) is not None
     return not count.is_met(count.inside(ledger.index(cluster_id)))
 
 
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
-    """Whether growth certainly helps, seen without a search: equal pieces, no limit, one level, no loan."""
+    """Whether growth certainly helps, known without a search: equal pieces, no limit, one level, no loan."""
     chain = growing(ledger, cluster_id)
     if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
         return False
@@ -128,16 +128,16 @@ def grow(
     selector: Selector = (),
     avoid: frozenset[str] = frozenset(),
 ) -> list[Grow] | None:
-    """Let a cluster grow until a request fits into one virtual node of it; applied to the ledger, top level first.
+    """Let a cluster grow in the ledger until a request fits into one of its virtual nodes; the steps, top level first.
 
-    None (and an untouched ledger) when limits or the lack of free capacity anywhere above forbid it.
+    None, and an untouched ledger, when limits or too little free capacity above forbid it.
     """
     found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid)
     return found[0] if isinstance(found, tuple) else None
 
 
 def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
-    """What there is too little of in all the clusters together, wherever it is: cheap enough to ask often."""
+    """A resource of which all the clusters together have too little, on whatever nodes: cheap enough to ask often."""
     chain = growing(ledger, cluster_id)
     if not chain:
         return None
@@ -165,7 +165,7 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
 
 
 def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
-    """What is free in a cluster, in total and at most on one of its virtual nodes."""
+    """The free amount of a resource in a cluster, in total and on the virtual node that has most."""
     total = most = 0
     for group in ledger.index(cluster_id).classes.values():
         if (free := group.capacity.free.get(name, 0)) > 0:
@@ -174,7 +174,7 @@ def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
 
 
 def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
-    """The resources that a gang asks for; None: also places with none of them will do for some of it."""
+    """The resources that a gang asks for; None: a part of it needs none of them."""
     if not all(any(node.resources.values()) for node in spec.fixed) or any(spec.replica_sets.values()):
         return None
     return spec.names(entry) or None
@@ -183,13 +183,13 @@ def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
 # ---- from a placement to the steps of growth ----
 
 Part = tuple[str, int | None]
-"""A resource, or one instance of it."""
+"""A resource, or one instance of it (name, index)."""
 Gains = dict[int, dict[Part, int]]
-"""What one cluster gains on one node: from its parent (``OWN``), and from each sibling that lends."""
+"""The gain of one cluster on one node by its source: its parent (``OWN``), or the number of a sibling that lends."""
 
 
 def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> tuple[list[Grow], Placed]:
-    """Grow for a placement; applied to the ledger, top level first. The pieces then lie in real virtual nodes."""
+    """Grow in the ledger for a placement: the steps, top level first, and the placement on real virtual nodes."""
     steps: list[Grow] = []
     wanted = _wanted(candidates, placed.pieces)
     gains = _shared_out(candidates, wanted)
@@ -208,7 +208,7 @@ def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> 
 
 
 def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, Allocation]:
-    """What the pieces take of each slot that can grow."""
+    """What the pieces take of each slot that can grow, by slot."""
     wanted: dict[str, Allocation] = {}
     for piece in pieces:
         slot_id = piece.parent_vnode_id
@@ -221,7 +221,7 @@ def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, 
 def _shared_out(
     candidates: GrowthCandidates, wanted: Mapping[str, Allocation]
 ) -> dict[tuple[str, int], Gains]:
-    """Which source gives what, for all slots together."""
+    """The gains by (slot, level): which source gives how much, decided for all slots together."""
     places: dict[str, list[tuple[str, Part, Ladder, int]]] = {}
     for slot_id, allocation in wanted.items():
         way = candidates.way(slot_id)
@@ -248,7 +248,7 @@ def _shared_out(
 
 
 def _grows_in(candidates: GrowthCandidates, slot_id: str, level: int, made: Mapping[str, str]) -> str | None:
-    """The virtual node above a cluster of the chain in which it grows for a slot; None: it has a fixed one there."""
+    """The virtual node in which a cluster of the chain grows for a slot; None: it has a fixed virtual node there."""
     vnodes, slot = candidates.ledger.vnodes, candidates.ledger.vnodes[slot_id]
     if slot.cluster_id not in candidates.chain[: level + 1]:
         return made.get(slot_id, slot_id)
@@ -260,7 +260,7 @@ def _grows_in(candidates: GrowthCandidates, slot_id: str, level: int, made: Mapp
 
 
 def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains, steps: list[Grow]) -> str:
-    """Let one cluster of the chain grow in a virtual node of the one above; returns its own there."""
+    """Let one cluster of the chain grow in a virtual node of the cluster above; returns its own virtual node there."""
     ledger, cluster_id = candidates.ledger, candidates.chain[level]
     capacity = ledger.capacities[above_id]
 
@@ -273,7 +273,7 @@ def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains,
     lenders = {
         lender: candidates.limits.lenders[lender].cluster_id for lender in sorted(gains) if lender != OWN
     }
-    for lender, lender_id in lenders.items():  # each from its virtual node in the same slot
+    for lender, lender_id in lenders.items():  # each lends from its virtual node in the same slot
         theirs = flexible_in(ledger, lender_id, above_id)
         assert theirs is not None, (lender_id, above_id)
         lent = _allocation(ledger.capacities[theirs.vnode_id], gains[lender])
@@ -305,7 +305,7 @@ def _amounts(parts: Mapping[Part, int]) -> dict[str, int]:
 
 
 def _allocation(capacity: FreeCapacity, parts: Mapping[Part, int]) -> Allocation:
-    """Amounts and instances as an allocation out of free capacity; whole CPUs come with their cores."""
+    """Amounts and instances as an allocation out of free capacity, with cores for whole CPUs."""
     amounts, instances = _amounts(parts), dict[str, dict[int, int]]()
     for (name, index), amount in parts.items():
         if index is not None:

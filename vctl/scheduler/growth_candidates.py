@@ -1,6 +1,8 @@
-"""What a cluster could have on each node if it and those above it grew: the candidates of a placement with growth.
+"""The candidate nodes of a placement with growth: what a cluster could have on each node if it and those above it grew.
 
-A slot that does not exist yet goes by the id of the virtual node above that it would be made in.
+Nodes on which only the topmost cluster has something are counted by class. All other nodes are looked at one by one:
+there the sources of each slot (``Way``) are listed. A slot that does not exist yet has the id of the virtual node above
+in which it would be made.
 """
 
 from __future__ import annotations
@@ -21,29 +23,29 @@ from vctl.scheduler.growth_supply import OWN, Budgets, Lender
 from vctl.scheduler.work import Work
 
 AT_ONCE, STEPS = 64, 16
-"""So many nodes are looked at before a pause is possible, and what that costs."""
+"""The number of nodes that are looked at between two pauses, and its price in steps."""
 NEW = "\0"
-"""In place of the id of a virtual node that is not made yet: no selector calls it by name."""
+"""In place of the id of a virtual node that is not made yet: no selector can name it."""
 
 
 @value(frozen=True, slots=True)
 class GrowthCandidates(CandidateNodes):
-    """Slots with what growth could add. ``classes`` are nodes on which only the topmost cluster has something."""
+    """Slots with what growth could add. ``classes``: nodes on which only the topmost cluster has something."""
 
     chain: tuple[str, ...]
     """The clusters that can grow, lowest first."""
     top_id: str
-    """The cluster above them, which only has what it has."""
+    """The cluster above them, which does not grow."""
     limits: Budgets
     on_node: Mapping[str, tuple[str, ...]]
-    """Nodes that are looked at one by one: their slots."""
+    """Node that is looked at by itself -> its slots."""
     ways: Mapping[str, Way]
     alike: Mapping[str, SlotClass]
-    """Slots of the topmost cluster on these nodes: the class they would count for."""
+    """Slots of the topmost cluster on these nodes -> the class in which they would be counted."""
 
     @property
     def budgets(self) -> Budgets:
-        """What limits growth."""
+        """The limits of growth."""
         return self.limits
 
     def way(self, slot_id: str) -> Way:
@@ -56,11 +58,11 @@ class GrowthCandidates(CandidateNodes):
         return _fresh(len(self.chain), group.capacity)
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
-        """Nodes to be looked at one by one: those where a growing cluster has something, somebody lends, or called."""
+        """Nodes that are looked at one by one: a growing cluster is there, a sibling lends there, or a selector names them."""
         return {**self.called(on), **self.on_node}
 
     def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:
-        """How many members of each class are on such nodes."""
+        """The number of members of each class (by its identity) on the nodes that are apart."""
         count = Counter(id(group) for group in self.alike.values())
         others = (slots for node_id, slots in apart.items() if node_id not in self.on_node)
         count.update(id(self.class_of(slot)) for slots in others for slot in slots)
@@ -85,7 +87,7 @@ def growth_candidates(
 ) -> Work[GrowthCandidates | None]:
     """The slots of a cluster as growth could make them; None when it cannot grow.
 
-    ``avoid`` are physical nodes and ``barred`` slots that will not do. Slots that could have none of the resources
+    ``avoid`` are physical nodes and ``barred`` slots that must not be used. Slots that could have none of the resources
     ``asked`` for are left out.
     """
     chain = growing(ledger, cluster_id)
@@ -144,7 +146,7 @@ def growth_candidates(
 
 @dataclass(slots=True)
 class _View:
-    """Where the clusters that can grow have something, what siblings could lend them, and the ways to grow."""
+    """Collects by node what the growing clusters have, what siblings could lend, and the slots that could grow."""
 
     ledger: Ledger
     chain: list[str]
@@ -153,7 +155,7 @@ class _View:
     nodes: dict[str, list[list[VNode]]] = field(default_factory=dict)
     """Physical node -> the virtual nodes of each cluster there, lowest first."""
     loans: dict[str, list[tuple[int, FreeCapacity]]] = field(default_factory=dict)
-    """Virtual node -> numbers of those who could lend in it, and what they have free."""
+    """Virtual node -> (number of a lender, its free capacity) for each that could lend in it."""
     lenders: list[Lender] = field(default_factory=list)
     ways: dict[str, Way] = field(default_factory=dict)
     on_node: dict[str, list[str]] = field(default_factory=dict)
@@ -181,7 +183,7 @@ class _View:
                 self.lenders.append(Lender(sibling, level + 1, most))
 
     def see(self, node_id: str, levels: list[list[VNode]]) -> None:
-        """``levels``: what each cluster of the chain and the one above has on the node, lowest first."""
+        """List the slots of a node. ``levels``: its virtual nodes by cluster of the chain and above, lowest first."""
         found: list[tuple[int, VNode]] = [(0, vnode) for vnode in levels[0]]
         above: list[tuple[int, VNode]] = []
         for level in range(1, len(levels)):
@@ -217,7 +219,7 @@ class _View:
             vnode, level = self.ledger.vnodes[vnode.parent_id or ""], level + 1
 
     def capacity(self, slot_id: str, budgets: Budgets) -> FreeCapacity:
-        """What a slot could have, as one free capacity."""
+        """The most that a slot could have, as one free capacity."""
         way = self.ways.get(slot_id) or _fresh(len(self.chain), self.ledger.capacities[slot_id])
         vnode = self.ledger.vnodes[slot_id]
         names = {name for _, _, capacity in way.sources for name in capacity.free}
@@ -238,7 +240,7 @@ def _fresh(depth: int, capacity: FreeCapacity) -> Way:
 
 
 def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:
-    """A class of its own for a slot on a node that is looked at by itself."""
+    """The class of one slot on a node that is looked at by itself."""
     vnode, capacity = ledger.vnodes[slot_id], ledger.capacities[slot_id]
     labels, untouched = vnode.labels, capacity.is_untouched()
     if vnode.cluster_id != chain[0]:

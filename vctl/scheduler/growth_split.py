@@ -1,7 +1,8 @@
-"""Splits a flexible minimum where slots grow within limits: what one node takes may leave less for others.
+"""Splits a flexible minimum over node states, also where slots grow within limits.
 
-Resources do not compete, so once the slots are chosen each is spread by itself: by the plain split if the limits allow
-it, else as a flow, else one node after the other.
+With limits, what one node takes may leave less for others. Resources do not compete, so once the slots are chosen each
+resource is spread by itself: as in ``flexible`` if the limits allow that, else by a maximum flow, else by a search node
+after node.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from vctl.scheduler.placement_model import Problem, Share, after_taking
 
 World = Mapping[int, int]
 FLOW_STEPS = 5
-"""What one look at the limits counts for in the budget of steps."""
+"""The price of one check of the limits in steps."""
 MOST_COPIES = 128
-"""Equal nodes that are told apart at most."""
+"""The most nodes in one state that are looked at one by one."""
 
 
 def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool:
-    """Whether the limits allow what a trial has taken, with these flexible parts."""
+    """Whether the limits allow what a search has taken, with these flexible parts."""
     if problem.budgets is None:
         return True
     after = _after(problem, world, parts)
@@ -41,9 +42,9 @@ def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool
 
 
 def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None, int]:
-    """Pieces that sum to the flexible minimum, one of them holding the entrypoint, or None; and tries.
+    """Pieces that sum to the flexible minimum, one of them for the entrypoint, or None; and the number of steps.
 
-    One piece when a node fits all of it, the tightest. Where slots grow, their limits allow all of it together.
+    One piece on the tightest node that fits all of it, else several. Where slots grow, the limits allow all pieces.
     """
     want, entry = problem.want, problem.want_entry
     if not any(want):
@@ -80,7 +81,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None
 
 
 def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
-    """The part with every different choice of its instances from resource ``r`` on, the least growth first."""
+    """The part with every different choice of instances from resource ``r`` on, the choice with least growth first."""
     if r == len(part.amounts) or problem.budgets is None:
         yield part
     elif not part.amounts[r] or not problem.node_classes.traits[part.slot.trait].units[r]:
@@ -92,7 +93,7 @@ def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
 
 
 def _after(problem: Problem, world: World, parts: Sequence[Part]) -> dict[int, int]:
-    """The nodes after parts were taken from them."""
+    """The nodes after these parts were taken from them."""
     after, node_classes = dict(world), problem.node_classes
     for part in parts:
         state = node_classes.states[part.state]
@@ -128,7 +129,7 @@ def _taken(problem: Problem, world: World, r: int) -> Iterator[Need]:
 
 @dataclass(slots=True)
 class _Spread:
-    """One choice of slots: how much each takes."""
+    """One choice of slots: how much each of them takes."""
 
     problem: Problem
     world: World
@@ -137,7 +138,7 @@ class _Spread:
     tries: int
     steps: int = 0
     is_cut: bool = False
-    """Whether there are more equal nodes than are told apart."""
+    """Whether some nodes were left out, so that a failure is no proof."""
     copies: list[tuple[int, Option]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
@@ -184,7 +185,7 @@ class _Spread:
         self.shares = [[] for _ in self.copies]
 
     def _take_over(self, guess: list[Part], bad: list[int]) -> None:
-        """Keep what the guess has of the resources that are not scarce."""
+        """Keep the guess for the resources whose limits allow it."""
         free = list(range(len(self.copies)))
         for part in guess:
             own = [i for i in free if self.copies[i][0] == part.state and self.copies[i][1].slot == part.slot]
@@ -197,7 +198,7 @@ class _Spread:
     # ---- one resource ----
 
     def _flow(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
-        """All at once, when that happens to come in whole pieces. Loans and limits are shared out exactly."""
+        """The spread by a maximum flow, if it comes in whole pieces: loans and limits are shared out exactly."""
         problem, node_classes, budgets = self.problem, self.problem.node_classes, self.problem.budgets
         assert budgets is not None
         if any(node_classes.traits[option.slot.trait].units[r] for _, option in self.copies):
@@ -233,7 +234,7 @@ class _Spread:
         return potential - slot.free[r] if ladders else 0, ladder
 
     def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
-        """Node after node, most of it first."""
+        """The spread by a search node after node, the largest amounts first."""
         taken: list[tuple[int, tuple[int, ...]]] = []
         ways = [self._ways(r, 0, self.problem.want[r])]
         while ways:
@@ -269,7 +270,7 @@ class _Spread:
         return _allows(self.problem, _after(self.problem, self.world, parts), r)
 
     def _ways(self, r: int, i: int, rest: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """What one node may take of what is left."""
+        """The amounts that one node may take of the rest, each with its instances."""
         option = self.copies[i][1]
         entry = self.problem.want_entry[r] if i == 0 and self.host else 0
         most = min(option.most[r], rest)

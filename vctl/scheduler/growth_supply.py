@@ -1,7 +1,9 @@
-"""Where growth takes from, and whether the limits of all clusters on the way let many places have it at once.
+"""The supply of growth: from which sources a place can grow, and whether the limits allow many places to grow at once.
 
-A ladder lists the sources of one place: at depth 0 what the cluster has free there; at depth d what its d-th ancestor
-has free there, or what a sibling of its (d-1)-th ancestor lends. Taking from depth d makes d clusters grow.
+A place is a slot, or one instance in it. Its ladder lists its sources: at depth 0 the free capacity of the cluster
+there; at depth d that of its d-th ancestor, or a loan of a sibling of its (d-1)-th ancestor. Taking from depth d
+makes d clusters grow. Whether all places can have their needs is a question of maximum flow (Edmonds-Karp) through limits
+and loans.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 OWN = -1
-"""No sibling lends it: the cluster at that depth has it free."""
+"""In place of a lender: the source is free capacity of the cluster at that depth."""
 UNLIMITED = 1 << 62
 
 
@@ -25,12 +27,12 @@ class Source(NamedTuple):
 
 
 Ladder = tuple[Source, ...]
-"""Sources of one place, by depth, free capacity before loans."""
+"""The sources of one place by depth, free capacity before loans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lender:
-    """A sibling of the cluster that grows from ``depth``, and how much it may lend in all."""
+    """A sibling of the cluster that grows from ``depth``, and the most that it may lend in all."""
 
     cluster_id: str
     depth: int
@@ -38,7 +40,7 @@ class Lender:
 
 
 class Need(NamedTuple):
-    """So many places with one ladder: what they need in all, and at most how much they could take."""
+    """A number of places with equal ladders: what they need in all, and the most that they could take."""
 
     ladder: Ladder
     places: int
@@ -48,23 +50,23 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How much each growing cluster may gain, lowest first (a name missing is not limited), and who lends."""
+    """How much each growing cluster may gain, lowest first (a missing name is not limited), and the lenders."""
 
     limits: tuple[Mapping[str, int], ...]
     lenders: tuple[Lender, ...] = ()
 
     def is_limited(self, name: str) -> bool:
-        """Whether places compete for anything but what is free on them."""
+        """Whether places compete for a resource, because of a limit or a loan."""
         return any(name in limit for limit in self.limits) or any(name in one.most for one in self.lenders)
 
     def names(self) -> set[str]:
-        """Resources for which ``is_limited`` holds."""
+        """The resources for which places compete."""
         return {name for limit in self.limits for name in limit} | {
             name for one in self.lenders for name in one.most
         }
 
     def potential(self, name: str, ladder: Ladder) -> int:
-        """What one place could have if it were the only one to grow."""
+        """The most that a place could have if no other place grew."""
         have = 0
         for depth in range(len(self.limits), 0, -1):
             for source in ladder:
@@ -77,21 +79,21 @@ class Budgets:
         return have + sum(source.amount for source in ladder if not source.depth)
 
     def settle(self, name: str, needs: Sequence[Need], extra: int = 0) -> list[list[int]] | None:
-        """What each source gives so that all have their least and together ``extra`` more; None: impossible.
+        """The amount of each source so that all needs have their least and together ``extra`` more; None: impossible.
 
         Loans are used last.
         """
         return _Flow(self, name, needs).run(extra)
 
     def most(self, name: str, needs: Sequence[Need], enough: int) -> int:
-        """How much all places together could have, as far as ``enough``."""
+        """The most that all places together could have, up to ``enough``."""
         flow = _Flow(self, name, [need._replace(least=0) for need in needs])
         flow.run(enough)
         return flow.total
 
 
 def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
-    """How much each of so many clusters has to grow, lowest first, when this much of a place is used."""
+    """The growth of each of ``levels`` clusters, lowest first, when the amount ``used`` of a place is taken."""
     grown = [used] * levels
     for source in ladder:
         for level in range(source.depth, levels):
@@ -100,7 +102,7 @@ def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
 
 
 def depth_of(ladder: Ladder, used: int) -> int:
-    """How far up one has to go for this much."""
+    """The number of clusters that grow when the amount ``used`` of a place is taken."""
     if used <= 0:
         return 0
     for source in ladder:
@@ -111,7 +113,7 @@ def depth_of(ladder: Ladder, used: int) -> int:
 
 
 class _Flow:
-    """Sources, limits and places as a flow network: a hub per depth, a node per lender and per place."""
+    """A flow network of one resource: a vertex per depth, per lender and per place. Flow means amounts."""
 
     def __init__(self, budgets: Budgets, name: str, needs: Sequence[Need]) -> None:
         self.needs = needs
@@ -119,7 +121,7 @@ class _Flow:
         first_place = levels + 1 + len(budgets.lenders)
         self.sink = first_place + len(needs)
         self.edges: list[list[int]] = []
-        """[to, capacity left]; edge n ^ 1 is the way back."""
+        """[end, capacity left]; edge ``n ^ 1`` is the reverse of edge ``n``."""
         self.out: list[list[int]] = [[] for _ in range(self.sink + 1)]
         self.total = 0
         for level, limit in enumerate(budgets.limits):
@@ -174,7 +176,7 @@ class _Flow:
         return number
 
     def _fill(self, wanted: int) -> None:
-        """Augment along shortest ways until so much flows or no more can."""
+        """Augment along shortest paths until ``wanted`` flows or no more can."""
         while self.total < wanted:
             came: dict[int, int] = {0: -1}
             queue = deque([0])

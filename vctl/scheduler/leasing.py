@@ -1,4 +1,4 @@
-"""Leases: what of a growth lies above the minimum, and how it is given back when nobody uses it."""
+"""Leases: the part of a growth that lies above the minimum of a cluster, and how it is given back when it is idle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vctl.scheduler.elasticity import Grow, flexible_in, flexible_parts, held
 
 
 def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
-    """How much of a growth that has been applied lies above the cluster's minimum: that part is a lease.
+    """The part of an applied step of growth that lies above the cluster's minimum: that part is a lease.
 
-    ``later`` is what the cluster gained since.
+    ``later``: the amounts that the cluster gained since that step.
     """
     cluster = ledger.clusters[step.after.cluster_id]
     has = rs.subtract(
@@ -32,17 +32,17 @@ def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) ->
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Leases of which less is left (nothing: they are over), and what on virtual nodes is a lease from now on."""
+    """Leases that are cut, each with the rest (empty: it is over), and virtual nodes with the amounts of new leases."""
 
     cut: tuple[tuple[Lease, Mapping[str, int]], ...]
     fresh: tuple[tuple[VNode, Mapping[str, int]], ...]
 
 
 def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amounts) -> Settled:
-    """After a cluster's minimum or virtual nodes were changed: leased is again what lies above the minimum.
+    """Match the leases of a cluster with what it has above its minimum, after either has changed.
 
-    Older leases stay first. ``leases`` are those of the cluster; ``own`` is what its entrypoint holds of the
-    flexible part, which came with the gang and is no lease.
+    Older leases stay first. ``leases`` are those of the cluster; ``own`` is the part of the flexible virtual nodes
+    that its entrypoint holds: it came with the gang and is no lease.
     """
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
@@ -69,7 +69,7 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A lease given back, whole (``left`` empty) or in part; ``after`` None means the virtual node goes."""
+    """The return of a lease, whole (``left`` empty) or in part; ``after`` None: the virtual node is removed."""
 
     lease: Lease
     before: VNode
@@ -78,21 +78,21 @@ class Return:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The virtual node that goes."""
+        """The id of the virtual node that is removed."""
         return (self.before.vnode_id,) if self.after is None else ()
 
     @property
     def placed(self) -> tuple[VNode, ...]:
-        """The virtual node that stays, with less."""
+        """The virtual node that stays with less."""
         return () if self.after is None else (self.after,)
 
 
 def free_part(
     ledger: Ledger, lease: Lease, leases: Collection[Lease], capacity: FreeCapacity | None = None
 ) -> Allocation:
-    """What of a lease nobody uses now and the minimum does not need; ``leases`` are all there are.
+    """The idle part of a lease that the minimum of the borrower does not need. ``leases``: all leases.
 
-    ``capacity``: what would be free of its virtual node, in place of what is.
+    ``capacity``: a free capacity to assume for its virtual node, in place of the present one.
     """
     vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
     if vnode is None or cluster is None:
@@ -105,9 +105,9 @@ def free_of(
     ledger: Ledger, vnode: VNode, most: Amounts, least: Amounts, leases: Iterable[Lease] = (),
     capacity: FreeCapacity | None = None,
 ) -> Allocation:  # fmt: skip
-    """How much of these amounts a virtual node can give away now; its cluster keeps ``least``.
+    """The part of these amounts that a virtual node can give away now, so that its cluster keeps ``least``.
 
-    ``leases`` are the others on this virtual node: a unit that one of them is to return whole is not split.
+    ``leases``: the other leases on this virtual node. A unit that one of them is to return whole is not split.
     """
     capacity, held = capacity or ledger.capacities[vnode.vnode_id], vnode.allocation
     parts = flexible_parts(ledger, vnode.cluster_id)
@@ -131,7 +131,7 @@ def free_of(
 
 
 class _Shares:
-    """What a cluster has of the instances of one resource, and what of one virtual node's can go."""
+    """The instances of one resource in a cluster, and which shares of one virtual node can be given away."""
 
     def __init__(
         self, name: str, capacity: FreeCapacity, held: Allocation, others: Sequence[Allocation], least: int
@@ -142,9 +142,9 @@ class _Shares:
         self.least = least
 
     def returned(self, most: int, part: int, whole: int) -> dict[int, int]:
-        """What of which instance goes: shares that nobody uses, highest first, then at most ``part`` of what is left.
+        """The shares to give away by instance: idle shares, highest index first, then at most ``part`` of another.
 
-        Instances that are shared already come first; ``whole``: so many are to stay that others return in one piece.
+        Instances that are shared already come first. ``whole``: the number of whole instances to leave for others.
         """
         found: dict[int, int] = {}
         for index, share in sorted(self.shares.items(), reverse=True):
@@ -161,7 +161,7 @@ class _Shares:
         return found
 
     def _can_spare(self, index: int, part: int, whole: int = 0) -> bool:
-        """Whether the largest shares then still are what the minimum needs in one piece, and so many whole ones."""
+        """Whether the rest satisfies the minimum in the pieces that it needs, with ``whole`` instances more."""
         needs = [SCALE] * (self.least // SCALE + whole) + [self.least % SCALE]
         before = sorted([*self.elsewhere, *self.shares.values()], reverse=True)
         changed = {**self.shares, index: self.shares[index] - part}
@@ -170,14 +170,14 @@ class _Shares:
 
 
 def give_back(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
-    """Shrink the borrower's virtual node by a free part of a lease; applied to the ledger."""
+    """Shrink the borrower's virtual node in the ledger by an idle part of a lease."""
     done = return_of(ledger, lease, part)
     ledger.rearrange(done.removed, done.placed)
     return done
 
 
 def return_of(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
-    """What giving back a free part of a lease means for the borrower's virtual node."""
+    """The return of an idle part of a lease: the borrower's virtual node before and after."""
     vnode = ledger.vnodes[lease.vnode_id]
     after, gone = replace(vnode, allocation=difference(vnode.allocation, part)), part.amounts
     left = {n: a - gone.get(n, 0) for n, a in lease.amounts.items() if a > gone.get(n, 0)}
@@ -187,15 +187,15 @@ def return_of(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
 
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
-    """Give the lender what it gets back; applied to the ledger."""
+    """Give the lender in the ledger what it gets back by a return."""
     if (more := restored(ledger, lease, done)) is not None:
         ledger.rearrange((), (more,), for_start=True)
 
 
 def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
-    """The lender's virtual node after a return: what a sibling lent goes straight back to it, up to its minimum.
+    """The virtual node of a sibling after a return of what it lent: it grows again, up to the sibling's minimum.
 
-    None when the parent was the lender, or the lender lacks nothing or has no flexible virtual node there any more.
+    None when the parent was the lender, or the sibling lacks nothing or has no flexible virtual node there any more.
     """
     borrower = ledger.clusters.get(lease.borrower_id)
     lender = ledger.clusters.get(lease.lender_id)
@@ -217,7 +217,7 @@ def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
 
 
 def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
-    """So much of an allocation, the lowest instances first."""
+    """The part of an allocation up to these amounts, the lowest instances first."""
     amounts: dict[str, int] = {}
     instances: dict[str, dict[int, int]] = {}
     for name, amount in allocation.amounts.items():
@@ -231,9 +231,9 @@ def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
 
 
 def empty_parts(ledger: Ledger) -> Iterator[str]:
-    """Flexible virtual nodes of logical clusters that have nothing and serve nobody: work without a request left them.
+    """Flexible virtual nodes of logical clusters that are empty and unused: work without a request left them.
 
-    That of a cluster that lent all it had there stays: what returns goes into it.
+    The virtual node of a cluster that lent all of it stays, because a return goes back into it.
     """
     for vnode_id, vnode in ledger.vnodes.items():
         if vnode.kind != FLEXIBLE or any(vnode.allocation.amounts.values()):
@@ -250,5 +250,5 @@ def _is_used(ledger: Ledger, vnode_id: str) -> bool:
 
 
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:
-    """The order in which leases are given back and called back: deepest borrower first among equals."""
+    """The order in which leases are given back and called back; among equals the deepest borrower comes first."""
     return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))

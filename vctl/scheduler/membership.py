@@ -1,4 +1,4 @@
-"""Whole nodes by template: which a logical cluster gets from its parent and which it gives back."""
+"""Whole nodes of a logical cluster: which nodes it gets from its parent and gives back to have the wanted counts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Not enough to remove (``adding`` False) or to add.
+    """Too few nodes to remove (``adding`` False) or to add.
 
-    ``recommend``: per affected template, how many of the nodes asked for could be; zeros included.
+    ``recommend``: per affected template the number of nodes that could be removed or added, zeros included.
     """
 
     adding: bool
@@ -32,10 +32,9 @@ class Shortage:
 def exchange(
     ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]
 ) -> Exchange | Shortage:
-    """From the present members to the wanted counts; a template not named counts as 0. All templates or none.
+    """The way from the present members to the wanted counts: all templates or none. A missing template counts as 0.
 
-    Dead members leave first, then idle ones; joined are alive, undivided nodes of the parent. Removal is judged
-    before addition.
+    Dead members leave first, then idle ones. Alive, undivided nodes of the parent join. Removal is judged first.
     """
     own = _by_template(ledger, cluster_id) if cluster_id is not None else {}
     leave: list[VNode] = []
@@ -68,7 +67,7 @@ def exchange(
 
 
 def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
-    """Alive whole nodes of a cluster of which nobody holds anything, by id."""
+    """Alive whole nodes of a cluster that nobody uses, by id."""
     return [
         vnode
         for vnode in ledger.slots(cluster_id)

@@ -1,6 +1,8 @@
-"""The candidate nodes in small numbers: nodes that are alike for one gang are one state with a count.
+"""Node classes for one gang: nodes that differ in nothing that the gang asks about are one state with a count.
 
-Keeps only what the gang asks about, so most classes of nodes fall together. Knows no policies and no moves.
+Input: candidate nodes and the interest of a gang (resource names, selectors, templates). Output: numbered node states,
+how many nodes are in each, and what each has free. The search works on these numbers, so its cost does not depend on
+the number of nodes. This module knows no placement policies and no moves.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
 
 
 class SlotTraits(NamedTuple):
-    """What of a slot never changes during a trial and may matter to this gang.
+    """The properties of a slot that never change during a search.
 
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
-    here; ``waste`` counts free unit resources that nobody asked for. Of a slot that can grow, ``ladders`` are the
-    numbers of its ladders per resource (0: none, or instances have their own), ``fresh`` says that it does not exist
-    yet, ``choice`` that taking it rules out others of its node.
+    here; ``waste`` counts free unit resources for which the gang did not ask. Of a slot that can grow, ``ladders`` are
+    the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh`` says that it does not
+    exist yet, ``choice`` that using it rules out other slots of its node.
     """
 
     selectors: int
@@ -48,11 +50,11 @@ class SlotTraits(NamedTuple):
 
 KIND_BITS = 20
 FULL = SCALE << KIND_BITS
-"""A level from here on is a whole instance."""
+"""The least level of a whole instance."""
 
 
 def level_of(share: int, kind: int) -> int:
-    """A free share of an instance with the number of its ladder (0: it does not grow)."""
+    """One number for the free share of an instance and the number of its ladder (0: it does not grow)."""
     return share << KIND_BITS | kind
 
 
@@ -67,7 +69,7 @@ def kind_of(level: int) -> int:
 
 
 class SlotState(NamedTuple):
-    """A slot: its class, what is free, and per unit resource the levels of its instances in order."""
+    """A slot: the number of its traits, its free amounts, and per unit resource the sorted levels of its instances."""
 
     trait: int
     free: Vector
@@ -76,7 +78,7 @@ class SlotState(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """A node: its slots in order, and the phase (counted from 1) that already uses it, else 0."""
+    """A node: its slots in order, and the phase (counted from 1) that uses it already, else 0."""
 
     slots: tuple[SlotState, ...]
     used: int
@@ -84,9 +86,9 @@ class NodeState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What a gang asks about: resource names, selectors (the first matches all), templates.
+    """The properties of nodes that matter to a gang: resource names, selectors (the first matches all), templates.
 
-    ``entry`` is what a whole node must hold if the entrypoint is to run there (None: it runs elsewhere);
+    ``entry`` is the request that a whole node must hold if the entrypoint is to run there (None: it runs elsewhere);
     ``want`` is the flexible minimum by name.
     """
 
@@ -98,7 +100,7 @@ class Interest:
 
 
 def node_classes_of(candidates: CandidateNodes, interest: Interest) -> NodeClasses:
-    """The classes of the candidate nodes for one gang: made once, however often its placement is tried on them."""
+    """The node classes of candidate nodes for one gang, made once for all attempts to place it on them."""
     known = candidates.known.get(interest)
     if not isinstance(known, NodeClasses):
         candidates.known.clear()
@@ -107,7 +109,7 @@ def node_classes_of(candidates: CandidateNodes, interest: Interest) -> NodeClass
 
 
 class NodeClasses:
-    """Node states by number with how many nodes are in each, in the order of their lowest node id."""
+    """Numbered node states with the number of nodes in each, in the order of their lowest node id."""
 
     def __init__(self, candidates: CandidateNodes, interest: Interest) -> None:
         self.candidates, self.interest, self.names = candidates, interest, interest.names
@@ -115,7 +117,7 @@ class NodeClasses:
         self.traits: list[SlotTraits] = []
         self.counts: dict[int, int] = {}
         self.sources: dict[int, list[Callable[[], Iterator[CandidateNode]]]] = {}
-        """Real nodes by state, each by node id; read when real nodes are assigned."""
+        """State -> iterators over its real nodes by node id; read when real nodes are assigned."""
         self.most = [0] * len(self.names)
         """The largest free amount of each resource in one slot."""
         self._state_ids: dict[NodeState, int] = {}
@@ -123,10 +125,10 @@ class NodeClasses:
         self._bulk: dict[int, int] = {}
         self._options: dict[int, tuple[Option, ...]] = {}
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
-        """Ladders of slots and instances that can grow, with what each could have."""
+        """Ladders of slots and instances that can grow, each with the most that it gives."""
         self._ladder_ids: dict[tuple[Ladder, int], int] = {}
         self._grown: dict[object, SlotState] = {}
-        """States of slots that can grow, by all that they depend on."""
+        """States of slots that can grow, by everything that they depend on."""
         self._survey()
 
     def _survey(self) -> None:
@@ -165,7 +167,7 @@ class NodeClasses:
                 self.most = [max(pair) for pair in zip(self.most, slot.free, strict=True)]
 
     def slot_state(self, slot_id: str) -> SlotState:
-        """The state of one real slot before the trial."""
+        """The state of one real slot before the search."""
         group = self.candidates.class_of(slot_id)
         assert group is not None, slot_id
         if (way := self.candidates.way(slot_id)) is not None:
@@ -205,7 +207,7 @@ class NodeClasses:
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
     def _growing(self, selectors: int, template: str, group: SlotClass, way: Way) -> SlotState:
-        """The state of a slot that can grow: as free as it could become."""
+        """The state of a slot that can grow: its free amounts are the most that it could have."""
         budgets = self.candidates.budgets
         assert budgets is not None
         total = self.candidates.ledger.nodes[self.candidates.node_of(group.ids[0])].total
@@ -258,7 +260,7 @@ class NodeClasses:
             self.states.append(state)
         return state_id
 
-    # ---- what can be asked of a state ----
+    # ---- properties of a state ----
 
     def clean(self, state_id: int) -> int:
         """The same node once no phase marks it as used."""
@@ -266,22 +268,22 @@ class NodeClasses:
         return self.intern(NodeState(state.slots, 0)) if state.used else state_id
 
     def free(self, state_id: int) -> Vector:
-        """What is free on a node, its slots together."""
+        """The free amounts of a node, all slots together."""
         slots = self.states[state_id].slots
         return slots[0].free if len(slots) == 1 else sums(slot.free for slot in slots)
 
     def bulk(self, state_id: int) -> int:
-        """How much is free on a node, in thousandths of the largest slot, over all resources asked for."""
+        """The free amounts of a node as one number: thousandths of the largest slot, over all resources asked for."""
         if state_id not in self._bulk:
             self._bulk[state_id] = sum(map(self.slot_bulk, self.states[state_id].slots))
         return self._bulk[state_id]
 
     def slot_bulk(self, slot: SlotState) -> int:
-        """The same for one slot."""
+        """The free amounts of a slot as one number."""
         return self.size(slot.free)
 
     def size(self, amounts: Sequence[int]) -> int:
-        """Amounts in thousandths of the largest slot."""
+        """Amounts as one number: thousandths of the largest slot, added up over the resources."""
         size = 0
         for amount, most in zip(amounts, self.most, strict=True):
             if amount and most:
@@ -289,11 +291,11 @@ class NodeClasses:
         return size
 
     def waste(self, state_id: int) -> int:
-        """How many unit resources nobody asked for are free on a node, and would be kept from others."""
+        """The number of free unit resources of a node for which the gang does not ask, but others may."""
         return max(self.traits[slot.trait].waste for slot in self.states[state_id].slots)
 
     def options(self, state_id: int) -> tuple[Option, ...]:
-        """The slots of a node that could take its flexible piece, and at most how much."""
+        """The slots of a node that could take its flexible piece, and the most that each can take."""
         if state_id not in self._options:
             self._options[state_id] = tuple(
                 self._option(slot) for slot in dict.fromkeys(self.states[state_id].slots)
@@ -308,7 +310,7 @@ class NodeClasses:
         return Option(slot, most, cost)
 
     def depth(self, slot: SlotState, request: Vector) -> int:
-        """How far up one has to go so that a slot holds this much more."""
+        """The number of cluster levels that have to grow so that a slot holds this request, too."""
         trait = self.traits[slot.trait]
         depth = 0
         for r, amount in enumerate(request if trait.ladders else ()):
@@ -328,14 +330,14 @@ class NodeClasses:
         return depth
 
     def reach(self, level: int, amount: int) -> int:
-        """The same for one instance."""
+        """The number of cluster levels that have to grow for an amount of one instance."""
         ladder, potential = self.ladders[kind_of(level)]
         return depth_of(ladder, potential - share_of(level) + min(amount, SCALE))
 
     def places(self, state_id: int, r: int) -> Iterator[tuple[Ladder, int]]:
-        """What a node could have of a resource at most: the ladders of its slots and instances, and what each gives.
+        """The ladders of a node's slots and instances of a resource, and the most that each gives.
 
-        Slots of which only one can be made all count: this may be too much, never too little.
+        Slots of which only one can be made all count, so the sum may be too large, never too small.
         """
         for slot in self.states[state_id].slots:
             trait = self.traits[slot.trait]
@@ -343,7 +345,7 @@ class NodeClasses:
                 yield self.ladders[number]
 
     def used(self, slot: SlotState, r: int) -> Iterator[tuple[Ladder, int]]:
-        """What of a resource a trial has taken from a slot that can grow, by place: a slot, or an instance."""
+        """What a search took of a resource from a slot that can grow: (ladder, amount) of the slot or its instances."""
         trait = self.traits[slot.trait]
         if not trait.ladders:
             return
@@ -371,12 +373,12 @@ class NodeClasses:
 
 
 def full_levels(slot: SlotState, r: int) -> int:
-    """How many whole instances of a resource are free."""
+    """The number of free whole instances of a resource."""
     return sum(level >= FULL for level in slot.levels[r])
 
 
 def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:
-    """Whether a slot could become all of its node."""
+    """Whether a slot could grow over all of its node."""
     for name, amount in total.amounts.items():
         if budgets.potential(name, whole_ladder(way, name)) < amount:
             return False
@@ -391,5 +393,5 @@ def _levels(capacity: FreeCapacity, name: str) -> Vector:
 
 
 def sums(vectors: Iterator[Vector]) -> Vector:
-    """Vectors added up."""
+    """The sum of vectors."""
     return tuple(map(sum, zip(*vectors, strict=True)))

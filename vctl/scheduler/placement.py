@@ -1,7 +1,11 @@
-"""Finds a place for a whole gang: its fixed groups, whole nodes, flexible minimum and entrypoint.
+"""Placement of a whole gang: its fixed groups, whole nodes, flexible minimum and entrypoint.
 
-Reads the ledger and changes nothing. Work grows with the number of classes of equal nodes and the size of
-the gang, not with the number of nodes.
+Input: a cluster of the ledger (or other candidate nodes), a spec, the request of the entrypoint. Output: the pieces
+with their allocations (``Placed``), or the reason why there is no place (``Unplaced``). The ledger is not changed.
+
+The way: quick necessary conditions (``placement_reasons``), a heuristic with an exact search behind it on classes of
+equal nodes (``placement_search``), real nodes for its answer (``placement_assignment``), then a small search for a
+nicer plan. The cost grows with the number of classes and the size of the gang, not with the number of nodes.
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ from vctl.scheduler.placement_search import search
 __all__ = ["BUDGET", "Piece", "Placed", "Unplaced", "place", "place_on"]
 
 BUDGET = 20_000
-"""Steps that a search may take back before it gives up."""
+"""The number of steps that a search may take back before it gives up."""
 WISH_BUDGET = 400
-"""Of these, how many may go into a nicer plan (fewer nodes, wider spread) once there is one."""
+"""The part of these steps that may be spent on a nicer plan (fewer nodes, wider spread) once there is a plan."""
 
 MOST_KNOWN = 1_000
-"""Places of one scheduling class that are kept."""
+"""The number of places that are kept for one scheduling class."""
 Places = dict[int, tuple[ClusterSpec, Placed]]
-"""By the stamp of the index; with the spec, as those of one class may differ in the labels of their virtual nodes."""
+"""Stamp of the index -> spec and place. Specs of one class may differ in the labels of their virtual nodes."""
 
 _RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
 
@@ -50,7 +54,7 @@ def place(
 def place_again(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, known: Places
 ) -> Placed | Unplaced:
-    """The same answer. ``known`` keeps the places of one scheduling class, by the free capacity."""
+    """As ``place``, but equal free capacity gives the place found before. ``known``: places of a scheduling class."""
     stamp = ledger.index(parent_id).stamp
     if (before := known.get(stamp)) is not None and (before[0] is spec or before[0] == spec):
         if (placed := _repeated(ledger, before[1])) is not None:
@@ -64,13 +68,13 @@ def place_again(
 
 
 def _is_repeatable(placed: Placed) -> bool:
-    """Whether every piece gets what its virtual node gives first: no other piece and no search chose before it."""
+    """Whether every piece gets the first choice of its virtual node, so that the choice can be made again."""
     apart = len({piece.parent_vnode_id for piece in placed.pieces}) == len(placed.pieces)
     return apart and not (placed.exact and any(piece.allocation.instances for piece in placed.pieces))
 
 
 def _repeated(ledger: Ledger, known: Placed) -> Placed | None:
-    """A place for the same gang in equal capacity, of which other instances and cores may be free."""
+    """A known place in equal free capacity; other instances and cores may be free now than then."""
     pieces = []
     for piece in known.pieces:
         capacity, amounts = ledger.capacities[piece.parent_vnode_id], piece.allocation.amounts
@@ -86,7 +90,7 @@ def _repeated(ledger: Ledger, known: Placed) -> Placed | None:
 def place_on(
     candidates: CandidateNodes, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
 ) -> Placed | Unplaced:
-    """The same on a given ground."""
+    """Where the gang of a spec goes on these candidate nodes, or why it has no place."""
     entry = {name: amount for name, amount in entry.items() if amount}
     if not entry and not _asks_for_anything(spec):
         return _a_place_to_be(candidates, spec)
@@ -103,7 +107,7 @@ def place_on(
 
 @value(frozen=True, slots=True)
 class _Question:
-    """One way to house the entrypoint: phases, the flexible minimum, and what of it must be in one piece."""
+    """A way to house the entrypoint: the phases, the flexible minimum, and the part of it that must be in one piece."""
 
     phases: tuple[Phase, ...]
     flexible: Amounts
@@ -111,7 +115,7 @@ class _Question:
 
 
 def _questions(spec: ClusterSpec, entry: Amounts) -> Iterator[_Question]:
-    """In a bundle when one can hold it; else on a whole node; else in the flexible part."""
+    """The ways to house the entrypoint: in a bundle that can hold it; else a whole node; else the flexible part."""
     phases = _phases(spec, "")
     minimum = spec.flexible_min if spec.flexible else {}
     if not entry or any(holds(bundle, entry) for phase in phases for bundle in phase.bundles):
@@ -146,7 +150,7 @@ def _phases(spec: ClusterSpec, entry_template: str) -> tuple[Phase, ...]:
 
 
 def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
-    """The flexible part may never exceed its maximum, also not to house the entrypoint."""
+    """A reason when the entrypoint would make the flexible part exceed its maximum."""
     for name, need in sorted(question.flexible_entry.items()):
         have = need if spec.flexible_max is None else spec.flexible_max.get(name, need)
         if need > have:
@@ -156,7 +160,7 @@ def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
 
 
 def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Unplaced:
-    """A process needs a place also when it asks for nothing."""
+    """A place for a gang that asks for nothing: its process needs a node, too."""
     if not spec.flexible:
         return Placed((), 0, EMPTY, exact=False)
     slot_id = candidates.first_slot()
@@ -209,7 +213,7 @@ def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Pl
 
 @dataclass(slots=True)
 class _Wishes:
-    """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on distinct, one flexible piece."""
+    """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on more, the minimum in one piece."""
 
     candidates: CandidateNodes
     spec: ClusterSpec
@@ -218,7 +222,7 @@ class _Wishes:
     budget: int
 
     def improve(self, problem: Problem, pieces: tuple[Piece, ...]) -> tuple[Piece, ...] | None:
-        """Better pieces, or None when the plan is already as good as can be found."""
+        """Better pieces, or None when no better plan is found."""
         best: tuple[Piece, ...] | None = None
         phases = list(self.question.phases)
         for number, phase in enumerate(phases):
@@ -250,7 +254,7 @@ class _Wishes:
         return [Rule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
 
     def _kept(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> Rule:
-        """The rule that keeps later improvements from undoing this one."""
+        """The rule that keeps later improvements from making this phase worse."""
         phase = problem.phases[number]
         used = _nodes_of(pieces, phase.group)
         if phase.policy == "SPREAD":
@@ -272,7 +276,7 @@ def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:
 
 
 def _fewest_nodes(problem: Problem, number: int) -> int:
-    """A lower bound: so many of the emptiest nodes are needed to have enough of every resource."""
+    """A lower bound for the nodes of a phase: the emptiest nodes that together have enough of every resource."""
     wanted = problem.rest[problem.phase_of.index(number)]
     fewest = 1
     for r, need in enumerate(wanted):

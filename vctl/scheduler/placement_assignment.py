@@ -1,6 +1,6 @@
-"""Turns an assignment of node states into pieces on real nodes, lowest node id first, on copies of their free capacity.
+"""Turns the answer of the search, which names node states, into pieces on real nodes with exact allocations.
 
-Decides nothing that matters to another gang: nodes in one state are interchangeable.
+Nodes in one state are interchangeable; the lowest node id comes first. Works on copies of the free capacities.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vctl.scheduler.placement_search import Found
 
 @value(frozen=True, slots=True)
 class Assignment:
-    """What one bundle (None: the flexible part) takes on a real node."""
+    """The allocation of one bundle (None: the flexible part) on a real node."""
 
     bundle: Bundle | None
     slot_id: str
@@ -77,7 +77,7 @@ class _Trial:
             heappush(heap, candidate_node)
 
     def forget_use(self) -> None:
-        """A new phase begins: touched nodes count as unused again."""
+        """Begin a new phase: touched nodes count as unused again."""
         touched, self.touched = self.touched, {}
         for state_id, candidate_nodes in touched.items():
             self.put_nodes(self.problem.node_classes.clean(state_id), candidate_nodes)
@@ -179,7 +179,7 @@ def _take(
     shares: Iterable[Share],
     kinds: Mapping[str, Mapping[int, int]],
 ) -> Allocation:
-    """``FreeCapacity.take`` with the instances that the search chose."""
+    """Take a request with the instances that the search chose."""
     instances: dict[str, dict[int, int]] = {}
     for r, level in shares:
         name = problem.names[r]
@@ -196,7 +196,7 @@ def _take(
 
 
 def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...]:
-    """Pieces by rank. Equal bundles of a group are dealt out by node id, so ranks follow the nodes."""
+    """Pieces by rank. Equal bundles of a group are ranked by node id."""
     fixed: list[tuple[tuple[int, str, int], Assignment]] = []
     alike: dict[tuple[object, ...], list[Assignment]] = {}
     kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts
@@ -227,7 +227,7 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
 
 
 def _place(assigned: Assignment) -> tuple[object, ...]:
-    """Instances and cores in order, so that equal bundles on one node are always numbered alike."""
+    """A sort key with instances and cores, so that equal bundles on one node always get the same ranks."""
     held = assigned.allocation
     instances: tuple[object, ...] = ()
     if held.instances:

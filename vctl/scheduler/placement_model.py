@@ -1,6 +1,7 @@
-"""One placement as demands on node classes: bundles that are alike are one demand.
+"""The model of one placement: demands on node classes, moves and bounds. Equal bundles are one demand.
 
-A ``Problem`` knows the moves from node state to node state and the bounds of every state; it decides nothing.
+A move puts a bundle on a node and so leads from one node state to another. A bound is the most that one node in a state
+can contribute to a demand. ``Problem`` works them out when they are asked for; ``placement_search`` decides.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from vctl.scheduler.node_classes import (
 )
 
 PLENTY = 10**9
-"""More copies than any gang has: what a bundle that asks for nothing fits."""
+"""More copies than any gang has: the bound of a bundle that asks for nothing."""
 
 
 class Demand(NamedTuple):
-    """One kind of bundle: what it asks for, or a whole node of a template; ``phase`` is its group."""
+    """One kind of bundle of a phase: its request, or a whole node of a template."""
 
     phase: int
     request: Vector
@@ -44,11 +45,11 @@ class Demand(NamedTuple):
 
 
 Share = tuple[int, int]
-"""A resource by number, and the level of an instance of it that is taken, whole or in part."""
+"""The number of a resource, and the level of its instance that is taken, whole or in part."""
 
 
 class Move(NamedTuple):
-    """A bundle put into a slot: the slot before and after, instances taken, and the new state of the node."""
+    """A bundle put into a slot: the slot before and after, the instances taken, and the new state of the node."""
 
     before: SlotState
     after: SlotState
@@ -58,7 +59,7 @@ class Move(NamedTuple):
 
 @value(frozen=True, slots=True)
 class Rule:
-    """How a phase may spread: on distinct nodes only, on at most ``limit`` nodes (0: any number)."""
+    """How a phase may spread: only on distinct nodes, on at most ``limit`` nodes (0: any number)."""
 
     distinct: bool = False
     limit: int = 0
@@ -66,7 +67,7 @@ class Rule:
 
 @value(frozen=True, slots=True)
 class Bundle:
-    """One fixed node or whole node of the gang, by its place in the spec (group -1: a replica set)."""
+    """One fixed node or whole node of the gang, with its place in the spec (group -1: a replica set)."""
 
     group: int
     position: int
@@ -87,7 +88,7 @@ class Phase:
 
 
 class Problem:
-    """The demands, moves and bounds of one gang on candidate nodes; tables fill as they are asked."""
+    """The demands, moves and bounds of one gang on candidate nodes."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Problem:
             candidates, Interest(self.names, selectors, templates, on_whole, self.want)
         )
         self.limits = self._limits()
-        """(resource, level of the chain, limit) of what growth is bounded by."""
+        """(resource, level of the chain, limit): how much each growing cluster may gain."""
         self.is_limited = any(map(self.budgets.is_limited, self.names)) if self.budgets else False
         self._bounds: dict[int, Vector] = {}
         self._costs: dict[int, Vector] = {}
@@ -130,7 +131,7 @@ class Problem:
         """Demand and bundle in the order of the search."""
         self.phase_of: list[int] = []
         self.rest: list[Vector] = []
-        """Per item what it and all later ones of its phase ask for together."""
+        """Per item the sum of its request and those of all later items of its phase."""
         lines = self._demanded()
         self.sums = self._bound_sums()
         """Per entry of ``needs``, the most that all node classes can contribute."""
@@ -140,7 +141,7 @@ class Problem:
     def _vector(self, amounts: Amounts) -> Vector:
         return tuple(amounts.get(name, 0) for name in self.names)
 
-    # ---- what is asked ----
+    # ---- demands ----
 
     def _demanded(self) -> list[list[tuple[int, Bundle]]]:
         ids: dict[Demand, int] = {}
@@ -159,7 +160,7 @@ class Problem:
         return lines
 
     def _line_up(self, lines: list[list[tuple[int, Bundle]]]) -> None:
-        """Order phases and bundles: strict ones and those with the fewest places first, then the big ones."""
+        """Order phases and bundles: strict phases and those with the fewest places first, then large bundles."""
         sizes = [self.node_classes.size(demand.request) for demand in self.demands]
         ranked = []
         for number, line in enumerate(lines):
@@ -188,7 +189,7 @@ class Problem:
     # ---- moves ----
 
     def moves(self, state_id: int, demand_id: int) -> tuple[Move, ...]:
-        """Every different way to put a bundle on a node in this state, the one of ``FreeCapacity.pick`` first."""
+        """Every different way to put a bundle on a node in this state, the way of ``FreeCapacity.pick`` first."""
         key = (state_id, demand_id)
         if key not in self._moves:
             self._moves[key] = tuple(
@@ -230,7 +231,7 @@ class Problem:
             yield after_taking(slot, demand.request, taken, pristine=pristine), taken
 
     def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
-        """Every different way to choose instances of a slot for an amount, the one of ``FreeCapacity.pick`` first."""
+        """Every different way to choose instances of a slot for an amount, the way of ``FreeCapacity.pick`` first."""
         levels = slot.levels[r]
         if amount < SCALE:
             fitting = sorted({level for level in levels if share_of(level) >= amount})
@@ -256,7 +257,7 @@ class Problem:
         return bool(trait.selectors >> demand.selector & 1) and self._copies(slot, demand) > 0
 
     def _copies(self, slot: SlotState, demand: Demand) -> int:
-        """How many copies of a request the free amounts and instances of a slot hold."""
+        """The number of copies of a request that the free amounts and instances of a slot hold."""
         copies = PLENTY
         units = self.node_classes.traits[slot.trait].units
         for r, amount in enumerate(demand.request):
@@ -326,7 +327,7 @@ class Problem:
         )
 
     def costs(self, state_id: int) -> Vector:
-        """Per entry of ``limits``, how much that cluster must grow at least for what is used on such a node."""
+        """Per entry of ``limits``, the least growth of that cluster for what is used on a node in this state."""
         known = self._costs.get(state_id)
         if known is None:
             known = self._costs[state_id] = tuple(self._find_costs(self.node_classes.states[state_id]))
@@ -341,7 +342,7 @@ class Problem:
             )
 
     def depth(self, state_id: int, demand_id: int) -> int:
-        """How much growth a bundle on such a node takes at least: the levels, and whether a slot must be made."""
+        """The least growth for a bundle on a node in this state: twice the levels, plus one if a slot must be made."""
         key = (state_id, demand_id)
         if key not in self._depths:
             demand, node_classes = self.demands[demand_id], self.node_classes
@@ -359,7 +360,7 @@ class Problem:
 def after_taking(
     slot: SlotState, request: Vector, taken: tuple[Share, ...], *, pristine: bool = False
 ) -> SlotState:
-    """A slot without a request for which these instances were chosen."""
+    """A slot after a request was taken from it, with these instances."""
     free = tuple(f - a for f, a in zip(slot.free, request, strict=True))
     levels = list(slot.levels)
     for r, level in taken:

@@ -1,4 +1,7 @@
-"""Says why a gang has no place: the first necessary condition that fails, with numbers in user units."""
+"""Reasons why a gang has no place: the first necessary condition that fails, with numbers in the user's units.
+
+Each check is a function from the problem to a reason or None; ``quick_reason`` asks them before the search.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Shortage = tuple[str, int, int]
 
 
 def quick_reason(problem: Problem) -> Unplaced | None:
-    """The first simple condition that is not met; each one is necessary, so None proves nothing."""
+    """The reason of the first necessary condition that fails. None does not prove that there is a place."""
     if not problem.node_classes.counts:
         return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
@@ -26,7 +29,7 @@ def quick_reason(problem: Problem) -> Unplaced | None:
 
 
 def search_reason(problem: Problem, tried: Tried) -> Unplaced:
-    """What to say when every simple condition holds and still nothing was found."""
+    """The reason when every necessary condition holds and the search still found no place."""
     items = len(problem.items)
     wanted = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
     wanted = {n: a + problem.flexible.get(n, 0) for n, a in wanted.items()}
@@ -46,16 +49,15 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
 
 
 def no_capacity_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
-    """The entrypoint asks for more than any fixed piece has, and there is no flexible part."""
+    """The reason when the entrypoint asks for more than any fixed piece has and there is no flexible part."""
     name, need, have = _closest(entry, pieces)
     text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has"
     return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
 
 
 def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
-    """The resource with the largest gap on every virtual node; or, if each alone would fit, one where least lacks.
-
-    No resource at all when some virtual node has everything.
+    """The resource with the largest gap on every virtual node; if each resource alone fits somewhere, the gap of the
+    virtual node that lacks least. An empty name when some virtual node holds the whole request.
     """
     if any(within(request, capacity) for capacity in capacities):
         return "", 0, 0
@@ -228,7 +230,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
 
 
 def _growth(problem: Problem) -> Unplaced | None:
-    """What all nodes together could have, within the limits of every cluster that would grow."""
+    """A reason when all nodes together cannot have enough within the limits of the clusters that would grow."""
     budgets = problem.budgets
     for r, name in enumerate(problem.names):
         wanted = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
@@ -258,7 +260,7 @@ def _free(problem: Problem) -> tuple[int, ...]:
 
 
 def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
-    """What is free on each different slot that a bundle's selector admits; of a unit, the largest piece."""
+    """The free amounts of each different slot that a bundle's selector admits; of a unit resource the largest piece."""
     for state_id in problem.node_classes.counts:
         for slot in problem.node_classes.states[state_id].slots:
             trait = problem.node_classes.traits[slot.trait]

@@ -1,4 +1,4 @@
-"""What a placement answers: the pieces of a gang, or why there is no place for it."""
+"""The answers of a placement: the pieces of a gang (``Placed``), or why it has no place (``Unplaced``)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from vctl.core.values import value
 class Piece:
     """One virtual node to assign out of ``parent_vnode_id``.
 
-    ``rank`` follows the spec: fixed groups' nodes in order, then whole nodes (templates by name), flexible
-    parts last (by node id). ``group`` is the index of the fixed group, -1 otherwise. ``labels`` are the
-    bundle's own.
+    ``rank`` follows the spec: the nodes of the fixed groups in order, then whole nodes (templates by name), then
+    flexible parts (by node id). ``group`` is the index of the fixed group, else -1. ``labels`` are the bundle's own.
     """
 
     kind: str
@@ -33,9 +32,9 @@ class Piece:
 
 @value(frozen=True, slots=True)
 class Placed:
-    """A whole gang: every piece, and the piece in which the entrypoint runs with what it holds there.
+    """The place of a whole gang: every piece, the rank of the piece in which the entrypoint runs, and its allocation.
 
-    ``exact`` says that the search had to go back on a first choice; otherwise the heuristic alone found it.
+    ``exact``: the search had to take back a choice; otherwise the heuristic alone found the place.
     """
 
     pieces: tuple[Piece, ...]
@@ -53,8 +52,8 @@ class Placed:
 class Unplaced:
     """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
 
-    ``resource`` is empty when labels, templates or a policy limit; then the numbers are nodes in 1/10000.
-    ``exhausted``: the step budget ended before an answer, so this is not a proof.
+    ``resource`` is empty when labels, templates or a policy are the limit; then the numbers are nodes in 1/10000.
+    ``exhausted``: the search ended at its step budget, so this is not a proof.
     """
 
     resource: str
@@ -63,7 +62,7 @@ class Unplaced:
     message: str
     exhausted: bool = False
     beyond: str = ""
-    """The same said of a cluster in which everything is free: what was asked, and how much of it exists."""
+    """The reason in the words for a cluster in which everything is free: what was asked, and how much exists."""
 
     @property
     def capacity(self) -> str:
@@ -72,7 +71,7 @@ class Unplaced:
 
 
 def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
-    """The virtual nodes that placed pieces become: parent's labels, own labels, system labels."""
+    """The virtual nodes for placed pieces, with the labels of the parent, their own, and those of the system."""
     made = []
     for piece in pieces:
         vnode_id = f"{cluster_id}/{piece.rank}"
@@ -90,9 +89,9 @@ def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple
 def seated(
     ledger: Ledger, placed: Placed, entry: Amounts, slots: Mapping[str, str] | None = None
 ) -> Placed | None:
-    """The same pieces with the cores that are there now; None when not all of it is free any more.
+    """The same place with cores that are free now; None when a piece does not fit any more.
 
-    ``slots``: virtual nodes in place of those where the pieces were placed.
+    ``slots``: for some virtual nodes in which pieces were placed, the virtual nodes that take their place.
     """
     capacities: dict[str, FreeCapacity] = {}
     pieces: list[Piece] = []

@@ -1,7 +1,8 @@
-"""Depth-first search for a gang: its first dive is the heuristic, going back makes it exact.
+"""Search for the place of a gang: depth first over node states, with bounds and a memory of failed states.
 
-Equal nodes are one candidate and states that failed are remembered, so permutations are tried once.
-The budget counts the steps taken back, never time.
+The first dive follows a heuristic (best fit for PACK, emptiest node for SPREAD). Where it fails, the search goes back
+and tries every other move, so it finds a place whenever there is one. Equal nodes are one candidate, so permutations
+are tried once. The budget counts the steps taken back, never time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vctl.scheduler.placement_model import Move, Problem, after_taking
 
 
 class Run(NamedTuple):
-    """Items that follow each other and go the same way: each on a node of its own, or all of them on one."""
+    """Successive items with the same move: each on a node of its own, or all on one node."""
 
     state_id: int
     move: Move
@@ -28,7 +29,7 @@ class Run(NamedTuple):
 
 @value(frozen=True, slots=True)
 class Found:
-    """Which node states the items go to and how, in the order of ``Problem.items``; then flexible parts."""
+    """The answer: the moves of the items in the order of ``Problem.items``, then the flexible parts."""
 
     trail: tuple[Run, ...]
     parts: tuple[Part, ...]
@@ -37,9 +38,9 @@ class Found:
 
 @dataclass(slots=True)
 class Tried:
-    """What a search came to: a plan or none, the steps it took, and whether it stopped at its budget.
+    """The outcome of a search: its answer or None, the steps taken back, and whether it stopped at its budget.
 
-    ``depth`` is the most items that were placed at once.
+    ``depth`` is the largest number of items that were placed at once.
     """
 
     found: Found | None
@@ -50,7 +51,7 @@ class Tried:
 
 @dataclass(slots=True)
 class _Frame:
-    """One placed-or-being-placed item: the moves still to try and how to go back to before it."""
+    """One item of the search: the moves that are still to be tried, and the state before the item."""
 
     moves: Iterator[tuple[int, Move]]
     world: dict[int, int] | None
@@ -67,7 +68,7 @@ class _Search:
     sums: list[int] = field(init=False)
     needs: list[int] = field(init=False)
     grown: list[int] = field(init=False)
-    """Per entry of ``Problem.limits``, how much that cluster has to grow for what is placed."""
+    """Per entry of ``Problem.limits``, the growth of that cluster for the items that are placed."""
     used: int = 0
     steps: int = 0
     depth: int = 0
@@ -114,9 +115,9 @@ class _Search:
     # ---- the first dive ----
 
     def _dive(self) -> tuple[Run, ...] | None:
-        """The first choice for every item, as often at once as it stays the first.
+        """The heuristic's choice for every item; equal choices are made together.
 
-        None where a choice breaks a bound or there is none: then the search looks at each item by itself.
+        None when an item has no choice or a choice breaks a bound: then the search goes item by item.
         """
         problem, i = self.problem, 0
         trail: list[Run] = []
@@ -140,10 +141,10 @@ class _Search:
         return tuple(trail)
 
     def _repeated(self, i: int, state_id: int, move: Move, *, alone: bool) -> Run:
-        """A choice, as often as it comes first again.
+        """A choice, repeated as often as the heuristic would make it again.
 
-        While such nodes are left, where those that were taken rank behind; or while one node has more free, where it is
-        the only used one that has.
+        It would while such nodes are left, if the taken nodes rank behind them; or while the taken node has room, if it
+        is the only used node that has.
         """
         problem = self.problem
         demand_id, number = problem.items[i][0], problem.phase_of[i]
@@ -158,7 +159,7 @@ class _Search:
         return Run(state_id, move, min(self.world[state_id], self._alike(i)))
 
     def _is_only_used(self, state_id: int, target: int, demand_id: int) -> bool:
-        """Whether no other node that this phase uses takes a bundle, and how this one takes them is clear."""
+        """Whether no other node that this phase uses can take a bundle, and this node can take it in one way only."""
         problem, states = self.problem, self.problem.node_classes.states
         mark = problem.demands[demand_id].phase + 1
         return self._is_plain(target, demand_id) and not any(
@@ -167,7 +168,7 @@ class _Search:
         )
 
     def _is_plain(self, state_id: int, demand_id: int) -> bool:
-        """Whether there is one way to put a bundle on such a node: a single slot that does not grow, no instances."""
+        """Whether a bundle goes on such a node in one way only: a single slot that does not grow, no instances."""
         problem, demand = self.problem, self.problem.demands[demand_id]
         slots = problem.node_classes.states[state_id].slots
         if len(slots) > 1 or problem.budgets or demand.template or not any(demand.request):
@@ -176,7 +177,7 @@ class _Search:
         return not any(units[r] for r, amount in enumerate(demand.request) if amount)
 
     def _moved(self, move: Move, demand_id: int, many: int) -> Move:
-        """A plain move made several times on one node."""
+        """The move that stands for the same move made several times on one node."""
         demand, slot, target = self.problem.demands[demand_id], move.after, move.target
         for _ in range(many - 1):  # the states between are numbered, as where each step is looked at
             slot = after_taking(slot, demand.request, ())
@@ -184,7 +185,7 @@ class _Search:
         return Move(move.before, slot, (), target)
 
     def _alike(self, i: int) -> int:
-        """How many items of the same demand follow each other from here on."""
+        """The number of successive items of the same demand from item ``i`` on."""
         items = self.problem.items
         many = 1
         while i + many < len(items) and items[i + many][0] == items[i][0]:
@@ -194,7 +195,7 @@ class _Search:
     # ---- one step ----
 
     def _enter(self) -> None:
-        """Open the next item; at a new phase nobody has used any node yet."""
+        """Open the next item. At the beginning of a phase no node counts as used."""
         i, problem = len(self.frames), self.problem
         saved, used = None, self.used
         if i and problem.phase_of[i] != problem.phase_of[i - 1]:
@@ -203,7 +204,7 @@ class _Search:
         self.frames.append(_Frame(self._candidates(i), saved, used))
 
     def _clean_world(self) -> dict[int, int]:
-        """The nodes as the next phase sees them: used by nobody."""
+        """The nodes without the marks of the phase that used them."""
         world: dict[int, int] = {}
         for state_id, count in self.world.items():
             clean = self.problem.node_classes.clean(state_id)
@@ -225,7 +226,7 @@ class _Search:
         return False
 
     def _leave(self) -> bool:
-        """The last item has no moves left: remember that, close it and take back the one before."""
+        """Close the last item, which has no moves left: remember the state as failed and take back the item before."""
         frame = self.frames.pop()
         self.failed.add(self._key(len(self.frames)))
         if frame.world is not None:
@@ -255,7 +256,7 @@ class _Search:
         self.steps += 1
 
     def _opens(self, i: int, state_id: int) -> bool:
-        """Whether item i would be the first of its phase on a node in this state."""
+        """Whether item ``i`` would be the first of its phase on a node in this state."""
         return self.problem.node_classes.states[state_id].used != self.problem.phase_of[i] + 1
 
     def _shift(self, source: int, target: int, many: int = 1) -> None:
@@ -275,9 +276,9 @@ class _Search:
     # ---- bounds ----
 
     def _within_bounds(self, i: int) -> bool:
-        """Whether every bound still allows what is needed behind the first i items.
+        """Whether the bounds allow the items behind the first ``i``.
 
-        Used nodes suffice where no more may be opened.
+        Where a phase may open no more nodes, its used nodes must suffice.
         """
         for need, bound in zip(self.needs, self.sums, strict=True):
             if 0 < need > bound:
@@ -303,7 +304,7 @@ class _Search:
         return True
 
     def _key(self, i: int) -> object:
-        """The state before item i: equal keys have equal futures."""
+        """The key of the state before item ``i``: equal keys have equal continuations."""
         problem = self.problem
         if i == len(problem.items):
             return None
@@ -333,9 +334,9 @@ class _Search:
         )
 
     def _scored(self, i: int, *, first: bool = False) -> list[tuple[tuple[int, ...], int]]:
-        """The states of nodes that item i fits on, with their scores: the least is the best.
+        """The node states on which item ``i`` fits, with their scores: the least is the best.
 
-        ``first``: only the best matters, so those that are certainly behind it may be missing.
+        ``first``: only the best matters, so states that are certainly behind it may be missing.
         """
         problem, node_classes = self.problem, self.problem.node_classes
         demand_id, number = problem.items[i][0], problem.phase_of[i]
@@ -368,7 +369,7 @@ class _Search:
 
 
 def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:
-    """How much of what is left of a group fits a node, in thousandths of the scarcest resource."""
+    """The part of the rest of a group that fits on a node, in thousandths of the scarcest resource."""
     return min((min(f, r) * 1000 // r for f, r in zip(free, rest, strict=True) if r), default=1000)
 
 

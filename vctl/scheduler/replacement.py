@@ -1,7 +1,7 @@
-"""What becomes of dead nodes: which gangs are broken, and what takes the place of whole nodes that lay there.
+"""Replacement of dead nodes: which gangs are broken, and where the virtual nodes on a dead node move.
 
-Whatever lies on a dead whole node moves together, at the highest level where the cluster above has a spare of the same
-template: one that is alive and undivided. A slice gets a new place as its spec asks; what is above a minimum is lost.
+Everything on a dead whole node moves together, at the highest level where the cluster above has a spare: an alive and
+undivided node of the same template. A slice gets a new place by its spec; amounts above a minimum are lost.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from vctl.scheduler.reshape import joined, place_more
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A virtual node that left a dead node: what has its place now, or None when it is just gone."""
+    """A virtual node that left a dead node, and its successor (None: it has none)."""
 
     before: VNode
     after: VNode | None
 
 
 class Move(NamedTuple):
-    """Virtual nodes that go and others that come, and of these what they mean. Each is possible when it is found:
+    """Virtual nodes to remove and to place, and which of them replace which.
 
-    whoever asks for the next move has let the ledger have this one.
+    A move is possible in the ledger at the moment when it is yielded. The caller applies it before it takes the next.
     """
 
     removed: tuple[str, ...]
@@ -42,9 +42,9 @@ class Move(NamedTuple):
 
 
 def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """Move what lies whole on dead nodes to spares; what finds none stays listed.
+    """Move the whole virtual nodes on dead nodes to spares. Those without a spare stay listed.
 
-    Nodes with the most below them come first: there work goes on that waits for its node.
+    Nodes with the most clusters on them come first: their work waits for its node.
     """
     chains = {node_id: whole_chain(ledger, node_id) for node_id in dead}
     for node_id in sorted(chains, key=lambda node_id: (-len(chains[node_id]), node_id)):
@@ -55,7 +55,7 @@ def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
 
 
 def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:
-    """The virtual nodes that have a node whole, outermost first."""
+    """The virtual nodes that are all of a physical node, outermost first."""
     chain: list[VNode] = []
     inside = ledger.children[node_id]
     while whole := [ledger.vnodes[child] for child in inside if ledger.vnodes[child].whole]:
@@ -73,7 +73,7 @@ def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
 
 
 def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
-    """The first alive whole node of a cluster that nobody holds any of."""
+    """The first alive whole node of a cluster that nobody uses."""
     return _first(
         ledger, cluster_id,
         lambda group: group.template_id == template and group.untouched,
@@ -84,7 +84,7 @@ def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
 def _first(
     ledger: Ledger, cluster_id: str, of: Callable[[SlotClass], bool], will_do: Callable[[VNode], bool]
 ) -> VNode | None:
-    """The virtual node of such a class with the lowest node id that will do."""
+    """The virtual node with the lowest node id in a class that passes ``of`` that itself passes ``will_do``."""
     found = []
     for group in filter(of, ledger.index(cluster_id).classes.values()):
         vnodes = (ledger.vnodes[vnode_id] for vnode_id in group.ids)
@@ -94,7 +94,7 @@ def _first(
 
 
 def _move(ledger: Ledger, vnode: VNode) -> Move | None:
-    """Move a whole virtual node with all that lies in it, when nothing runs there any more and a spare is found."""
+    """Move a whole virtual node with everything in it, if nothing runs there any more and there is a spare."""
     parts = [vnode, *below(ledger, vnode.vnode_id)]
     cluster = ledger.clusters[vnode.cluster_id]
     assert cluster.parent_id is not None
@@ -115,7 +115,7 @@ def _ends_with_its_job(ledger: Ledger, vnode: VNode) -> bool:
 
 
 def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | None:
-    """The same virtual nodes in another place; None when a slice among them does not fit there."""
+    """The same virtual nodes in another slot; None when a slice among them does not fit there."""
     top = parts[0].parent_id or ""
     new: dict[str, VNode] = {top: slot}
     capacities = {top: FreeCapacity(slot.allocation)}
@@ -136,14 +136,14 @@ def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | Non
 
 
 def inherit(old_parent: VNode, vnode: VNode, new_parent: VNode) -> dict[str, str]:
-    """Labels of a virtual node below another parent: that one's, its own, and those of the system."""
+    """The labels of a virtual node below a new parent: those of the parent, its own, and those of the system."""
     own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
     system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
     return {**new_parent.labels, **own, **system}
 
 
 def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
-    """Which fixed node of the spec a virtual node is: number of its group (-1: none of them), and what was asked."""
+    """The fixed node of the spec that a virtual node is: the number of its group (-1: none), and the request."""
     cluster = ledger.clusters[vnode.cluster_id]
     asked = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
     fixed = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id] if ledger.vnodes[v].kind == FIXED)
@@ -156,11 +156,11 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     return -1, FixedNode(vnode.allocation.amounts)
 
 
-# ---- slices: a new place in the parent; only what nobody uses any more is moved ----
+# ---- slices: a new place in the parent; only unused slices are moved ----
 
 
 def slice_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """Give the slices of dead nodes new places, innermost first; what finds none stays listed."""
+    """Give the slices of dead nodes new places, innermost first. Those without a new place stay listed."""
     for node_id in sorted(dead):
         for vnode in reversed(below(ledger, node_id)):
             if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
@@ -203,7 +203,7 @@ def _group(ledger: Ledger, vnode: VNode, number: int) -> Iterator[VNode]:
 
 
 def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
-    """A place on a node where no other member of the group is."""
+    """A slot on a node without another member of the group."""
     cluster = ledger.clusters[vnode.cluster_id]
     asked = wanted_by(ledger, vnode)[1]
     taken = {member.node_id for member in _group(ledger, vnode, number)}
@@ -223,7 +223,7 @@ def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> M
 
 
 def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
-    """A flexible part: what the minimum lacks without it is placed anew, all else is lost."""
+    """Moves of a flexible part: the amounts that the minimum lacks without it are placed anew, the rest is lost."""
     cluster = ledger.clusters[vnode.cluster_id]
     missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
     missing = {n: a for n, a in missing.items() if a}
@@ -244,7 +244,7 @@ def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
 
 
 def broken_gangs(ledger: Ledger, node_id: str) -> list[Cluster]:
-    """Job clusters whose gang lost a part with a dead node: a slice. Whole nodes are replaced instead."""
+    """Job clusters whose gang lost a slice with a dead node. Whole nodes are replaced instead."""
     broken: dict[str, Cluster] = {}
     for vnode in below(ledger, node_id):
         cluster = ledger.clusters[vnode.cluster_id]
@@ -254,7 +254,7 @@ def broken_gangs(ledger: Ledger, node_id: str) -> list[Cluster]:
 
 
 def short(ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
-    """What the flexible parts on living nodes lack of a cluster's minimum."""
+    """The amounts that the flexible parts on living nodes lack of a cluster's minimum."""
     if not any(cluster.spec.flexible_min.values()):
         return {}
     parts = (ledger.vnodes[v] for v in ledger.members[cluster.cluster_id])
@@ -267,5 +267,5 @@ def short(ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
 
 
 def is_published(cluster: Cluster) -> bool:
-    """Whether a runtime must learn of the cluster's new nodes: where work runs, not where clusters are made."""
+    """Whether a runtime must learn of new nodes of a cluster: not where the cluster only holds other clusters."""
     return cluster.kind != LOGICAL or not cluster.divisible

@@ -1,4 +1,4 @@
-"""From what a cluster made by a resource spec has to what its new spec wants. Works on the ledger it is given."""
+"""Reshaping: gives a cluster made by a resource spec the virtual nodes that its new spec wants, in a ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vctl.scheduler.placement_result import vnodes_of
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """A virtual node that the new spec no longer has and that cannot be taken away."""
+    """A virtual node that the new spec no longer has and that is in use."""
 
     vnode: VNode
 
@@ -32,11 +32,11 @@ class InUse:
 def reshape(
     ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow]
 ) -> Unplaced | InUse | None:
-    """Give a cluster its new fixed nodes and flexible minimum; None when done, else the ledger is to be discarded.
+    """Give a cluster its new fixed nodes and flexible minimum. None: done; else the ledger must be discarded.
 
-    Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place.
-    What a lower minimum frees is given back as far as nobody uses it. A parent without free capacity grows if it can;
-    how is added to ``growth``.
+    Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place. The idle
+    part of what a lower minimum frees is given back. A parent without free capacity grows if it can; its steps are
+    added to ``growth``.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
     for vnode in gone:
@@ -76,7 +76,7 @@ def _members(ledger: Ledger, cluster_id: str) -> list[VNode]:
 def _match(
     ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec
 ) -> tuple[list[VNode], tuple[Group, ...]]:
-    """The virtual nodes of groups that are no longer wanted, and the groups that are new."""
+    """The virtual nodes of groups that the new spec no longer has, and its new groups."""
     fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED]
     wanted = list(new.groups)
     gone: list[VNode] = []
@@ -93,16 +93,17 @@ def _match(
 
 
 def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
-    """What a placed piece becomes; a flexible one joins the flexible virtual node that lies in the same slot."""
+    """The virtual node for a placed piece. A flexible piece joins the flexible virtual node in the same slot."""
     if piece.kind == FLEXIBLE and flexible_in(ledger, cluster_id, piece.parent_vnode_id) is not None:
         return enlarged(ledger, cluster_id, piece.parent_vnode_id, piece.allocation)
     return vnodes_of(ledger, cluster_id, [replace(piece, rank=next_rank(ledger, cluster_id))])[0]
 
 
 def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
-    """Place pieces so that a flexible one can join what the cluster has on that node, or there is none yet.
+    """Place pieces for a cluster that has virtual nodes already, at most one of them flexible on each physical node.
 
-    A parent may have several virtual nodes on one physical node; then the others of them will not do.
+    A parent may have several virtual nodes on one physical node. Where the cluster has a flexible virtual node in one
+    of them, a flexible piece must not go into another.
     """
     parent_id = ledger.clusters[cluster_id].parent_id
     assert parent_id is not None
@@ -122,7 +123,7 @@ def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | U
 
 
 def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list[Grow], Placed] | Unplaced:
-    """The same where the parent grows for it first; applied to the ledger. A reason leaves the ledger as it was."""
+    """As ``place_more``, but the parent grows in the ledger first. Without a place the ledger stays as it was."""
     parent_id = ledger.clusters[cluster_id].parent_id
     assert parent_id is not None
     barred: set[str] = set()
@@ -137,7 +138,7 @@ def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list
         made = {step.after.vnode_id: step.after for step in steps}
         for step in reversed(steps):
             revert_growth(ledger, step)
-        for slot in apart:  # what was made there would be made in the next one above that exists
+        for slot in apart:  # a new virtual node would be made in the nearest existing one above
             slot_id = slot.vnode_id
             while slot_id not in ledger.vnodes:
                 slot_id = made[slot_id].parent_id or ""

@@ -1,4 +1,7 @@
-"""Jobs that are alike: one verdict and one search serve all of them, however many wait."""
+"""Scheduling classes: the queued jobs of one shape, so that one verdict and one search serve all of them.
+
+A class is divided into sub-queues of jobs that are equal for the queue policy, too (same user, priority, nomination).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ SubQueueKey = tuple[str, int, int]
 
 @dataclass(slots=True)
 class SubQueue:
-    """Queued jobs of one shape that are alike for the policy too, in order.
+    """Queued jobs of one shape that are equal for the queue policy, in order.
 
-    ``user`` is empty where users do not count, ``priority`` 0 where nobody is preempted. A nominated job
-    stands in a sub-queue of its own, ``winner`` is its number; else that is 0.
+    ``user`` is empty where users do not count, ``priority`` is 0 where no job is preempted. A nominated job has a
+    sub-queue of its own; then ``winner`` is its number, else 0.
     """
 
     shape: str
@@ -32,28 +35,28 @@ class SubQueue:
     winner: int = 0
     order: list[OrderKey] = field(default_factory=list)
     blocked_by: tuple[Reservation, ...] = ()
-    """Reservations that kept a job of it back at the last look: these and more will do so again."""
+    """Reservations that kept its first job back at the last attempt. They keep it back again, also with others."""
     no_victims: tuple[str, object, int, int | None] | None = None
-    """That ending others was no help for them, and what that verdict holds for; only ``preemption`` looks into it."""
+    """The verdict that ending other jobs does not help, and the state for which it holds (see ``preemption``)."""
 
     def is_blocked_by(self, binding: Sequence[Reservation]) -> bool:
-        """Whether it is known that these leave too little free."""
+        """Whether these reservations are known to leave too little free."""
         return bool(self.blocked_by) and all(
-            any(one is other for other in binding) for one in self.blocked_by
+            any(one is reservation for reservation in binding) for one in self.blocked_by
         )
 
 
 class Verdict(NamedTuple):
-    """Why the jobs of a scheduling class do not start, and for what that holds."""
+    """Why the jobs of a scheduling class do not start, and how long that is known to hold."""
 
     reason: str
     message: str
     valid_for: int | None = None
-    """The stamp of the free capacity in which it certainly holds; None: it depends on other clusters, too."""
+    """The stamp of the free capacity for which it certainly holds; None: it depends on other clusters, too."""
     exhausted: bool = False
-    """The look ended at its step budget, so it proved nothing."""
+    """The search ended at its step budget, so it proved nothing."""
     nominations: frozenset[int] = frozenset()
-    """Those that the look could use: a job that may use others, too, has to be tried itself."""
+    """The nominations that the search could use. A job that may use another one has to be tried itself."""
 
 
 @dataclass(slots=True)
@@ -63,27 +66,27 @@ class SchedulingClass:
     example: PendingJob
     sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
     verdict: Verdict | None = None
-    """That of the last look."""
+    """The verdict of the last attempt."""
     grown: list[str] | None = None
-    """Virtual nodes in which something came free since that may help; None: nothing did."""
+    """Virtual nodes in which something came free since then that may help; None: there are none."""
     places: Places = field(default_factory=dict)
-    """Where its gang goes, by the free capacity of the cluster."""
+    """Places of its gang by the free capacity of the cluster."""
     _count: UpperBound | None = None
 
     @property
     def count(self) -> UpperBound:
-        """What its gang asks about free capacity."""
+        """The upper bound on how many of its pieces fit."""
         if self._count is None:
             self._count = UpperBound(self.example.spec)
         return self._count
 
     @property
     def blocked(self) -> Verdict | None:
-        """The verdict, if nothing has happened that may help."""
+        """The verdict, unless something came free that may help."""
         return self.verdict if self.grown is None else None
 
     def judge(self, verdict: Verdict | None) -> None:
-        """Take over the verdict of a look; None: there is none any more."""
+        """Take over the verdict of an attempt; None: there is no verdict any more."""
         self.verdict, self.grown = verdict, None
 
     def forget(self) -> None:
@@ -93,11 +96,11 @@ class SchedulingClass:
             sub_queue.blocked_by, sub_queue.no_victims = (), None
 
     def forget_nominations(self) -> None:
-        """Others may be used now: who may use any has to be tried."""
+        """The nominations have changed: a job that may use one has to be tried."""
         if self.verdict is not None:
             self.verdict = self.verdict._replace(nominations=frozenset())
 
     @property
     def order(self) -> Iterator[OrderKey]:
-        """All its jobs, in order."""
+        """The keys of all its jobs, in order."""
         return merge(*(sub_queue.order for sub_queue in self.sub_queues.values()))

@@ -1,6 +1,7 @@
-"""How many of a gang's fixed pieces fit where: a condition that every placement meets, cheap enough to ask often.
+"""An upper bound on the number of pieces of a gang that fit: cheap enough to be asked before each search.
 
-Counts amounts alone, each kind of piece for itself: so "too few" is certain, "enough" is only a reason to look.
+It counts amounts alone, for each kind of fixed piece as if it were the only kind. So "too few" is certain, and "enough"
+only means that a search may find a place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PLAIN = frozenset({CPU, MEMORY, OBJECT_STORE_MEMORY})
 
 
 class UpperBound:
-    """What one gang asks about free capacity."""
+    """The fixed pieces of one gang by kind, and how many of each kind fit into free capacity."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         wanted: dict[tuple[tuple[str, int], ...], int] = {}
@@ -32,7 +33,7 @@ class UpperBound:
         self.kinds = [amounts for amounts in wanted if amounts]
         self.wanted = [wanted[amounts] for amounts in self.kinds]
         self.total: dict[str, int] = {}
-        """What all of them ask for together."""
+        """The sum of all fixed pieces."""
         for kind, count in zip(self.kinds, self.wanted, strict=True):
             for name, amount in kind:
                 self.total[name] = self.total.get(name, 0) + count * amount
@@ -49,11 +50,11 @@ class UpperBound:
         )
 
     def is_exact(self, entry: Amounts) -> bool:
-        """Whether "enough" is certain, too: equal pieces that may go anywhere, and the entrypoint inside one."""
+        """Whether "enough" is certain, too: all pieces are equal, may go anywhere, and one holds the entrypoint."""
         return self._is_plain and within(entry, dict(self.kinds[0]))
 
     def of(self, free: Amounts) -> list[int]:
-        """How many pieces of each kind go into what is free."""
+        """The number of pieces of each kind that fit into these free amounts."""
         if self._only is not None:
             name, amount = self._only
             have = free.get(name, 0)
@@ -61,7 +62,7 @@ class UpperBound:
         return [min([max(free.get(name, 0), 0) // amount for name, amount in kind]) for kind in self.kinds]
 
     def within(self, classes: Iterable[SlotClass]) -> list[int]:
-        """The same for all virtual nodes of these classes together."""
+        """The number of pieces of each kind that fit into all virtual nodes of these classes."""
         totals = [0] * len(self.kinds)
         for group in classes:
             for i, fit in enumerate(self.of(group.capacity.free)):
@@ -69,11 +70,11 @@ class UpperBound:
         return totals
 
     def inside(self, index: SlotIndex) -> list[int]:
-        """The same for all of an index: counted once as long as nothing in it changes."""
+        """The number that fits into all virtual nodes of an index: counted again only when the index has changed."""
         if self._known is None or self._known[0] != index.stamp:
             self._known = (index.stamp, self.within(index.classes.values()))
         return self._known[1]
 
     def is_met(self, totals: list[int]) -> bool:
-        """Whether as many pieces fit as the gang has."""
+        """Whether these numbers are at least those of the gang."""
         return all(map(ge, totals, self.wanted))

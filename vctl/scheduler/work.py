@@ -1,4 +1,4 @@
-"""Work that can be put off: a generator that says, wherever it may pause, how many steps come next."""
+"""Work that can be interrupted: a generator that yields, wherever it may pause, the number of steps that come next."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 Work = Generator[int, None, Answer]
-"""It yields the steps that come next. Its answer comes last."""
+"""Yields the number of steps before the next pause, and returns the answer."""
 
 
 def finished(work: Work[Answer]) -> Answer:
-    """All of the work at once."""
+    """The answer of the work, done without a pause."""
     while True:
         try:
             next(work)
