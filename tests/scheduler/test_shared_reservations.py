@@ -153,7 +153,7 @@ def test_a_turn_lasts_until_the_job_starts_and_the_next_sibling_is_kept_from_tho
     assert trace.round() == []  # three nodes are free: "wide" has them in 100 s, "after" 50 s later
     trace.end(1)
     assert trace.round() == ["wide"]
-    assert [one.one.submission_id for one in trace.queues["b"].shared.values()] == ["after"]
+    assert [one.reservation.submission_id for one in trace.queues["b"].shared.values()] == ["after"]
     trace.submit(Given("short", 1, 40, nodes=1, cluster="c", limit=40))
     assert trace.round() == ["short"]  # it is over when "after" starts
 

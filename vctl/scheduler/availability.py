@@ -1,6 +1,7 @@
-"""What running jobs will give back, where and when, by their time limits: in one cluster, or on a whole level.
+"""Availability profiles: what running jobs will give back by their time limits, where and when.
 
-The level of a cluster is the nearest one above it that cannot grow: what lies below is lent there and comes back.
+``AvailabilityProfile`` describes one cluster. ``Availability`` describes a level, with all clusters below that may grow
+up to it. The level of a cluster is the nearest cluster, from itself upward, that cannot grow.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from vctl.core.resources import Allocation, Amounts, total
 from vctl.scheduler.running import Running, allocations_of
 
 Part = str | tuple[str, int]
-"""A resource, or one numbered instance of it: what can run short on a virtual node by itself."""
+"""A resource without instances (its name), or one numbered instance (name, index)."""
 
 
 IDLE = RunningJob(-1, "", "", "", "", 0)
-"""Stands for what is borrowed and not used: it ends now."""
+"""A job that stands for borrowed capacity that is idle: it ends now."""
 
 
 def parts_of(allocation: Allocation) -> dict[Part, int]:
-    """An allocation by parts, so that instances are counted one by one."""
+    """The amounts of an allocation by part."""
     found: dict[Part, int] = {
         n: a for n, a in allocation.amounts.items() if a and n not in allocation.instances
     }
@@ -35,7 +36,7 @@ def parts_of(allocation: Allocation) -> dict[Part, int]:
 
 
 def amounts_of(parts: dict[Part, int]) -> dict[str, int]:
-    """The same by resource."""
+    """Amounts by part, added up by resource."""
     amounts: dict[str, int] = {}
     for part, amount in parts.items():
         name = part[0] if isinstance(part, tuple) else part
@@ -44,32 +45,32 @@ def amounts_of(parts: dict[Part, int]) -> dict[str, int]:
 
 
 class AvailabilityProfile:
-    """The ends of the jobs that run in one cluster, soonest first; what is overdue is taken to end now."""
+    """The ends of the jobs that run in one cluster, soonest first. An overdue job counts as ending now."""
 
     def __init__(self, ledger: Ledger, parent_id: str, running: Running, now_ns: int) -> None:
         self.ledger = ledger
         self.now_ns = now_ns
         self._running = running
         self._jobs = running.of_parent.get(parent_id, {})
-        if running.leaving:  # what these return may be kept for somebody already
+        if running.leaving:  # what they return may be kept for another job already
             self._jobs = {n: job for n, job in self._jobs.items() if n not in running.leaving}
         timed = [(job.ends_at_ns, n) for n, job in self._jobs.items() if job.ends_at_ns is not None]
         self.ends = [(max(at_ns, now_ns), self._jobs[n]) for at_ns, n in sorted(timed)]
         self.endless = [job for _, job in sorted(self._jobs.items()) if job.ends_at_ns is None]
-        """Jobs without a limit, the oldest first."""
+        """Jobs without a time limit, the oldest first."""
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         self._sharing: dict[str, list[RunningJob]] | None = None
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """What a job holds of the cluster: (virtual node, holding)."""
+        """What a job holds of the cluster: (virtual node, allocation)."""
         return self._running.held_by(self.ledger, job)
 
     def amounts_of(self, job: RunningJob) -> Amounts:
-        """What a job returns at its end, all together."""
+        """The sum of what a job returns at its end."""
         return self._running.amounts_of(self.ledger, job)
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
-        """What comes free on one virtual node by time limits: (when, how much), soonest first."""
+        """What comes free on a virtual node by time limits: (when, amounts by part), soonest first."""
         known = self._returned.get(vnode_id)
         if known is None:
             known = self._returned[vnode_id] = self._look_at(vnode_id)
@@ -93,7 +94,7 @@ class AvailabilityProfile:
         return found
 
     def _sharing_on(self, vnode_id: str) -> list[RunningJob]:
-        """Jobs that run in the cluster itself, by their virtual node."""
+        """The jobs on a virtual node that have no cluster of their own."""
         if self._sharing is None:
             self._sharing = {}
             for job in self._jobs.values():
@@ -103,7 +104,7 @@ class AvailabilityProfile:
 
 
 def level_of(ledger: Ledger, cluster_id: str) -> str:
-    """The cluster on whose virtual nodes a job of this one may come to run, once all between have grown."""
+    """The level of a cluster: the cluster whose free capacity its jobs may use once all clusters between have grown."""
     cluster = ledger.clusters[cluster_id]
     while cluster.spec.flexible and cluster.parent_id is not None and cluster.cluster_id != PRIMARY:
         cluster = ledger.clusters[cluster.parent_id]
@@ -111,7 +112,7 @@ def level_of(ledger: Ledger, cluster_id: str) -> str:
 
 
 def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
-    """Clusters below a level that may grow up to it, parents first; not those of jobs."""
+    """The clusters below a level that may grow up to it, parents first, without those of jobs."""
     for child_id in sorted(ledger.subclusters.get(level, ())):
         child = ledger.clusters[child_id]
         if child.kind != JOB and child.spec.flexible:
@@ -120,9 +121,10 @@ def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
 
 
 class Availability(AvailabilityProfile):
-    """What comes free on the virtual nodes of a level by time limits, and at once what is borrowed and idle.
+    """What comes free on the virtual nodes of a level: by time limits, and at once what is borrowed and idle.
 
-    ``own``: clusters whose free capacity the job may use: its parent and those above. Others keep their minimum.
+    ``own``: the clusters whose free capacity the waiting job may use: its parent and those above. Others keep their
+    minimum.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Availability(AvailabilityProfile):
                 self._returned.setdefault(slot_id, []).append((at_ns, parts_of(allocation)))
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """What a job holds: (virtual node of the level, holding)."""
+        """What a job holds: (virtual node of the level, allocation)."""
         held = self._held.get(job.job_id)
         if held is None:
             parts = [
@@ -164,14 +166,14 @@ class Availability(AvailabilityProfile):
         return held
 
     def amounts_of(self, job: RunningJob) -> Amounts:
-        """What a job returns at its end, all together."""
+        """The sum of what a job returns at its end."""
         return total(allocation.amounts for _, allocation in self.held_by(job))
 
     def _look_at(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:  # noqa: ARG002
-        return []  # all of it is known from the beginning
+        return []  # ``__init__`` has listed all of it
 
     def slot_of(self, vnode_id: str) -> str:
-        """The virtual node of the level in which one lies."""
+        """The virtual node of the level in which a virtual node lies."""
         vnode = self.ledger.vnodes[vnode_id]
         while vnode.cluster_id != self.level and vnode.parent_id is not None:
             vnode = self.ledger.vnodes[vnode.parent_id]
@@ -183,12 +185,12 @@ class Availability(AvailabilityProfile):
                 yield self.slot_of(vnode_id), allocation
 
     def _comes_back(self, job: RunningJob) -> bool:
-        """Whether what a job holds reaches the level at its end: nobody gives back of his minimum."""
+        """Whether what a job holds reaches the level at its end: no cluster gives back a part of its minimum."""
         taken = [self._take(job.parent_id, allocation) for _, allocation in allocations_of(self.ledger, job)]
         return all(taken)
 
     def _take(self, cluster_id: str, allocation: Allocation) -> bool:
-        """Count a return against what the clusters on the way have above their minimum."""
+        """Count a return against what the clusters on the way up have above their minimum; False: it exceeds that."""
         path: list[dict[str, int]] = []
         while cluster_id != self.level:
             if (left := self._above_min.get(cluster_id)) is not None:
@@ -207,7 +209,7 @@ def _end(job: RunningJob) -> tuple[int, int]:
 
 
 def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
-    """What of the flexible virtual nodes of a cluster nobody uses; maybe only the cores beside shared CPUs."""
+    """The idle parts of the flexible virtual nodes of a cluster; they may be only the cores beside shared CPUs."""
     for vnode_id in sorted(ledger.members.get(cluster_id, ())):
         vnode = ledger.vnodes[vnode_id]
         capacity = ledger.capacities[vnode_id]

@@ -1,9 +1,9 @@
-"""Backfilling: when and where a job that does not fit now could start, from the time limits of what runs.
+"""Backfill: the earliest start and the place of a job that does not fit now, by the time limits of running jobs.
 
 Conservative backfilling (D. G. Feitelson and A. M. Weil, "Utilization and predictability in scheduling the IBM SP2
 with backfilling", IPPS 1998), with places instead of counts. Running jobs until their limits and reservations over
 their whole span always fit together, on every virtual node and for every numbered instance. Whatever is started or
-reserved later keeps that true, so at its reserved start the place of a reservation is free, and nobody starts later.
+reserved later keeps that true, so the place of a reservation is free at its reserved start, and no start is delayed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from vctl.scheduler.reservations import FOR_EVER, Claims, Reservation
 from vctl.scheduler.upper_bound import UpperBound
 
 BUDGET = 2_000
-"""Steps of one search for a place in the future."""
+"""The step budget of one search for a place in the future."""
 
 
 def reserve(
     ledger: Ledger, job: PendingJob, profile: AvailabilityProfile, others: Sequence[Reservation], *,
     before_ns: int | None = None, endless: bool = False, level: str | None = None,
 ) -> Reservation | None:  # fmt: skip
-    """The earliest start of a job, and its place then, that leaves all others theirs.
+    """A reservation with the earliest start of a job that leaves the other reservations theirs; None: there is none.
 
-    ``before_ns``: only a start before that is of interest. ``endless``: if time limits promise none, keep a place
-    for it where the fewest jobs without a limit, oldest first, must end. ``level``: on the virtual nodes of that
-    cluster, else on those of the job's parent. None: there is none to be had.
+    ``before_ns``: only an earlier start is of interest. ``endless``: if time limits promise no start, reserve the place
+    for which the fewest jobs without a limit, oldest first, must end. ``level``: reserve virtual nodes of that cluster
+    instead of the job's parent.
     """
     ahead = _Ahead(ledger, job, profile, others, level or job.parent_id)
     found = ahead.earliest(before_ns)
@@ -47,7 +47,7 @@ def reserve(
 
 @dataclass(eq=False)
 class _Ahead:
-    """The search of one job for its place in the future."""
+    """The search for the place of one job in the future."""
 
     ledger: Ledger
     job: PendingJob
@@ -61,10 +61,10 @@ class _Ahead:
         self.count = UpperBound(self.job.spec)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
-        """The first moment at which something ends and the job fits until its own end.
+        """The first moment at which the job fits until its own end, and its place then.
 
-        Between the moments nothing comes free. Those with too little for its pieces are passed quickly; when
-        a place is not found at one where there seems to be enough, the search doubles its stride and then goes back.
+        Moments are the ends of jobs and reservations: nothing comes free between them. Moments with too little for the
+        pieces are passed quickly. Where a moment with enough has no place, the stride doubles; a bisection follows.
         """
         promising = self._promising(before_ns)
         moments: list[int] = []
@@ -81,7 +81,7 @@ class _Ahead:
         return moments[at], found
 
     def _promising(self, before_ns: int | None) -> Iterator[int]:
-        """Moments at which enough for the pieces is free, one beside the other; soonest first."""
+        """Moments at which enough for all pieces is free, soonest first."""
         profile = self.profile
         if (first := self._enough_from()) is None or (before_ns is not None and first >= before_ns):
             return
@@ -101,7 +101,7 @@ class _Ahead:
                 yield moment
 
     def _enough_from(self) -> int | None:
-        """The moment from which on there may be enough, by the sum of each resource alone; None: never."""
+        """The moment from which there may be enough, by the sum of each resource alone; None: never."""
         missing = dict(self.count.total)
         for group in self.index.classes.values():
             for name in missing:
@@ -120,7 +120,7 @@ class _Ahead:
         return None
 
     def _is_left(self, tally: _Tally, moment: int) -> bool:
-        """Whether there is enough also without what reservations claim."""
+        """Whether there is enough without what the other reservations claim."""
         count, until_ns, totals = self.count, self._until(moment), tally.totals
         for vnode_id in self.claims.on:
             bare = tally.fits.get(vnode_id) or tally.at_first(vnode_id)
@@ -146,7 +146,7 @@ class _Ahead:
         return self._place(over, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
-        """Where the fewest jobs without a limit must end: by the number of pieces, then by halving."""
+        """The place for which the fewest jobs without a limit must end: a bound by counting pieces, then bisection."""
         timed = [job for _, job in self.profile.ends]
         endless = self.profile.endless
 
@@ -170,7 +170,7 @@ class _Ahead:
         return None, _halved(low, high, found, at)[1]
 
     def _place(self, over: Iterable[RunningJob], since_ns: int, until_ns: int) -> Placed | None:
-        """A place in what is free when some jobs have ended, as far as no reservation claims it in the span."""
+        """A place in the capacity that is free when some jobs have ended and that no reservation claims in the span."""
         capacities: dict[str, FreeCapacity] = {}
         for job in over:
             for vnode_id, allocation in self.profile.held_by(job):
@@ -191,7 +191,7 @@ class _Ahead:
 
 
 def _halved(low: int, high: int, found: Placed, at: Callable[[int], Placed | None]) -> tuple[int, Placed]:
-    """The least number above ``low`` at which there is a place; ``found`` is the one at ``high``."""
+    """By bisection, the least number above ``low`` with a place, and that place; ``found`` is the place at ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
         if (there := at(middle)) is not None:
@@ -202,7 +202,7 @@ def _halved(low: int, high: int, found: Placed, at: Callable[[int], Placed | Non
 
 
 class _Tally:
-    """How many pieces of the job fit in all, and what is free where, as running jobs end."""
+    """The number of pieces that fit, and the free amounts by virtual node, as running jobs end one by one."""
 
     def __init__(self, ahead: _Ahead) -> None:
         self.ahead = ahead
@@ -212,7 +212,7 @@ class _Tally:
         self._of_class: dict[int, list[int]] = {}
 
     def at_first(self, vnode_id: str) -> list[int] | None:
-        """How many fit before anything ends; None: its node takes no work."""
+        """The number of pieces that fit before any job ends; None: the node takes no work."""
         group = self.ahead.index.class_of(vnode_id)
         if group is None:
             return None

@@ -1,4 +1,4 @@
-"""Disciplines: what a job that does not fit means for those behind it. Each a function in a registry.
+"""Queue disciplines: the consequences of a job that does not fit for the jobs behind it. Each is one function.
 
 To add one: a function, an entry in ``DISCIPLINES``, a row in the table of ``tests/scheduler/test_disciplines.py``.
 """
@@ -29,11 +29,11 @@ from vctl.scheduler.reservations import Claims, Reservation, View
 from vctl.scheduler.running import Running
 
 MOST_KEPT = MOST_HEADS
-"""Promises that one queue keeps at most."""
+"""The most reservations that a queue keeps for the next round."""
 
 
 class ReservationTable:
-    """The promises of one queue in one round: reserved starts, which those behind must leave alone."""
+    """The reservations of one queue in one round: the jobs behind must leave them alone."""
 
     def __init__(self, ledger: Ledger, queue: Queue, running: Running, *, now_ns: int, stale: bool) -> None:
         self.ledger = ledger
@@ -44,11 +44,11 @@ class ReservationTable:
         self.stale = stale
         """Whether something came free since the last round, so that an earlier start may be found."""
         self.stopped_by: PendingJob | None = None
-        """The head that nobody may pass."""
+        """The head that no job may pass."""
         self.heads = 0
-        """How many were passed."""
+        """The number of heads that were passed."""
         self.most_heads = self.policy.backfill_depth if self.policy.discipline == BACKFILL else 1
-        """After so many, nothing is reserved for those behind."""
+        """The number of heads after which nothing is reserved for the jobs behind."""
         nodes_at = ledger.capacity(queue.parent_id)
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at
@@ -60,19 +60,19 @@ class ReservationTable:
         self._seen: set[int] = set()
         """Jobs with a reservation that were passed in this round."""
         self._disturbed = False
-        """Whether somebody with a better right has ignored a reservation."""
+        """Whether a job with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
         self._views: dict[tuple[int, ...], View] = {}
 
     @property
     def profile(self) -> AvailabilityProfile:
-        """What running jobs return by their limits, those that start in this round included."""
+        """What running jobs return by their time limits, including those that start in this round."""
         if self._profile is None:
             self._profile = AvailabilityProfile(self.ledger, self.queue.parent_id, self.running, self.now_ns)
         return self._profile
 
     def binding(self, job: PendingJob) -> list[Reservation]:
-        """Reservations that a job must leave alone when it starts now: those it could meet before its end."""
+        """The reservations that a job must leave alone when it starts now: those that begin before its end."""
         if not self.reserved:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
@@ -83,9 +83,10 @@ class ReservationTable:
         ]
 
     def _outranks(self, job: PendingJob, one: Reservation) -> bool:
-        """Whether a job has a better right than one for which something is reserved: then that is void.
+        """Whether a job has a better right than the job of a reservation, which is then void for it.
 
-        By arrival nobody has. A higher priority has; and where the order is fair, another user whose turn it is.
+        In the order of arrival no job has. A higher priority has; and in a fair order a job of another user whose turn
+        it is.
         """
         other = self.queue.jobs.get(one.job_id)
         if other is None or self.policy.order == FIFO:
@@ -95,7 +96,7 @@ class ReservationTable:
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
     def view(self, binding: Sequence[Reservation]) -> View:
-        """The free capacity as a job sees it that these reservations bind."""
+        """The free capacity for a job that must leave these reservations alone."""
         key = tuple(map(id, binding))
         view = self._views.get(key)
         if view is None or not view.is_current:
@@ -103,11 +104,11 @@ class ReservationTable:
         return view
 
     def drop_views(self) -> None:
-        """A job is about to be started here: views that did not follow the starts of others cannot follow this one."""
+        """Drop views that missed a change of the cluster, before a start that the other views will follow."""
         self._views = {key: view for key, view in self._views.items() if view.is_current}
 
     def note_start(self, start: Start) -> None:
-        """A job was started: what was reserved for it is used, and it ends some day."""
+        """A job was started: its reservation ends, and its end counts in the profile."""
         self.reserved.pop(start.job.job_id, None)
         self._profile = None
         if self.reserved and any(self._outranks(start.job, one) for one in self.reserved.values()):
@@ -118,7 +119,7 @@ class ReservationTable:
                 view.follow(changed, self.profile)
 
     def promise(self, job: PendingJob, one: Reservation | None) -> None:
-        """Keep this for a job from now on; None: nothing."""
+        """Set the reservation of a job; None: it has none."""
         self._seen.add(job.job_id)
         before = self.reserved.pop(job.job_id, None)
         if one is None:
@@ -128,22 +129,22 @@ class ReservationTable:
         self.reserved[job.job_id] = one
 
     def others(self, job: PendingJob) -> list[Reservation]:
-        """What a new reservation for a job must leave alone."""
+        """The reservations that a new reservation for a job must leave alone."""
         return [
             one for one in self.reserved.values() if one.job_id != job.job_id and not self._outranks(job, one)
         ]
 
     def holds(self, one: Reservation) -> bool:
-        """Whether a promise can still be reserved beside those that were confirmed before it."""
+        """Whether a reservation can still be kept beside those that were confirmed before it."""
         if one.is_due(self.now_ns):
-            return False  # it was due, and its job could not start
+            return False  # its start has come, and its job could not start
         if not self._disturbed or one.start_ns is None:
             return True
         confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != one.job_id]
         return Claims(self.ledger, [*confirmed, one], self.profile).are_met(self.now_ns)
 
     def promises(self) -> dict[int, Reservation]:
-        """What is reserved for the next round."""
+        """The reservations for the next round."""
         if self._disturbed:
             for job_id, one in list(self.reserved.items()):
                 if job_id in self._seen:
@@ -159,49 +160,52 @@ class ReservationTable:
         return dict(self.reserved)
 
     def may_improve(self) -> bool:
-        """Whether to look for an earlier start for the head that is passed now: the first one, and one more in turn."""
+        """Whether to search an earlier start for the head that is passed now: the first head, and one more in turn."""
         others = self.policy.backfill_depth - 1
         return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
 
     def starves(self, job: PendingJob) -> bool:
-        """Whether a job has waited so long that something must be reserved for it; a plan lets jobs wait on purpose."""
+        """Whether a job has waited so long that it needs a reservation. ``makespan`` and ``fair`` have no limit."""
         return (
             self.policy.order not in (MAKESPAN, FAIR)
             and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
         )
 
 
-def strict(line: ReservationTable, job: PendingJob) -> None:
-    """Nobody passes."""
-    line.stopped_by = job
+def strict(table: ReservationTable, job: PendingJob) -> None:
+    """No job passes a head that does not fit."""
+    table.stopped_by = job
 
 
-def best_effort(line: ReservationTable, job: PendingJob) -> None:
-    """Everybody passes; only once the head has starved, nothing may use what is reserved for it."""
-    line.heads += 1
-    if line.heads > 1 or not line.starves(job):
+def best_effort(table: ReservationTable, job: PendingJob) -> None:
+    """Every job passes. Once the head has starved, a reservation is kept for it alone."""
+    table.heads += 1
+    if table.heads > 1 or not table.starves(job):
         return
-    reserved = line.reserved.get(job.job_id)
-    if reserved is None and (found := reserve(line.ledger, job, line.profile, (), endless=True)) is not None:
-        # without regard to time limits: only the head may use it
+    reserved = table.reserved.get(job.job_id)
+    if (
+        reserved is None
+        and (found := reserve(table.ledger, job, table.profile, (), endless=True)) is not None
+    ):
+        # without times, so that it binds every other job
         reserved = replace(found, start_ns=None, end_ns=None)
-    line.promise(job, reserved)
+    table.promise(job, reserved)
 
 
-def backfill(line: ReservationTable, job: PendingJob) -> None:
-    """The first heads get a reserved start, which nobody may delay; without one, as in best-effort."""
-    line.heads += 1
-    reserved = line.reserved.get(job.job_id)
-    if reserved is not None and not line.holds(reserved):
+def backfill(table: ReservationTable, job: PendingJob) -> None:
+    """The first heads get a reserved start, which no job may delay; a head without one is passed as in best-effort."""
+    table.heads += 1
+    reserved = table.reserved.get(job.job_id)
+    if reserved is not None and not table.holds(reserved):
         reserved = None
-    if line.heads <= line.policy.backfill_depth and (reserved is None or line.may_improve()):
+    if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve()):
         before_ns = None if reserved is None else reserved.start_ns
         fresh = reserve(
-            line.ledger, job, line.profile, line.others(job),
-            before_ns=before_ns, endless=reserved is None and line.starves(job),
+            table.ledger, job, table.profile, table.others(job),
+            before_ns=before_ns, endless=reserved is None and table.starves(job),
         )  # fmt: skip
         reserved = fresh or reserved
-    line.promise(job, reserved)
+    table.promise(job, reserved)
 
 
 DISCIPLINES: dict[str, Callable[[ReservationTable, PendingJob], None]] = {

@@ -1,8 +1,9 @@
-"""Fair order: whose turn it is. The sibling with the least weighted dominant share goes first, at every level.
+"""Fair order: the sibling with the least weighted dominant share goes first, at every level (dominant resource
+fairness: Ghodsi et al., NSDI 2011).
 
 Siblings below a cluster whose order is ``fair`` are its logical child clusters, each with its weight, and the users
-of the jobs sent to the cluster itself, each with weight 1. A share is the largest part that somebody holds of any
-resource of that cluster, divided by the weight.
+of the jobs sent to the cluster itself, each with weight 1. The share of a sibling is the largest part that it holds of
+any resource of that cluster, divided by its weight.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ if TYPE_CHECKING:
     from vctl.scheduler.running import Running
 
 LAG_S = 60.0
-"""The whole of a cluster for so long beyond one's due counts as much as holding the whole of it."""
+"""Holding a whole cluster for this time beyond the due part counts as much as holding the whole cluster now."""
 MOST_LAG = 5.0
-"""More than that is not made up for: else who has many large jobs would hardly ever get a turn."""
+"""The largest lag: without a bound a member with many large jobs would hardly ever get a turn."""
 LEAST_LAG = 1e-3
 LAG_HALF_LIFE_S = 600.0
-"""How fast what somebody got too much is forgotten once it competes no more."""
+"""The half-life of the lag of a member that competes no more."""
 
 Member = tuple[str, str, str]
-"""(cluster, child cluster or '', user or ''): somebody who competes in a cluster."""
+"""(cluster, child cluster or '', user or ''): a sibling that competes in a cluster."""
 
 
 class Usage:
-    """What members used in the past, halved after every half-life of their cluster. Amounts times seconds."""
+    """The past usage of members in amounts, halved after every half-life of their cluster, and their lag."""
 
     def __init__(self) -> None:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
         self.lag: dict[Member, float] = {}
-        """How much more than its due somebody got while it competed: parts of its cluster times ``LAG_S``."""
+        """Member -> how much more than its due it got while it competed, in parts of the cluster times ``LAG_S``."""
         self.waiting: set[Member] = set()
-        """Whose jobs waited at the end of the last round."""
+        """Members whose jobs waited at the end of the last round."""
 
     def advance(self, ledger: Ledger, now_ns: int) -> None:
-        """Let the time since the last look pass, with what was held then."""
+        """Count the time since the last call, with the amounts that were held then."""
         before, self.at_ns = self.at_ns, now_ns
         if before is None or now_ns <= before:
             return
@@ -57,13 +58,13 @@ class Usage:
                 continue
             half_life = cluster.queue.half_life_ns / 1e9
             left = 0.5 ** (elapsed / half_life)
-            # with full use for ever this tends to the amount itself, so past and present are of one size
+            # constant use tends to the amount itself, so past and present use are comparable
             used = self.past.setdefault(member, {})
             for name in {*used, *self.rates.get(member, {})}:
                 used[name] = used.get(name, 0.0) * left + self.rates.get(member, {}).get(name, 0) * (1 - left)
 
     def _note_lag(self, ledger: Ledger, elapsed: float) -> None:
-        """Who competes is due a part of what all of them get, by weight. Who does not wait gathers no credit."""
+        """Each competing member is due its part, by weight, of what all of them got. Other members get no credit."""
         competing: dict[str, list[Member]] = {}
         for member in sorted(self.waiting):
             if member[0] in ledger.clusters and ledger.clusters[member[0]].queue.order == FAIR:
@@ -84,7 +85,7 @@ class Usage:
                 self.lag[member] = max(-MOST_LAG, min(MOST_LAG, self.lag.get(member, 0.0) + more))
 
     def note_waiting(self, queues: Iterable[Queue], ledger: Ledger, started: Collection[int]) -> None:
-        """Who still waits after a round."""
+        """Note the members whose jobs still wait after a round."""
         self.waiting = set()
         for queue in queues:
             if queue.parent_id not in ledger.clusters:
@@ -105,7 +106,7 @@ def _part(held: Mapping[str, int], total: Mapping[str, int]) -> float:
 
 
 class Shares:
-    """The present shares, counted once a round; what the round starts is added."""
+    """The present shares, counted once a round. The starts of the round are added."""
 
     def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
         self.ledger = ledger
@@ -114,14 +115,14 @@ class Shares:
         self.held: dict[Member, dict[str, int]] = {}
         self._totals: dict[str, Mapping[str, int]] = {}
         self._known: dict[Member, float] = {}
-        """Shares that were asked for, without the weight."""
+        """Shares that were asked for, before the division by the weight."""
         for job in running.jobs.values():
             self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
         if usage is not None:
-            usage.rates = self.held  # with what the round starts
+            usage.rates = self.held  # the starts of the round are added to it
 
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
-        """A job of a user holds something in a cluster: it counts there and for every cluster on the way up."""
+        """Add the amounts of a user's job in a cluster: they count there and for every cluster on the way up."""
         for member in self._members(parent_id, user):
             self._known.pop(member, None)
             self.held[member] = rs.add(self.held.get(member, {}), amounts)
@@ -139,7 +140,7 @@ class Shares:
         return self._share((parent_id, cluster_id, ""), self.ledger.clusters[cluster_id].queue.weight)
 
     def turn_of(self, cluster_id: str) -> tuple[float, ...]:
-        """The shares of a cluster and of those above it, from the top: less goes first. 0 where order is not fair."""
+        """The shares of a cluster and of those above it, topmost first; 0 in an order that is not fair. Less goes first."""
         return tuple(
             self.of_child(above, child) if self.ledger.clusters[above].queue.order == FAIR else 0.0
             for above, child, _ in reversed(_above(self.ledger, cluster_id))
@@ -149,7 +150,7 @@ class Shares:
         share = self._known.get(member)
         if share is None:
             total = self._totals.get(member[0])
-            if total is None:  # as it was at first, so that shares only grow within a round
+            if total is None:  # the total at the first question, so that shares only grow within a round
                 total = self._totals[member[0]] = self.ledger.total(member[0])
             held, past = self.held.get(member, {}), self.past.get(member, {})
             parts = [
@@ -162,7 +163,7 @@ class Shares:
 
 
 def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], cluster_id: str) -> bool:
-    """Whether a sibling with a smaller share waits for what a cluster has borrowed and does not use now."""
+    """Whether a sibling with a smaller share waits for capacity that a cluster has borrowed and does not use now."""
     cluster = ledger.clusters.get(cluster_id)
     if cluster is None or cluster.parent_id is None or cluster.kind != LOGICAL:
         return False
@@ -185,12 +186,12 @@ def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], clus
 
 
 def _above(ledger: Ledger, cluster_id: str) -> list[Member]:
-    """As what a cluster, and each one above it, competes."""
+    """The members as which a cluster and each one above it compete."""
     return [(one.parent_id or PRIMARY, one.cluster_id, "") for one in ledger.upward(cluster_id)]
 
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
-    """Whether shares decide anything about the jobs of a cluster."""
+    """Whether shares matter for the jobs of a cluster."""
     return cluster_id in ledger.clusters and (
         ledger.clusters[cluster_id].queue.order == FAIR
         or any(ledger.clusters[above].queue.order == FAIR for above, *_ in _above(ledger, cluster_id))

@@ -1,7 +1,7 @@
-"""The order ``makespan``: plays the queue forward by time limits in several orders and keeps what is done first.
+"""The order ``makespan``: simulates the queue by time limits in several orders and keeps the order that ends first.
 
-List scheduling in the order of some rule is seldom best and sometimes far off; the best of a few rules nearly always
-is close. Then the job that ended last goes to the front as long as that helps. The same state gives the same order.
+List scheduling by one rule is seldom optimal and sometimes far off; the best of a few rules is nearly always close.
+Then the job that ended last moves to the front as long as that helps. The same state gives the same order.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from vctl.scheduler.running import Running, allocations_of
 from vctl.scheduler.upper_bound import UpperBound
 
 MOST_JOBS = 64
-"""So many jobs of a queue are looked at together; what is behind them follows, the longest first."""
+"""The number of jobs of a queue that are planned together; the others follow, the longest first."""
 LOOKS = 500
-"""How many times a place is looked for in one plan; at the end of that the best order so far is taken."""
+"""The number of searches for a place in one plan; after them the best order so far is taken."""
 COUNTS = 40
-"""So many times it is only counted whether there may be one, for the price of a look."""
+"""The number of upper bounds that cost as much as one search."""
 STEPS = 400
-"""Steps of one such look."""
+"""The step budget of one search."""
 UNKNOWN_NS = 3600 * SECOND
-"""How long a job without a time limit is taken to run, if no other is longer."""
+"""The run time assumed for a job without a time limit, unless a time limit in the queue is longer."""
 
 Returned = tuple[tuple[str, Allocation], ...]
 Score = tuple[int, int, int]
-"""Jobs that found no place, when the last one ends, and the sum of all ends."""
+"""(Jobs without a place, end of the last job, sum of all ends): less is better."""
 
 
 def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> None:
-    """Let a queue whose order is ``makespan`` stand as planned; planned anew whenever something has changed."""
+    """Order a queue whose order is ``makespan`` by a plan, which is made anew whenever something has changed."""
     if queue.policy.order != MAKESPAN:
         return
     due = sum(job.may_start(now_ns) for job in queue.delayed())
@@ -56,7 +56,7 @@ def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> 
 def in_plan(
     ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
 ) -> list[PendingJob]:
-    """The jobs of one queue with the places that a plan made now gives them, in that order."""
+    """The jobs of a queue in the order of a plan made now, with their places."""
     places = foresee(ledger, parent_id, jobs := list(jobs), running, now_ns)
     last = len(places) + 1
     planned = [replace(job, place=places.get(job.job_id, last)) for job in jobs]
@@ -66,9 +66,9 @@ def in_plan(
 def foresee(
     ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
 ) -> dict[int, int]:
-    """The place of each waiting job of a cluster in the order in which they are done first.
+    """Job -> place in the order in which the waiting jobs of a cluster end first.
 
-    A higher priority comes first, whatever it costs. Only what the cluster has now is counted on.
+    A higher priority always comes first. The plan counts on what the cluster has now.
     """
     ready = sorted((job for job in jobs if job.may_start(now_ns)), key=_by_length)
     seen, rest = ready[:MOST_JOBS], ready[MOST_JOBS:]
@@ -82,7 +82,7 @@ def _by_length(job: PendingJob) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Play:
-    """How one order goes: the score, and the jobs by their end, the last one first."""
+    """One order, its score, and the ends of its jobs, the last first."""
 
     order: Sequence[PendingJob]
     score: Score
@@ -91,7 +91,7 @@ class _Play:
 
 @dataclass(slots=True)
 class _State:
-    """The free capacities of a cluster while time goes by in a trial."""
+    """The free capacities of a cluster during a simulation."""
 
     ledger: Ledger
     parent_id: str
@@ -122,7 +122,7 @@ class _Forecast:
     ) -> None:
         self.ledger, self.parent_id, self.now_ns, self.jobs = ledger, parent_id, now_ns, jobs
         self.left = LOOKS * COUNTS
-        """What may still be spent."""
+        """The rest of the budget, counted in upper bounds."""
         self.counts = {job.shape: UpperBound(job.spec) for job in jobs}
         self.total = ledger.total(parent_id)
         known = [job.time_limit_ns for job in jobs if job.time_limit_ns is not None]
@@ -134,7 +134,7 @@ class _Forecast:
         ]
 
     def best_order(self) -> Sequence[PendingJob]:
-        """The best order that was found within the budget."""
+        """The best order found within the budget."""
         if len(self.jobs) < 2:
             return self.jobs
         best: _Play | None = None
@@ -150,7 +150,7 @@ class _Forecast:
         return orders[0] if best is None else self._improved(best).order
 
     def _improved(self, best: _Play) -> _Play:
-        """Let who ended last go first in its priority, then who ended before that, until nothing helps."""
+        """Move the job that ended last to the front of its priority, then the job before it, until nothing helps."""
         tried = 0
         while tried < len(best.ends):
             late = best.ends[tried][1]
@@ -165,7 +165,7 @@ class _Forecast:
         return best
 
     def play(self, order: Sequence[PendingJob]) -> _Play | None:
-        """Start in this order whatever fits, at every end anew; None when that costs more than may be spent."""
+        """Simulate an order: at each end start every job that fits; None when the budget does not suffice."""
         state = _State(self.ledger, self.parent_id)
         coming = list(self.coming)
         heapify(coming)
@@ -197,7 +197,7 @@ class _Forecast:
         return _Play(order, score, ends)
 
     def _look(self, state: _State, job: PendingJob) -> Placed | None:
-        """A place for a job, looked for where there may be one."""
+        """A place for a job, searched only if the upper bound allows one."""
         self.left -= 1
         count = self.counts[job.shape]
         if not count.is_met(count.within(state.index.classes.values())):
@@ -209,7 +209,7 @@ class _Forecast:
         return self.unknown_ns if job.time_limit_ns is None else job.time_limit_ns
 
     def share(self, job: PendingJob) -> float:
-        """The largest part of any resource of the cluster that a job takes."""
+        """The dominant share of a job: the largest part that it takes of any resource of the cluster."""
         minimum = job.spec.flexible_min if job.spec.flexible else {}
         wanted = maximum(total([minimum, *(node.resources for node in job.spec.fixed)]), job.entry)
         return max((amount / self.total[n] for n, amount in wanted.items() if self.total.get(n)), default=0.0)
@@ -222,4 +222,4 @@ RULES: tuple[Callable[[_Forecast, PendingJob], float], ...] = (
     lambda forecast, job: forecast.share(job),
     lambda _forecast, _job: 0.0,
 )
-"""What comes first in an order that is tried: long and large, long, much work, large, early."""
+"""The rules by which orders are tried; larger comes first: long and large, long, much work, large, early."""

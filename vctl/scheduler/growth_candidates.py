@@ -58,7 +58,7 @@ class GrowthCandidates(CandidateNodes):
         return _fresh(len(self.chain), group.capacity)
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
-        """Nodes that are looked at one by one: a growing cluster is there, a sibling lends there, or a selector names them."""
+        """Nodes that are looked at one by one: with a growing cluster, a sibling that lends, or named by a selector."""
         return {**self.called(on), **self.on_node}
 
     def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:

@@ -2,8 +2,8 @@
 
 A place is a slot, or one instance in it. Its ladder lists its sources: at depth 0 the free capacity of the cluster
 there; at depth d that of its d-th ancestor, or a loan of a sibling of its (d-1)-th ancestor. Taking from depth d
-makes d clusters grow. Whether all places can have their needs is a question of maximum flow (Edmonds-Karp) through limits
-and loans.
+makes d clusters grow. Whether all places can have their needs at once is a maximum flow through limits and loans
+(Edmonds and Karp, 1972).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Nominations: what is reserved for a job while running ones of lower priority are ended for it.
+"""Nominations: the place that is reserved for a job while running jobs of lower priority are ended for it (Kubernetes:
+nominated pods).
 
-In a round what is free of it is out of sight for everybody: tasks, other queues, clusters that grow. It comes back
-into sight only while the job itself is tried, or one of the same queue with a higher priority.
+In a round the free part of a nominated place is charged in the ledger, so tasks, other queues and growing clusters do
+not use it. The charge is lifted only while the job itself is tried, or a job of the same queue with a higher priority.
 
-Where the job's cluster can grow, free parts of the clusters above it and of siblings that lend are kept as well. The
-cluster grows over them when the job starts, by the ordinary search; until then its limits count them as held.
+Where the job's cluster can grow, a place may lie in clusters above it and in siblings that lend. The cluster grows over
+it when the job starts, by the ordinary search; until then its limits count the promised growth as held.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place_on
 
 Part = tuple[str, Allocation]
-"""A virtual node of the parent, or of a cluster from which that grows, and what is reserved of it."""
+"""A virtual node of the parent, or of a cluster from which the parent grows, and the allocation reserved in it."""
 
 
 def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
-    """What is taken of each virtual node."""
+    """The allocations by virtual node."""
     found: dict[str, list[Allocation]] = {}
     for vnode_id, allocation in parts:
         found.setdefault(vnode_id, []).append(allocation)
@@ -35,9 +36,9 @@ def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """What is reserved for a job. ``priority`` is that of the job when it was given.
+    """The place reserved for a job. ``priority``: the priority of the job when it was nominated.
 
-    ``awaited`` are jobs that are being ended, for it or for something else, and that return some of it.
+    ``awaited``: jobs that are being ended, for this job or another reason, and that return a part of the place.
     """
 
     job_id: int
@@ -63,7 +64,7 @@ class Nomination:
         )  # fmt: skip
 
     def growth(self, ledger: Ledger) -> Growth | None:
-        """What clusters gain and lend when the job starts; None when a piece lies where the parent cannot grow from."""
+        """The growth of clusters when the job starts; None when the parent cannot grow over one of the pieces."""
         found = Growth({}, {})
         chain: list[str] | None = None
         for vnode_id, allocation in self.pieces:
@@ -84,13 +85,13 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the flexible virtual nodes of clusters are going to gain, and what siblings are going to lend of theirs."""
+    """Promised growth: the amounts that clusters are going to gain, and that siblings are going to lend."""
 
     gained: dict[str, dict[str, int]]
     lent: dict[str, dict[str, int]]
 
     def promise(self, ledger: Ledger, sign: int = 1) -> None:
-        """Let the limits of these clusters count it; with ``sign`` -1 no longer."""
+        """Let the limits of these clusters count the promise; with ``sign`` -1 no longer."""
         for cluster_id, amounts in self.gained.items():
             ledger.promise(cluster_id, amounts, sign)
         for cluster_id, amounts in self.lent.items():
@@ -98,7 +99,7 @@ class Growth:
 
 
 def _depth_of(ledger: Ledger, chain: list[str], cluster_id: str) -> int:
-    """How many clusters of a chain grow, lowest first, over a piece of this cluster; 0: none can."""
+    """The number of clusters of a chain, lowest first, that grow over a piece in this cluster; 0: they cannot."""
     above = [ledger.clusters[one].parent_id for one in chain]
     if cluster_id in above:
         return above.index(cluster_id) + 1
@@ -117,7 +118,7 @@ class Nominations:
         self._charge(self.nominations)
 
     def reach(self, job: PendingJob) -> frozenset[int]:
-        """Whose nominations a job may use: its own, if it has none those of lower priority in its queue."""
+        """The nominations that a job may use: its own; without one those of lower priority in its queue."""
         if not self.nominations:
             return frozenset()
         if job.job_id in self.nominations:
@@ -129,24 +130,24 @@ class Nominations:
         )
 
     def out_of_reach(self, job: PendingJob) -> list[Nomination]:
-        """What a job has to leave to others."""
+        """The nominations that a job must leave to others."""
         reach = self.reach(job)
         return [one for one in self._ordered(self.nominations) if one.job_id not in reach]
 
     def put(self, nomination: Nomination) -> None:
-        """Keep this, too."""
+        """Add a nomination."""
         self.nominations[nomination.job_id] = nomination
         self._keep_all()
 
     def drop(self, job_id: int) -> None:
-        """Keep this no longer."""
+        """Remove the nomination of a job."""
         if self.nominations.pop(job_id, None) is not None:
             self._keep_all()
 
     def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
-        """A place in what is reserved for a job itself, whatever others have reserved; its nomination is lifted.
+        """The growth and the place of a job in its nominated place alone. Its nomination must be lifted.
 
-        The growth that it needs is applied to the ledger.
+        The growth is applied to the ledger.
         """
         nomination = self.nominations.get(job.job_id)
         if nomination is None or nomination.awaited or not nomination.stands(self.ledger):
@@ -180,7 +181,7 @@ class Nominations:
 
     @contextmanager
     def lifted(self, reach: Collection[int]) -> Iterator[None]:
-        """These are in sight meanwhile, as far as nobody before them keeps the same; what is left is kept again."""
+        """Lift the charges of these nominations inside the block; what is still free then is charged again."""
         if not reach:
             yield
             return
@@ -192,7 +193,7 @@ class Nominations:
             self._keep_all()
 
     def close(self) -> None:
-        """Leave the ledger as it was."""
+        """Take all charges back."""
         for job_id in [*self._names, *self._growth]:
             self._discharge(job_id)
 
@@ -207,7 +208,7 @@ class Nominations:
             growth.promise(self.ledger, -1)
 
     def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
-        """The higher priority first, then who was given it first: what is free now is theirs."""
+        """Nominations by priority, then by age: the first ones get what is free now."""
         wanted = set(job_ids)
         found = [one for job_id, one in self.nominations.items() if job_id in wanted]
         return sorted(found, key=lambda one: -one.priority)
@@ -231,7 +232,7 @@ class Nominations:
 
 
 def _only(capacity: FreeCapacity, parts: Iterable[Allocation]) -> FreeCapacity:
-    """Free capacity of nothing but these parts, as far as they are."""
+    """Free capacity of these parts alone, as far as they are free."""
     only = capacity.copy()
     taken = [only.take_most(allocation) for allocation in parts]
     only.take_most(only.total)

@@ -1,4 +1,8 @@
-"""One queue in one round: takes its jobs in order, one at a time, and starts or passes them."""
+"""The scan of one queue in one round: takes its jobs in order, one at a time, and starts or passes each.
+
+A job passes by its scheduling class: the verdict of an equal job stands in for a search. What a passed job means for
+those behind it is decided by the discipline of the queue, by reservations and by preemption.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ from vctl.scheduler.shared_reservations import Shared, SharedReservations
 from vctl.scheduler.work import finished
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
-"""The share of its user, the key of the first job of a sub-queue, and those behind it (None: not looked at yet)."""
+"""(Share of the user, key of the first job, sub-queue, the jobs behind that one or None before the first look)."""
 
 
 class QueueScan:
-    """The state of a queue within a round. ``shares`` is None where no order is fair."""
+    """The scan of a queue within a round. ``shares`` is None where no order is fair."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class QueueScan:
         self.policy = queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
-        self._line = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
+        self._table = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
             for shape in queue.shapes.values()
@@ -69,17 +73,17 @@ class QueueScan:
         return not self._heads
 
     def rank(self) -> tuple[float, ...]:
-        """Whose turn it is among queues: the smallest. It only grows while jobs start."""
+        """The rank of the queue among all: the least has its turn. It only grows while jobs start."""
         if self.shares is None:
             return ()
         return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0])
 
     def finish(self) -> None:
-        """Remember what is reserved for the next round."""
-        self.queue.kept = self._line.promises()
+        """Keep the reservations for the next round."""
+        self.queue.kept = self._table.promises()
 
     def step(self) -> Start | None:
-        """Look at the next job; the start is applied to the ledger."""
+        """Try the next job; its start is applied to the ledger."""
         if (head := self._next_head()) is None:
             return None
         job, sub_queue, rest = head
@@ -88,14 +92,14 @@ class QueueScan:
             return None
         reach = self.preemptor.holds.reach(job)
         known = shape.verdict if self.queue.stands(self.ledger, shape) else None
-        own = self._line.reserved.get(job.job_id)
+        own = self._table.reserved.get(job.job_id)
         due = own if own is not None and own.is_due(self.now_ns) else None
         if known is not None and reach <= known.nominations and due is None:
             self._pass_blocked(job, sub_queue, rest, known)
             return None
-        binding = self._line.binding(job)
+        binding = self._table.binding(job)
         outer = self.shared.binding(job)
-        kept_off = [*binding, *(shared.one for shared in outer)]
+        kept_off = [*binding, *(shared.reservation for shared in outer)]
         if kept_off and own is None and sub_queue.is_blocked_by(kept_off):
             self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
             return None
@@ -121,10 +125,10 @@ class QueueScan:
         return start
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
-        """Take out the first of the heads; None: it was not in its place."""
+        """Take out the first of the heads; None: it had the wrong place among them and is filed again."""
         before, key, sub_queue, rest = heappop(self._heads)
         if before < (share := self._share_of(sub_queue.user)):
-            heappush(self._heads, (share, key, sub_queue, rest))  # its user has got more since
+            heappush(self._heads, (share, key, sub_queue, rest))  # its user has got more since it was filed
             return None
         job = self.queue.jobs[key[1]]
         if rest is None:
@@ -135,13 +139,13 @@ class QueueScan:
         return job, sub_queue, rest
 
     def _pass_blocked(self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, verdict: Verdict) -> None:
-        """A job does not fit beside what is in use: may others be ended for it? Then the next is looked at."""
+        """Pass a job that does not fit into the free capacity: try preemption, else a shared reservation."""
         preempts = verdict.reason == jb.INSUFFICIENT and self.preemptor.consider(
-            self.queue, sub_queue, job, lambda: self._line.binding(job)
+            self.queue, sub_queue, job, lambda: self._table.binding(job)
         )
         self._pass(job, sub_queue, rest, verdict.reason, verdict.message, more=preempts)
         if verdict.reason == jb.INSUFFICIENT and not preempts:
-            self.shared.consider(self.queue, self._line, job)
+            self.shared.consider(self.queue, self._table, job)
 
     def _pass_reserved(
         self,
@@ -152,13 +156,13 @@ class QueueScan:
         *,
         beyond: bool,
     ) -> None:
-        """Reservations leave too little free for it. ``beyond``: not only those of this queue."""
+        """Pass a job for which reservations leave too little free. ``beyond``: not only those of this queue."""
         if beyond:
-            rest.shorter_than(job, self._line.reserved)  # who runs longer meets the same
+            rest.shorter_than(job, self._table.reserved)  # a longer job meets the same reservations
         names = ", ".join(one.submission_id for one in binding)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=beyond)
-        self.shared.note_passed(self.queue, self._line, job)
+        self.shared.note_passed(self.queue, self._table, job)
 
     def _pass(
         self,
@@ -170,34 +174,34 @@ class QueueScan:
         *,
         more: bool = False,
     ) -> None:
-        """Go on behind a job that stays; what that means for those behind it, the discipline knows."""
+        """Go on behind a job that waits. The discipline decides what that means for the jobs behind it."""
         self._say(sub_queue, reason, message)
         if reason == jb.INFEASIBLE:
             return
-        line = self._line
+        table = self._table
         if job.job_id in self.preemptor.holds.nominations and self.policy.discipline != STRICT:
-            line.heads += 1  # it is nominated already
-            line.promise(job, None)
+            table.heads += 1  # its nomination is its reservation
+            table.promise(job, None)
         else:
-            DISCIPLINES[self.policy.discipline](line, job)
-        if line.heads == line.most_heads:
+            DISCIPLINES[self.policy.discipline](table, job)
+        if table.heads == table.most_heads:
             self._pass_settled()
-        if self.policy.discipline == BACKFILL and line.heads >= self.policy.backfill_depth and not more:
+        if self.policy.discipline == BACKFILL and table.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
                 rest.shorter_than(
-                    job, line.reserved
+                    job, table.reserved
                 )  # who runs longer meets the same reservations, and may be more
             else:
-                rest.only(job, line.reserved)
+                rest.only(job, table.reserved)
             more = True
         if more or self.policy.discipline == BACKFILL:
             self._push(sub_queue, rest)  # the next of its shape may be a head as well
 
     def _pass_settled(self) -> None:
-        """Nothing is reserved for further heads: those of which all is known and told need no look."""
+        """Drop heads whose verdict is known and told, once nothing is reserved for further heads."""
         if self.preemptor.holds.nominations or self.policy.preempts or self.shared.concerns(self.queue):
             return
-        reserved = {self.queue.jobs[job_id].shape for job_id in self._line.reserved}
+        reserved = {self.queue.jobs[job_id].shape for job_id in self._table.reserved}
         settled: dict[str, bool] = {}
         for name, shape in self.queue.shapes.items():
             verdict = shape.blocked
@@ -209,7 +213,7 @@ class QueueScan:
         heapify(self._heads)
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
-        """Nobody else starts in this round; but for the winners of preemptions, where these may."""
+        """Keep back all jobs of the queue in this round; without ``winners`` nominated jobs may still start."""
         self._say(sub_queue, reason, message)
         left = []
         for head in self._heads:
@@ -222,9 +226,9 @@ class QueueScan:
         return True
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
-        """Whether a blocked head or a limit keeps the job back; then its whole sub-queue."""
+        """Whether a blocked head or a limit keeps the job back, and so its whole sub-queue."""
         policy, parent_id = self.policy, self.queue.parent_id
-        head = self._line.stopped_by
+        head = self._table.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.nominations:
             text = f"job {head.submission_id} is ahead of it and must start first"
             return self._keep_back(sub_queue, jb.HEAD_OF_LINE, text, winners=False)
@@ -246,10 +250,10 @@ class QueueScan:
         binding: list[Reservation],
         outer: list[Shared],
     ) -> tuple[Start | None, Unplaced | None]:
-        """Start a job beside what is reserved, applied to the ledger; or why there is too little without that, too.
+        """Start a job in capacity that is not reserved (applied to the ledger), or why it would not fit without
+        reservations either. (None, None): only reservations are in its way.
 
-        Neither: only what is reserved is in its way. ``outer``: what is kept for others where its cluster grows; most
-        jobs that wait have too little anyway, and that is seen without a look at it.
+        ``outer``: shared reservations. Most waiting jobs have too little anyway, which is seen without hiding these.
         """
         if not outer:
             found = self._start(job, shape, binding, why=True)
@@ -270,7 +274,7 @@ class QueueScan:
         *,
         why: bool,
     ) -> Start | Unplaced | None:
-        """Place a job, letting its parent grow when it has too little free. ``why``: say why not."""
+        """Place a job; its parent grows when it has too little free. ``why``: give the reason if there is no place."""
         can_grow = self.ledger.clusters[job.parent_id].spec.flexible
         if not binding:
             found = None if can_grow and not self._has_capacity(shape) else self._place(job)
@@ -279,11 +283,11 @@ class QueueScan:
             grown = self._grow(job) if can_grow else found
             if not isinstance(grown, Unplaced) or not why:
                 return grown
-            found = found or self._place(job)  # what is free in the cluster itself says why
+            found = found or self._place(job)  # the cluster without growth gives the reason
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
         if not can_grow and not self._has_capacity(shape):
             return None
-        view = self._line.view(binding)
+        view = self._table.view(binding)
         if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
         if not can_grow:
@@ -293,7 +297,7 @@ class QueueScan:
         return grown if isinstance(grown, Start) else None
 
     def _lack(self, job: PendingJob, shape: SchedulingClass) -> Unplaced | None:
-        """Why there is too little for a job beside what is in use; None: there is enough."""
+        """Why a job would not fit if nothing were reserved; None: it would."""
         ledger, parent_id = self.ledger, self.queue.parent_id
         if self._has_capacity(shape) and shape.count.is_exact(job.entry):
             return None
@@ -322,17 +326,17 @@ class QueueScan:
         return self._take(start_of(self.ledger, job, placed, steps))
 
     def _take(self, start: Start) -> Start:
-        self._line.drop_views()
+        self._table.drop_views()
         take(self.ledger, start, start.run_id)
         return start
 
     def _count(self, start: Start) -> None:
-        """A job that was started in this round counts for what the round decides after it."""
+        """Let a start count for the decisions that follow in this round."""
         job = start.job
         self.preemptor.count(job)
         self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
-        self._line.note_start(start)
+        self._table.note_start(start)
         if self.shares is not None:
             allocations = [vnode.allocation for vnode in start.vnodes] or [start.allocation]
             self.shares.add(
@@ -347,7 +351,7 @@ class QueueScan:
         return Verdict(*reason, stamp, found.exhausted, nominations)
 
     def _say(self, sub_queue: SubQueue, reason: str, message: str) -> None:
-        """Tell why a sub-queue waits, when it is news; the first of its jobs in order decides what is told."""
+        """Record why a sub-queue waits, if that has changed. The first of its jobs in order decides the reason."""
         key = self.queue.wait_key(sub_queue)
         if key in self._said:
             return

@@ -1,6 +1,7 @@
-"""Queues: one per cluster that jobs are sent to, grouped by shape so that equal jobs are judged once.
+"""Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
-A shape that did not fit is not looked at again until something grew that could help it.
+A class that did not fit keeps its verdict until something came free that could help it (``reconsider``,
+``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or the policy did (``arrange``).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
 MOST_JUDGED = 10_000
-"""Shapes of one queue whose possibility is remembered."""
+"""The number of shapes of a queue for which ``why_never`` is remembered."""
 MOST_LEFT = 64
-"""Shapes of which no job waits whose places are remembered."""
+"""The number of shapes without a waiting job whose places are remembered."""
 
 if TYPE_CHECKING:
     from vctl.scheduler.placement import Places
@@ -46,39 +47,39 @@ class Queue:
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
-        """Shapes (and those of a user) of which something was told and whose last job left since the last commit."""
+        """Wait keys that were told and whose last job left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
-        """Shape, or shape of a user -> (reason, message) that was told last."""
+        """Wait key -> (reason, message) that was told last."""
         self.places: dict[str, Places] = {}
-        """Shapes of which no job waits now -> where their gangs went: the next job of one may go there again."""
+        """Shape without a waiting job -> the places of its gangs, for the next job of that shape."""
         self.kept: dict[int, Reservation] = {}
         """Reservations of the last round, by job."""
         self.shared: dict[int, Shared] = {}
         """Reservations of the last round that reach beyond this queue, by job."""
         self.kept_at: object = None
-        """The state of the nodes in which they were seen to stand."""
+        """The capacity of the cluster for which the reservations were checked."""
         self.never: dict[str, tuple[object, str | None]] = {}
-        """Shape -> (capacity of the parent, why it could never run or None): holds until that changes."""
+        """Shape -> (capacity of the parent, why it could never run or None); it holds for that capacity."""
         self._seen: tuple[object, object] | None = None
-        """What was last seen of the clusters above, and the capacity that comes of it."""
+        """Versions of the clusters above, and the capacity for them."""
         self._empty: tuple[object, CandidateNodes] | None = None
         self.judged_at: object = None
-        """The capacity for which verdicts say what is possible at all."""
+        """The capacity for which the verdicts distinguish ``Infeasible`` from ``InsufficientResources``."""
         self.nominations: dict[int, Nomination] = {}
-        """What is kept for jobs while others are ended for them."""
+        """Job -> the place that is reserved for it while others are ended for it."""
         self.changes = 0
-        """How often a job came, went or got a new row."""
+        """The number of times that a job came, left or changed."""
         self.planned: object = None
         """The state for which places were planned, where the order is ``makespan``."""
         self.growths = 0
-        """How often something came free."""
+        """The number of times that something came free."""
         self.times_nominated = 0
-        """How often the nominations have changed."""
+        """The number of times that the nominations changed."""
         self.look: Look | None = None
         self.search: Search | None = None
-        """Of preemption: who ran at the last look, and the search that goes on in the next round."""
+        """Of preemption: the running jobs at the last look, and the search that goes on in the next round."""
         self.again_ns: int | None = None
-        """When a running job may be ended that has not run long enough yet."""
+        """When to scan the queue again, because a running job will have run long enough to be ended."""
 
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
@@ -91,19 +92,19 @@ class Queue:
             self.timed.add(job.job_id)
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
-        """Add very many jobs at once, by number; none of them is here yet."""
+        """Add many jobs at once, by number. None of them is in the queue yet."""
         self.changes += len(jobs)
         self.jobs.update(jobs)
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
 
     def set_nomination(self, job_id: int, nomination: Nomination | None) -> None:
-        """Keep this for a job from now on; None: nothing."""
+        """Set the nomination of a job; None: it has none."""
         job = self.jobs.get(job_id)
         if job is not None:
             self.drop(job_id)
         if nomination is not None:
-            self.nominations[job_id] = nomination  # where it was: who was given it first comes first
+            self.nominations[job_id] = nomination  # keeps its position: older nominations come first
         else:
             self.nominations.pop(job_id, None)
         if job is not None:
@@ -113,7 +114,7 @@ class Queue:
             shape.forget_nominations()
 
     def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
-        """Why a job could never run, as far as that is certain: asked once as long as the cluster has the same."""
+        """Why a job can never run; None: it may. Judged once per shape and capacity of the cluster."""
         if ledger.may_gain_nodes:
             return None
         capacity = self.capacity(ledger)
@@ -132,13 +133,13 @@ class Queue:
         return known[1]
 
     def _when_empty(self, ledger: Ledger, capacity: object) -> CandidateNodes:
-        """The nodes of the parent as if nothing ran: made once as long as it has the same."""
+        """The candidate nodes of the parent if nothing ran, made once per capacity."""
         if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
             self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
         return self._empty[1]
 
     def capacity(self, ledger: Ledger) -> object:
-        """Changes whenever what is possible here at all does. Growth that is given back again does not count."""
+        """A value that changes whenever the feasibility of jobs may change. Borrowed growth does not count."""
         parent = ledger.clusters[self.parent_id]
         if not parent.spec.flexible:
             return ledger.capacity(self.parent_id)
@@ -152,7 +153,7 @@ class Queue:
         return self._seen[1]
 
     def note_again(self, at_ns: int | None) -> None:
-        """Look at this queue again then, also when nothing else happens."""
+        """Scan this queue again at that time, also when nothing else happens."""
         if at_ns is not None and (self.again_ns is None or at_ns < self.again_ns):
             self.again_ns = at_ns
 
@@ -160,12 +161,12 @@ class Queue:
         insort(self._sub_queue(job).order, order_key(job, self.policy))
 
     def _file_all(self, jobs: Iterable[PendingJob]) -> None:
-        """Sorted once per sub-queue, which costs less than a search per job."""
+        """File many jobs with one sort per sub-queue, which costs less than a search per job."""
         policy, key = self.policy, ORDERS[self.policy.order]
         sub_queues: dict[tuple[str, str, int, int], list[OrderKey]] = {}
         for job in jobs:
             alike = (job.shape, job.user, job.priority, job.job_id if job.job_id in self.nominations else 0)
-            order = sub_queues.get(alike)  # all of these are in one sub-queue, whatever the policy looks at
+            order = sub_queues.get(alike)  # equal in every property that a policy may look at
             if order is None:
                 order = sub_queues[alike] = self._sub_queue(job).order
             order.append(key(job, policy))
@@ -173,18 +174,15 @@ class Queue:
             order.sort()
 
     def _sub_queue(self, job: PendingJob) -> SubQueue:
-        """Where a job stands; made when it is the first one there."""
+        """The sub-queue of a job; made for the first job in it."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            shape = self.shapes[job.shape] = SchedulingClass(job, places=self._known_places(job.shape))
+            shape = self.shapes[job.shape] = SchedulingClass(job, places=self.places.pop(job.shape, {}))
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
-
-    def _known_places(self, shape: str) -> Places:
-        return self.places.pop(shape, {})
 
     def drop(self, job_id: int) -> None:
         """A job left the queue."""
@@ -214,7 +212,7 @@ class Queue:
             self._told_no_more(key)
 
     def arrange(self, policy: QueuePolicy) -> None:
-        """Follow new settings: order anew and judge anew."""
+        """Take over a new policy: order and judge all jobs anew."""
         if policy == self.policy:
             return
         self.policy = policy
@@ -222,7 +220,7 @@ class Queue:
         self._file_anew()
 
     def follow(self, places: Mapping[int, int]) -> None:
-        """Take over the places of a new plan: order anew and judge anew."""
+        """Take over the places of a new ``makespan`` plan: order and judge all jobs anew."""
         changed = [job for n, job in self.jobs.items() if job.place != places.get(n, 0)]
         if changed:
             self.jobs |= {job.job_id: replace(job, place=places.get(job.job_id, 0)) for job in changed}
@@ -235,7 +233,7 @@ class Queue:
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
-        """Take over what stands in the tables as told; of what nobody waits with any more is to go there."""
+        """Take over the reasons that were told before. Those without a waiting job are to be cleared."""
         self.told = dict(told)
         keys = {
             self.wait_key(sub_queue)
@@ -250,7 +248,7 @@ class Queue:
             self.emptied.add(key)
 
     def wait_key(self, sub_queue: SubQueue) -> str:
-        """Under which name it is told why these jobs wait."""
+        """The wait key of a sub-queue: the name under which the reason for waiting of its jobs is told."""
         if self.policy.max_running_per_user is None:
             return sub_queue.shape
         return f"{sub_queue.shape};user={sub_queue.user}"
@@ -263,7 +261,7 @@ class Queue:
         return (job.user if by_user else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
-        """Forget the verdict on every shape that what has grown could help."""
+        """Forget the verdicts on shapes that these virtual nodes, in which something came free, could help."""
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
             return
@@ -274,7 +272,7 @@ class Queue:
                 shape.forget_nominations()
             reserved = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.blocked_by]
             if shape.grown is not None:
-                shape.judge(None)  # not looked at since something came free: there may be more of that now
+                shape.judge(None)  # not tried since an earlier growth, which may have become larger
             verdict = shape.verdict
             if verdict is None and not reserved:
                 continue
@@ -285,7 +283,7 @@ class Queue:
                     sub_queue.blocked_by = ()
 
     def judge_capacity(self, ledger: Ledger) -> None:
-        """Forget verdicts of which the reason has changed: what was possible is not, or the other way round."""
+        """Forget verdicts whose reason is wrong now: infeasible has become feasible, or the other way round."""
         capacity = (self.capacity(ledger), ledger.may_gain_nodes)
         if capacity == self.judged_at:
             return
@@ -297,17 +295,17 @@ class Queue:
                     shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
-        """Whether what is free in these virtual nodes may be what a class was waiting for."""
+        """Whether the free capacity of these virtual nodes may help a class."""
         job = shape.example
         if ledger.index(self.parent_id).stamp in shape.places:
             return True
         if is_short(ledger, self.parent_id, job.spec, shape.count):
-            return False  # there is too little, wherever it came free
+            return False  # there is too little in all
         can_grow = ledger.clusters[self.parent_id].spec.flexible
         return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
     def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
-        """Whether a verdict holds: nothing came free that may help, or others have taken that in this round."""
+        """Whether the verdict of a class holds: nothing came free that may help, or other starts have taken it."""
         verdict = shape.verdict
         if verdict is None or shape.grown is None:
             return verdict is not None
@@ -326,7 +324,7 @@ class Queue:
             shape.places.clear()
 
     def regard_growth(self, ledger: Ledger) -> None:
-        """Something came free where this cluster can grow: judge every shape anew that there is enough for."""
+        """Something came free where this cluster can grow: forget the verdicts on shapes for which there is enough."""
         self.growths += 1
         for shape in self.shapes.values():
             told = shape.blocked
@@ -335,10 +333,10 @@ class Queue:
                 shape.forget()
             elif self.can_help(ledger, shape, []):
                 shape.forget()
-                shape.verdict, shape.grown = told, []  # for the case that others take what came free
+                shape.verdict, shape.grown = told, []  # it holds again if others take what came free
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
-        """Reserved starts that are still to come: what they keep off others may be taken then."""
+        """The reserved starts that are still to come."""
         for one in self.kept.values():
             if one.start_ns is not None and one.start_ns > now_ns:
                 yield one.start_ns
@@ -349,7 +347,7 @@ class Queue:
 
 
 class Candidates:
-    """Jobs of a sub-queue that may start now, in order."""
+    """Iterator over the jobs of a sub-queue that may start now, in order."""
 
     def __init__(self, queue: Queue, sub_queue: SubQueue, now_ns: int) -> None:
         self._queue = queue
@@ -374,7 +372,7 @@ class Candidates:
         raise StopIteration
 
     def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
-        """From here on only jobs with a shorter time limit, and these."""
+        """From here on yield only jobs with a shorter time limit than this job, and the jobs in ``also``."""
         if job.time_limit_ns is not None:
             below_ns = self._below_ns
             self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
@@ -383,7 +381,7 @@ class Candidates:
         self._also = also
 
     def only(self, job: PendingJob, these: Collection[int]) -> None:
-        """Behind this job only these."""
+        """Behind this job yield only these jobs."""
         last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
         for job_id in these:
             one = self._queue.jobs[job_id]

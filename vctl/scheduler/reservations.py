@@ -1,6 +1,7 @@
-"""Reservations: what is kept for a job that does not fit now, what must stay free for it, and what is left beside it.
+"""Reservations: the place and the start that are kept for a waiting job, and what they leave free for other jobs.
 
-How a reservation is found, and why nobody starts later than his, stands in ``backfill``.
+``backfill`` finds reservations. ``Claims`` says how much of a virtual node must stay free for them, ``View`` shows the
+free capacity of a cluster without that.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ FOR_EVER = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept for a job. ``start_ns`` None: not before something without a time limit has ended."""
+    """A place kept for a job from a start on. ``start_ns`` None: a job without a time limit has to end before."""
 
     job_id: int
     submission_id: str
     start_ns: int | None
     end_ns: int | None
-    """When its time limit would end it; None: it has none."""
+    """When the time limit would end the job; None: it has no limit."""
     placed: Placed = field(compare=False)
     claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
-    """What that takes: (virtual node, parts)."""
+    """What the place takes: (virtual node, amounts by part)."""
 
     @classmethod
     def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
-        """Keep this place for a job from its start to its time limit."""
+        """A reservation of this place from the start of a job to its time limit."""
         limit_ns = job.time_limit_ns
         end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
         claims = tuple((vnode_id, parts_of(allocation)) for vnode_id, allocation in placed.parts)
@@ -47,21 +48,21 @@ class Reservation:
         return self.start_ns is not None and self.start_ns <= now_ns
 
     def binds(self, end_ns: int | None) -> bool:
-        """Whether a job that runs from now until then (None: for ever) could meet it."""
+        """Whether a job that runs from now to ``end_ns`` (None: for ever) could still run at the reserved start."""
         return self.start_ns is None or end_ns is None or end_ns > self.start_ns
 
     def lasts_at(self, moment_ns: int) -> bool:
-        """Whether its job would run at a moment; nobody knows when one without a start begins, so it always may."""
+        """Whether its job may run at a moment. Without a known start it may run at any moment."""
         if self.start_ns is not None and self.start_ns > moment_ns:
             return False
         return self.end_ns is None or self.end_ns > moment_ns
 
     def stands(self, ledger: Ledger, parent_id: str) -> bool:
-        """Whether the virtual nodes of its pieces are still there and as large as they must be."""
+        """Whether the virtual nodes of its pieces are still there and large enough."""
         for piece in self.placed.pieces:
             vnode = ledger.vnodes.get(piece.parent_vnode_id)
             if vnode is None or vnode.cluster_id != parent_id or vnode.node_id != piece.node_id:
-                return False  # another one may have the same name
+                return False  # another virtual node may have got the same id
             if not ledger.nodes[vnode.node_id].schedulable:
                 return False
             have = vnode.allocation.amounts
@@ -71,7 +72,7 @@ class Reservation:
 
 
 class Claims:
-    """What reservations claim of each virtual node, and how much of it must be free over a span of time."""
+    """The claims of reservations by virtual node, and the amounts that must stay free over a span of time."""
 
     def __init__(
         self, ledger: Ledger, reservations: Iterable[Reservation], profile: AvailabilityProfile
@@ -84,9 +85,9 @@ class Claims:
                 self.on.setdefault(vnode_id, []).append((one, parts))
 
     def needed(self, vnode_id: str, since_ns: int, until_ns: int) -> dict[Part, int]:
-        """What must be free at the beginning of a span beside what is taken for all of it.
+        """The amounts that a job which runs over a span must leave free at its beginning.
 
-        At each reserved start within the span: what is claimed then less what comes free between.
+        That is the maximum over the reserved starts within the span: the claims then, less what comes free before.
         """
         claims = self.on[vnode_id]
         if len(claims) == 1:
@@ -111,7 +112,7 @@ class Claims:
         return most
 
     def are_met(self, now_ns: int) -> bool:
-        """Whether everything that is claimed will be free when it is."""
+        """Whether every claim will be free at its reserved start."""
         for vnode_id in self.on:
             capacity = self.ledger.capacities.get(vnode_id)
             needed = self.needed(vnode_id, now_ns, FOR_EVER)
@@ -120,7 +121,7 @@ class Claims:
         return True
 
     def hide(self, capacity: FreeCapacity, vnode_id: str, since_ns: int, until_ns: int) -> Allocation:
-        """Take from free capacity what is claimed of it, as far as it is free; returns what was taken."""
+        """Take the claimed amounts from free capacity, as far as they are free; returns what was taken."""
         if max(capacity.free.values(), default=0) <= 0:
             return EMPTY
         needed = self.needed(vnode_id, since_ns, until_ns)
@@ -133,7 +134,7 @@ class Claims:
 def _level(
     claims: Iterable[tuple[Reservation, dict[Part, int]]], moment: int, back: Iterable[dict[Part, int]]
 ) -> dict[Part, int]:
-    """What is claimed at a moment, less what has come back by then."""
+    """The claims at a moment, less what has come back by then."""
     level: dict[Part, int] = {}
     for one, parts in claims:
         if one.lasts_at(moment):
@@ -167,7 +168,7 @@ def _part_of(capacity: FreeCapacity, part: Part) -> int:
 
 
 class View:
-    """The free capacity of a cluster without what reservations need of it. Follows what is started meanwhile."""
+    """The free capacity of a cluster without what reservations need. It follows the starts of a round."""
 
     def __init__(
         self,
@@ -181,23 +182,23 @@ class View:
         self.claims = Claims(ledger, reservations, profile)
         self.now_ns = profile.now_ns
         self.capacities: dict[str, FreeCapacity] = {}
-        """Virtual nodes of which something is hidden, as they look."""
+        """Virtual node -> its free capacity without the hidden part, where a part is hidden."""
         self.hidden: dict[str, Amounts] = {}
-        """What is hidden of them."""
+        """Virtual node -> the hidden amounts."""
         self._index: SlotIndex | None = None
         self._alike: list[tuple[Amounts, Amounts, int]] | None = None
-        """What is free of a virtual node, how it looks, and how many are alike."""
+        """(Free amounts, free amounts without the hidden part, number of such virtual nodes)."""
         for vnode_id in self._claimed_and_free():
             self._look(vnode_id)
         self._stamp = ledger.index(parent_id).stamp
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has come or gone in the cluster that the view did not follow."""
+        """Whether the view has followed every change of the cluster."""
         return self._stamp == self.ledger.index(self.parent_id).stamp
 
     def _claimed_and_free(self) -> Iterable[str]:
-        """Virtual nodes of which something is claimed, without most of those on which nothing is free."""
+        """Virtual nodes with claims, without most of those on which nothing is free."""
         classes = self.ledger.index(self.parent_id).classes.values()
         free = [group for group in classes if any(group.capacity.free.values())]
         if sum(len(group.ids) for group in free) >= len(self.claims.on):
@@ -217,7 +218,7 @@ class View:
             self.hidden[vnode_id] = taken.amounts
 
     def follow(self, vnode_ids: Iterable[str], profile: AvailabilityProfile) -> None:
-        """Something was started on these."""
+        """Follow starts on these virtual nodes."""
         self.claims.profile = profile
         capacities = self.ledger.capacities
         changed = [vnode_id for vnode_id in dict.fromkeys(vnode_ids) if vnode_id in capacities]
@@ -251,19 +252,19 @@ class View:
         return self._alike
 
     def candidates(self) -> CandidateNodes:
-        """What can be seen, to place something on."""
+        """The candidate nodes with what the view shows as free."""
         if self._index is None:
             self._index = self.ledger.index_with(self.parent_id, self.capacities)
         return candidates_in(self.ledger, self._index, self.capacities)
 
     def place(self, job: PendingJob) -> Placed | None:
-        """Where a job goes in what can be seen."""
+        """The place of a job in what the view shows as free."""
         found = place_on(self.candidates(), job.spec, job.entry)
         return found if isinstance(found, Placed) else None
 
     @contextmanager
     def taken(self, name: str = "reserved") -> Iterator[None]:
-        """Take what is hidden in the ledger itself, for searches that see the ledger only."""
+        """Charge the hidden amounts in the ledger inside the block, for searches that read the ledger."""
         for vnode_id, capacity in self.capacities.items():
             hidden = self.ledger.capacities[vnode_id].more_than(capacity)
             self.ledger.charge(f"{name}:{vnode_id}", vnode_id, hidden)

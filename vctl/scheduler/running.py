@@ -1,4 +1,4 @@
-"""The jobs that run, by the cluster they were sent to: what limits, reservations, fair shares and preemption count."""
+"""The running jobs by the cluster to which they were submitted, with the counts for limits, shares and preemption."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, total
 
 Held = tuple[object, tuple[tuple[str, Allocation], ...], dict[str, int]]
-"""The state in which it was looked up, what a job holds of each virtual node, and all together."""
+"""(State for which it holds, (virtual node, allocation) pairs of a job, their sum)."""
 
 
 class Running:
-    """Running jobs with the counts that limits ask for."""
+    """Running jobs, their allocations, and counts by cluster, user and priority."""
 
     def __init__(self, jobs: Iterable[RunningJob] = ()) -> None:
         self.jobs: dict[int, RunningJob] = {}
         self.of_parent: dict[str, dict[int, RunningJob]] = {}
         self.leaving: set[int] = set()
-        """Jobs that are being ended, whatever for: what they hold is coming free."""
+        """Jobs that are being ended, for whatever reason."""
         self.tasks: dict[int, set[str]] = {}
-        """Processes of tasks, by their job."""
+        """Job -> the runs of its tasks."""
         self._of_user: dict[tuple[str, str], int] = {}
         self._of_priority: dict[str, dict[int, int]] = {}
         self._versions: dict[str, int] = {}
         self.leavings = 0
-        """How often somebody began to leave, or had left."""
+        """The number of times that a job began to leave, or had left."""
         self._ends: dict[tuple[str, int], int] = {}
         self._ledger: Ledger | None = None
         self._held: dict[int, Held] = {}
-        """What jobs hold in that ledger."""
+        """Job -> its allocations in that ledger."""
         for job in jobs:
             self.put(job)
 
     def put(self, job: RunningJob) -> None:
-        """A job runs, or its time limit has changed."""
+        """Add a running job, or take over its new row."""
         if self.jobs.get(job.job_id) == job:
             return
         self._take_out(job.job_id)
@@ -48,7 +48,7 @@ class Running:
         self._note_change(job.parent_id)
 
     def drop(self, job_id: int) -> None:
-        """A job is over, or waits again."""
+        """Remove a job that is over or waits again."""
         job = self.jobs.get(job_id)
         if job is not None:
             key = (job.parent_id, job.priority)
@@ -56,7 +56,7 @@ class Running:
         self.take_back(job_id)
 
     def take_back(self, job_id: int) -> None:
-        """A trial is over: the job did not run at all."""
+        """Remove a job that was only tried."""
         if job_id in self.leaving:
             self.leaving.discard(job_id)
             self.leavings += 1
@@ -76,7 +76,7 @@ class Running:
         self._note_change(job.parent_id)
 
     def leave(self, job_id: int, *, leaves: bool = True) -> None:
-        """A job is being ended; or it is spared after all."""
+        """Note that a job is being ended, or (``leaves`` False) that it is spared after all."""
         job = self.jobs.get(job_id)
         if job is not None and leaves != (job_id in self.leaving):
             self.leaving ^= {job_id}
@@ -95,34 +95,34 @@ class Running:
             self.tasks.pop(job_id, None)
 
     def count(self, parent_id: str) -> int:
-        """How many jobs run that were sent to a cluster."""
+        """The number of running jobs of a cluster."""
         return len(self.of_parent.get(parent_id, ()))
 
     def count_of(self, parent_id: str, user: str) -> int:
-        """How many of these are a user's."""
+        """The number of running jobs of a user in a cluster."""
         return self._of_user.get((parent_id, user), 0)
 
     def any_below(self, parent_id: str, priority: int) -> bool:
-        """Whether one of them has a lower priority."""
+        """Whether a running job of a cluster has a lower priority."""
         return any(level < priority for level in self._of_priority.get(parent_id, ()))
 
     def ends_from(self, parent_id: str, priority: int) -> int:
-        """How many have ended that had this priority or a higher one."""
+        """The number of jobs of a cluster with at least this priority that have ended so far."""
         return sum(
             count for (where, level), count in self._ends.items() if where == parent_id and level >= priority
         )
 
     def amounts_of(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
-        """What a job holds of its parent, all together: counted again only when its cluster has changed."""
+        """The sum of what a job holds of its parent: counted again only when its cluster has changed."""
         return self._known_of(ledger, job)[2]
 
     def held_by(self, ledger: Ledger, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """The same by virtual node of the parent."""
+        """What a job holds: (virtual node of the parent, allocation)."""
         return self._known_of(ledger, job)[1]
 
     def _known_of(self, ledger: Ledger, job: RunningJob) -> Held:
         if self._ledger is not ledger:
-            self._ledger = ledger  # another one has other versions
+            self._ledger = ledger  # another ledger has other versions
             self._held.clear()
         state = (job.run_id, job.cluster_id, ledger.versions.get(job.cluster_id))
         known = self._held.get(job.job_id)
@@ -134,7 +134,7 @@ class Running:
         return known
 
     def version(self, parent_id: str) -> int:
-        """How often they have changed."""
+        """The number of changes of the running jobs of a cluster."""
         return self._versions.get(parent_id, 0)
 
     def _note_change(self, parent_id: str) -> None:
@@ -142,7 +142,7 @@ class Running:
 
 
 def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Allocation]]:
-    """What a job holds of its parent: (virtual node of the parent, holding)."""
+    """What a job holds: (virtual node of the parent, allocation)."""
     if job.cluster_id != job.parent_id:
         for vnode_id in ledger.members.get(job.cluster_id, ()):
             vnode = ledger.vnodes[vnode_id]
@@ -153,7 +153,7 @@ def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Alloc
 
 
 def returned_by(ledger: Ledger, running: Running, job: RunningJob) -> list[tuple[str, Allocation]]:
-    """The same with what its tasks hold beside it in a cluster that it shares: all that comes free when it ends."""
+    """What comes free when a job ends: what it holds and, in a cluster that it shares, what its tasks hold."""
     parts = list(allocations_of(ledger, job))
     if job.cluster_id == job.parent_id:
         tasks = sorted(running.tasks.get(job.job_id, ()))
