@@ -1,4 +1,4 @@
-"""The tree of virtual nodes with what is free on each: what decisions work on and commits re-check.
+"""The ledger: the tree of virtual nodes with the free capacity of each. Decisions and commits work on it.
 
 One rule at every level: total of a virtual node = free + its child virtual nodes + what processes of its own
 cluster hold. ``Ledger`` keeps it by construction; ``FreeCapacity.fits`` is the one predicate for deciding
@@ -38,30 +38,30 @@ class Ledger:
         self.charges: dict[str, tuple[str, Allocation]] = {}
         """run id -> (vnode id, what the process holds there)."""
         self.homes: dict[str, int] = {}
-        """vnode id -> how many processes live there, those without a request of their own included."""
+        """vnode id -> the number of processes there, including those without a request."""
         self.grown: dict[str, set[str]] = {}
-        """cluster id -> virtual nodes in which something came free since somebody last cleared this."""
+        """cluster id -> virtual nodes in which something came free since this was last cleared."""
         self.joined: dict[str, set[str]] = {}
-        """cluster id -> physical nodes that joined it, or on which it grew, since somebody last cleared this."""
+        """cluster id -> physical nodes that joined it, or on which it grew, since this was last cleared."""
         self.promised: dict[str, dict[str, int]] = {}
-        """cluster id -> what it is going to gain (below zero: lend) for nominated jobs: limits count it as held."""
+        """cluster id -> what it is going to gain (negative: lend) for nominated jobs: limits count it as held."""
         self.removing: set[str] = set()
-        """Clusters that are to go when they are empty."""
+        """Clusters that are removed when they are empty."""
         self.may_gain_nodes = False
         """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
         self.versions: dict[str, int] = {}
-        """cluster id -> how often what it has (not what is free in it) has changed."""
+        """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
-        """What of a virtual node's class does not change while both nodes are the same: its template, its kind."""
+        """vnode id -> the part of its class that does not change with use: its template, its kind."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
-        """cluster id -> kinds of its virtual nodes by number, which is compared and hashed in place of all labels."""
+        """cluster id -> kind of a virtual node -> number, which is compared and hashed in place of all labels."""
 
     def copy(self) -> Ledger:
-        """An independent copy, for trials that are not taken back."""
+        """An independent copy, for trials that are not reverted."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
@@ -79,7 +79,7 @@ class Ledger:
         return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
-        """An independent copy of these clusters alone, to try placements in: the others, and who runs, are left out."""
+        """An independent copy of these clusters alone, for trials of placement: without the others and without charges."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.subclusters, twin.may_gain_nodes = self.subclusters, self.may_gain_nodes
@@ -97,12 +97,12 @@ class Ledger:
         return twin
 
     def set_capacity(self, vnode_id: str, capacity: FreeCapacity) -> None:
-        """Look at a virtual node as if this were free on it."""
+        """Replace the free capacity of a virtual node, for a trial."""
         self.capacities[vnode_id] = capacity
         self._refile([vnode_id])
 
     def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
-        """A cluster is going to gain this for a nominated job; with ``sign`` -1 it lends it, or the promise is over."""
+        """Count a promised gain of a cluster for a nominated job; ``sign`` -1: a loan, or the end of a promise."""
         mine = self.promised.setdefault(cluster_id, {})
         for name, amount in amounts.items():
             mine[name] = mine.get(name, 0) + sign * amount
@@ -182,13 +182,13 @@ class Ledger:
     def rearrange(
         self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
     ) -> None:
-        """Release virtual nodes, then put others where and as they are now; once more, it does nothing."""
+        """Release virtual nodes, then place or change others. Applied again, it does nothing."""
         for vnode_id in removed:
             if vnode_id in self.vnodes:
                 self.release(vnode_id)
-        latest = {vnode.vnode_id: vnode for vnode in placed}  # one may have grown in several steps
+        latest = {vnode.vnode_id: vnode for vnode in placed}  # the last of several steps of one virtual node
         changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
-        for vnode in reversed(changed):  # first all that comes free: one may get what another leaves
+        for vnode in reversed(changed):  # first give back: one may get what another leaves
             old = self.vnodes.get(vnode.vnode_id)
             if old is not None and old.parent_id == vnode.parent_id:
                 self.capacities[old.parent_id or ""].give_back(old.allocation)
@@ -201,11 +201,11 @@ class Ledger:
                 self.assign(vnode, for_start=for_start)
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
-        """Put a child virtual node into its parent's. ``for_start``: it was made for somebody, so no node joined."""
+        """Place a virtual node in that of its parent. ``for_start``: it is for one job, so no node counts as joined."""
         self.assign_all((vnode,), for_start=for_start)
 
     def assign_all(self, vnodes: Iterable[VNode], *, for_start: bool = False) -> None:
-        """Put many virtual nodes into their parents'."""
+        """Place many virtual nodes in those of their parents."""
         made, refiled = dict[str, list[VNode]](), list[str]()
         for vnode in vnodes:
             vnode_id, parent_id = vnode.vnode_id, vnode.parent_id or ""
@@ -232,7 +232,7 @@ class Ledger:
         self._resize(vnode, for_start=for_start)
 
     def _resize(self, vnode: VNode, *, for_start: bool) -> None:
-        """The same for one of which the old allocation was given back to the parent."""
+        """As ``resize``, when the old allocation was given back to the parent already."""
         old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
         self._take(parent_id, vnode.node_id, vnode.allocation)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
@@ -248,7 +248,7 @@ class Ledger:
         self._refile([self._release(vnode_id)])
 
     def _release(self, vnode_id: str) -> str:
-        """The same, except for the place of the parent in its index; returns the parent."""
+        """As ``release``, without filing the parent's virtual node anew; returns its id."""
         vnode = self.vnodes[vnode_id]
         assert vnode.parent_id is not None
         assert not self.children[vnode_id], vnode
@@ -264,20 +264,20 @@ class Ledger:
         return vnode.parent_id
 
     def note_joined(self, cluster_id: str, node_id: str) -> None:
-        """A physical node joined a cluster, or the cluster has more of it now."""
+        """Note that a physical node joined a cluster, or that the cluster has more of it."""
         self.joined.setdefault(cluster_id, set()).add(node_id)
 
     # ---- processes ----
 
     def charge(self, run_id: str, vnode_id: str, allocation: Allocation) -> None:
-        """Count what a process of the cluster holds on one of its virtual nodes."""
+        """Charge what a process holds on a virtual node."""
         self._take(vnode_id, self.vnodes[vnode_id].node_id, allocation)
         self.charges[run_id] = (vnode_id, allocation)
         self.homes[vnode_id] = self.homes.get(vnode_id, 0) + 1
         self._refile([vnode_id])
 
     def discharge(self, run_id: str) -> None:
-        """Return what a process held; unknown runs held nothing."""
+        """Give back what a process held; an unknown run held nothing."""
         if charge := self.charges.pop(run_id, None):
             vnode_id, allocation = charge
             self.capacities[vnode_id].give_back(allocation)
@@ -336,19 +336,19 @@ class Ledger:
             self._note_change(cluster.parent_id)  # whole nodes leave the view of the parent
 
     def capacity(self, cluster_id: str) -> tuple[int, int]:
-        """Changes whenever what a cluster has at most changes: its virtual nodes, or the state of some node."""
+        """A value that changes whenever the virtual nodes of a cluster change, or the state of any node."""
         return self.versions.get(cluster_id, 0), self.versions.get(PRIMARY, 0)
 
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
 
     def _take(self, slot_id: str, node_id: str, allocation: Allocation) -> None:
-        """Take a part of a virtual node; on a node that shrank, more than there is may be held already."""
+        """Take an allocation from a virtual node. On a node that shrank, it may exceed what is free."""
         capacity = self.capacities[slot_id]
         capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
-        """Let what may fit on these virtual nodes be looked at again, as if something had come free."""
+        """Note that something came free on these virtual nodes, so that waiting work is judged again."""
         for vnode_id in filter(self.vnodes.__contains__, vnode_ids):
             self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
@@ -361,11 +361,11 @@ class Ledger:
             self.file(self._indexes[cluster_id], some)
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
-        """Whether a logical cluster below has all of it: then not even what asks for nothing may run there."""
+        """Whether a logical cluster has all of a virtual node: then not even work without a request may run there."""
         for child in map(self.vnodes.__getitem__, self.children[vnode_id]):
             is_whole = child.whole and self.clusters[child.cluster_id].kind == cl.LOGICAL
             if is_whole or any(child.allocation.amounts.values()):
-                return is_whole  # what one has of it, nobody else has whole
+                return is_whole  # if one child holds a part, no other child holds all of it
         return False
 
     def file(
@@ -381,7 +381,7 @@ class Ledger:
         return index
 
     def _filed(self, vnode_id: str, capacity: FreeCapacity, states: Collection[str]) -> Filed | None:
-        """What an index asks about a virtual node; None: it takes no work."""
+        """The entry of a virtual node for an index; None: it takes no work."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
         if node.state not in states or (

@@ -101,12 +101,12 @@ def is_unit_request(amount: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _core_set(cores: tuple[int, ...]) -> frozenset[int]:
-    """The same set for the same cores."""
+    """One shared set for equal cores."""
     return frozenset(cores)
 
 
 class FreeCapacity:
-    """What is free on one virtual node; the single predicate ``fits`` serves deciding and committing.
+    """The free capacity of one virtual node. The one predicate ``fits`` serves decisions and commits.
 
     Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
     shared instance that it fits, and only then splits a whole one. What is given back heals to whole.
@@ -121,7 +121,7 @@ class FreeCapacity:
     instances: Mapping[str, Mapping[int, int]]
     cores: frozenset[int]
     gone: frozenset[int]
-    """Cores that somebody holds although they are no longer there."""
+    """Cores that are held although the node no longer has them."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.total = allocation
@@ -161,7 +161,7 @@ class FreeCapacity:
         return {min(fitting)[1]: amount} if fitting else None
 
     def whole_units(self, name: str) -> int:
-        """How many whole units of a resource one flexible part could take here."""
+        """The number of whole units of a resource that one flexible part could take."""
         free = max(self.free.get(name, 0), 0) // SCALE
         if name in self.instances:
             return min(free, sum(1 for share in self.instances[name].values() if share == SCALE))
@@ -175,7 +175,7 @@ class FreeCapacity:
         return allocation
 
     def choice(self, request: Amounts) -> Allocation:
-        """What a request that fits would get."""
+        """The allocation that a request that fits would get."""
         instances = {
             name: self.pick(name, amount) or {}
             for name, amount in request.items()
@@ -195,7 +195,7 @@ class FreeCapacity:
         return Allocation(amounts, {n: some for n, some in shares.items() if some}, tuple(sorted(self.cores)))
 
     def more_than(self, other: FreeCapacity) -> Allocation:
-        """What is free here and not in the other."""
+        """The free amounts beyond those of another free capacity."""
         amounts = {n: a - other.free.get(n, 0) for n, a in self.free.items() if a > other.free.get(n, 0)}
         instances: dict[str, dict[int, int]] = {}
         for name, have in self.instances.items():
@@ -205,7 +205,7 @@ class FreeCapacity:
         return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
 
     def take_most(self, wanted: Allocation) -> Allocation:
-        """Take as much of an allocation as is free: of its very instances, and of any cores."""
+        """Take the part of an allocation that is free: of the same instances, and of any cores."""
         amounts: dict[str, int] = {}
         instances: dict[str, dict[int, int]] = {}
         for name, amount in wanted.amounts.items():
@@ -222,7 +222,7 @@ class FreeCapacity:
         return taken
 
     def fits_exactly(self, allocation: Allocation) -> bool:
-        """Whether this very holding, with its instances and cores, is free."""
+        """Whether this allocation, with its instances and cores, is free."""
         if any(amount > self.free.get(name, 0) for name, amount in allocation.amounts.items() if amount):
             return False
         for name, shares in allocation.instances.items():
@@ -233,7 +233,7 @@ class FreeCapacity:
 
     def take_exactly(self, allocation: Allocation) -> None:
         """Take named instances and cores; the caller has checked ``fits_exactly``."""
-        if not self._again(_taken, allocation):
+        if not self._repeat(_taken, allocation):
             before, free = _state(self), dict(self.free)
             for name, amount in allocation.amounts.items():
                 free[name] = free.get(name, 0) - amount
@@ -250,8 +250,8 @@ class FreeCapacity:
                 self.instances = instances
             _taken[0] = allocation, before, _state(self)
 
-    def _again(self, last: _Last, allocation: Allocation) -> bool:
-        """Do what was done last if it was the same to the same."""
+    def _repeat(self, last: _Last, allocation: Allocation) -> bool:
+        """Repeat the last change, if it was the same allocation and the same state."""
         what, before, after = last[0]
         if what is not allocation or not all(map(is_, _state(self), before)):
             return False
@@ -259,7 +259,7 @@ class FreeCapacity:
         return True
 
     def take_beyond(self, allocation: Allocation) -> None:
-        """Take what somebody holds who was there before the total shrank: the free amounts may become negative."""
+        """Take an allocation that was made before the total shrank: the free amounts may become negative."""
         self.free = subtract(self.free, allocation.amounts)
         instances = dict(self.instances)
         for name, shares in allocation.instances.items():
@@ -278,7 +278,7 @@ class FreeCapacity:
 
     def give_back(self, allocation: Allocation) -> None:
         """Return what ``take`` or ``take_exactly`` took."""
-        if self._again(_returned, allocation):
+        if self._repeat(_returned, allocation):
             return
         before, free = _state(self), dict(self.free)
         for name, amount in allocation.amounts.items():
@@ -299,7 +299,7 @@ class FreeCapacity:
         self.cores |= frozenset(allocation.cores) - self.gone
         if self.gone:
             self.gone -= frozenset(allocation.cores)
-        if self.is_untouched():  # what is equal is one and the same again
+        if self.is_untouched():  # shares the values of the total again
             self.free, self.instances = self.total.amounts, self.total.instances
             self.cores = self.all_cores
         _returned[0] = allocation, before, _state(self)
@@ -345,9 +345,9 @@ class FreeCapacity:
 _Last = list[tuple[Allocation, tuple[Any, ...], tuple[Any, ...]]]
 _state = attrgetter("total", "free", "instances", "cores", "gone")
 _taken: _Last = [(EMPTY, (None,), ())]
-"""What was taken last, from what, and what was left: the pieces of a gang are mostly the same on equal nodes."""
+"""The last allocation taken, the state before and after: the pieces of a gang are mostly equal on equal nodes."""
 _returned: _Last = [(EMPTY, (None,), ())]
-"""The same of what was given back."""
+"""The last allocation given back, the state before and after."""
 
 
 def whole_node(
@@ -365,7 +365,7 @@ def whole_node(
 
 
 def merged(left: Allocation, right: Allocation) -> Allocation:
-    """Two allocations of one holder on one virtual node as one."""
+    """The sum of two allocations of one holder on one virtual node."""
     instances = {name: dict(shares) for name, shares in left.instances.items()}
     for name, shares in right.instances.items():
         mine = instances.setdefault(name, {})
@@ -375,7 +375,7 @@ def merged(left: Allocation, right: Allocation) -> Allocation:
 
 
 def difference(large: Allocation, small: Allocation) -> Allocation:
-    """What one allocation has more than another that lies inside it."""
+    """The difference of an allocation and another one inside it."""
     instances: dict[str, dict[int, int]] = {}
     for name, shares in large.instances.items():
         had = small.instances.get(name, {})

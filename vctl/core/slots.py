@@ -1,4 +1,4 @@
-"""Virtual nodes of one cluster by class: those that are alike are looked at once, however many there are."""
+"""The index of the virtual nodes of one cluster by class: equal virtual nodes are looked at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vctl.core.resources import FreeCapacity, within
 
 ClassKey = tuple[object, ...]
 Filed = tuple[str, Labels, int, str, FreeCapacity]
-"""What an index asks about a virtual node: its node, its labels, a number for all of it that does not change, the
-template that it is a whole node of, and what is free."""
+"""The entry of a virtual node: its node, its labels, a number for its labels and template, its template if it is a
+whole node, and its free capacity."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class SlotIndex:
                 del self.classes[key]
 
     def drop(self, vnode_id: str) -> None:
-        """Take a virtual node out (gone, or its node takes no work)."""
+        """Remove a virtual node (it is gone, or its node takes no work)."""
         key = self._key_of.pop(vnode_id, None)
         if key is None:
             return
@@ -120,7 +120,7 @@ class SlotIndex:
         self._note_node(node_id, self._on_node[node_id] - {vnode_id})
 
     def _mark(self, key: ClassKey, vnode_ids: Iterable[str]) -> None:
-        """Note in the stamp that these are filed under a class now, or are not any more."""
+        """Toggle in the stamp that these virtual nodes are filed under a class."""
         mark = hash(key)
         for vnode_id in vnode_ids:
             self.stamp ^= hash((mark, self._order[vnode_id]))
@@ -137,7 +137,7 @@ Order = dict[str, tuple[str, str]]
 
 
 def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
-    """Take some out of a list in order: neighbours at once, as a gang mostly gets them."""
+    """Remove ids from a sorted list; neighbours together, because a gang mostly gets neighbours."""
     at = bisect_left(ids, order[gone[0]], key=order.__getitem__)
     if ids[at : at + len(gone)] == gone:
         del ids[at : at + len(gone)]
@@ -148,7 +148,7 @@ def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
 
 
 def _put_in(ids: list[str], new: list[str], order: Order) -> None:
-    """Put some into a list in order: those that become neighbours at once."""
+    """Insert ids into a sorted list; those that become neighbours together."""
     at = bisect_left(ids, order[new[0]], key=order.__getitem__)
     if at == len(ids) or order[new[-1]] < order[ids[at]]:
         ids[at:at] = new
@@ -159,7 +159,7 @@ def _put_in(ids: list[str], new: list[str], order: Order) -> None:
 
 
 def _key(static: int, capacity: FreeCapacity) -> ClassKey:
-    """What makes virtual nodes alike: what never changes of them, and what is free; last, whether nothing is used."""
+    """The key of a class: the static number, the free amounts and shares, and whether nothing is used."""
     free = tuple(sorted([item for item in capacity.free.items() if item[1]]))
     shares = (
         tuple(sorted([(n, tuple(sorted(s.values()))) for n, s in capacity.instances.items()]))

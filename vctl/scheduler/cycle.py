@@ -1,4 +1,8 @@
-"""One scheduling round: the steps in order and nothing else. Reads its arguments, leaves the ledger as it was."""
+"""One scheduling round: reads a ledger and queues, returns a plan, and leaves the ledger as it was.
+
+Tasks of running jobs come first, then the queues take turns. Between them stand nominations, shared reservations and
+preemption, which all queues share.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 
 MOST_STARTS = 256
-"""Starts in one round: what is committed together, so that a burst still becomes visible step by step."""
+"""The most starts in one round: they are committed together, and a burst becomes visible step by step."""
 
 
 def decide(
@@ -39,10 +43,10 @@ def decide(
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
-    A shape that does not fit is judged once; all its jobs share the verdict. ``running`` are the jobs that run,
-    ``usage`` what fair shares remember of the past. ``preempts`` False: nobody is ended, whatever the settings say;
-    ``search_steps`` are what the search for those may cost in this round. ``keeps`` leaves the starts taken in the
-    ledger, in ``Plan.trial``, where they are all that the round has tried and no cluster grows for them.
+    A shape that does not fit is judged once; all its jobs share the verdict. ``running``: the running jobs; ``usage``:
+    the past usage for fair shares. ``preempts`` False: no job is ended, whatever the settings say. ``search_steps``:
+    the budget of the search for victims. ``keeps``: leave the starts taken in the ledger, as ``Plan.trial``, if the
+    round started no task and no start needs growth or shares its parent's cluster.
     """
     running = Running() if running is None else running
     trial = Trial(ledger)
@@ -97,7 +101,7 @@ def decide(
             trial.take_back()
         for task in reversed(round_.starts):
             revert(ledger, task)
-        ledger.grown.clear()  # what the reverts gave back was never gone
+        ledger.grown.clear()  # what the reverts gave back did not come free
         ledger.joined.clear()
     if usage is not None:
         usage.note_waiting(queues.values(), ledger, {start.job.job_id for start in starts})
@@ -110,12 +114,11 @@ def decide(
 
 
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
-    """Look again at what the growth since the last round could help: in the parent, or where it can grow from.
+    """Forget verdicts that the growth since the last round could help: growth in the parent, or where it can grow from.
 
-    What one grown virtual node lacks, a parent that can grow may add there: so then all is judged anew that there is
-    enough for.
+    A parent that can grow may add to a virtual node what it lacks: then each shape with enough in all is judged anew.
     """
-    queue.again_ns = None  # also where nobody waits any more
+    queue.again_ns = None  # also for an empty queue
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)
@@ -127,7 +130,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
-    """Whether jobs of a queue may start at all; if not, they are told why."""
+    """Whether jobs of a queue may start at all; if not, their waits are added."""
     parent = ledger.clusters.get(queue.parent_id)
     if parent is None:
         return False
@@ -144,7 +147,7 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
 
 
 def _in_turn(turns: list[QueueScan]) -> Iterator[Start]:
-    """Let the queues take turns: the one whose clusters have the least share, else one after the other."""
+    """Let the queues take turns: the queue whose clusters have the least share first, else one after the other."""
     order = [(turn.rank(), turn.queue.parent_id, turn) for turn in turns if not turn.is_over]
     heapify(order)
     while order:

@@ -140,7 +140,7 @@ class Shares:
         return self._share((parent_id, cluster_id, ""), self.ledger.clusters[cluster_id].queue.weight)
 
     def turn_of(self, cluster_id: str) -> tuple[float, ...]:
-        """The shares of a cluster and of those above it, topmost first; 0 in an order that is not fair. Less goes first."""
+        """The shares of a cluster and of those above it, topmost first; 0 where an order is not fair."""
         return tuple(
             self.of_child(above, child) if self.ledger.clusters[above].queue.order == FAIR else 0.0
             for above, child, _ in reversed(_above(self.ledger, cluster_id))

@@ -26,23 +26,23 @@ from vctl.scheduler.victims import MOST_EXACT, Victim, choose
 from vctl.scheduler.work import Work
 
 MOST_STEPS = 400
-"""Steps of one round to find victims, about 15 ms; the next round goes on."""
+"""The steps of one round in the search for victims, about 15 ms. The next round goes on."""
 RETRY_NS = 30 * 10**9
-"""After so long the search is repeated, for what no event tells: resources that come back from elsewhere."""
+"""The time after which a search is repeated without an event, because resources may have come back from elsewhere."""
 LOOK_NS = 2 * 10**9
-"""So long a look at who runs, and what they would lose, is good for further searches."""
+"""The age up to which a look at the running jobs and their losses serves further searches."""
 MOST_RESTARTS = 3
-"""After so many a search is a rough one, which is done before the state changes again."""
+"""The number of restarts after which the answer of a search is used although something came free meanwhile."""
 
 NOBODY, NOT_EVEN_ALL, LEAVING_DO = "nobody", "not even all", "leaving do"
-"""Why nobody is ended: there is nobody; all would not be enough; those who leave anyway are."""
+"""Why no job is ended: there is none to end; all would not be enough; those that leave anyway are enough."""
 NoVictims = tuple[str, object, int, int | None]
-"""Verdict, the state it holds in, until when it is believed, and when somebody will have run long enough."""
+"""(Verdict, state for which it holds, time until which it holds, time when a job will have run long enough)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Running jobs that are to end for one that waits, and what is reserved for it meanwhile."""
+    """Running jobs that are to end for a waiting job, and the nomination of that job."""
 
     job: PendingJob
     victims: tuple[Victim, ...]
@@ -51,7 +51,7 @@ class Preempt:
 
 @dataclass(eq=False)
 class Preemptor:
-    """The preemptions of one round. ``begun`` are jobs that started in it: these are nobody's victims."""
+    """The preemptions of one round. ``begun``: jobs that started in this round; they are not victims."""
 
     ledger: Ledger
     running: Running
@@ -62,15 +62,15 @@ class Preemptor:
     begun: set[int] = field(default_factory=set)
     found: list[Preempt] = field(default_factory=list)
     lapsed: list[tuple[str, int]] = field(default_factory=list)
-    """(parent, job) of nominations whose victims are over, and with which the job still does not fit."""
+    """(parent, job) of nominations whose victims are over and with which the job still does not fit."""
     unsearched: bool = False
-    """Whether something is left for the next round."""
+    """Whether a search is left for the next round."""
 
     def __post_init__(self) -> None:
         self._most = self._left = MOST_STEPS if self.steps is None else self.steps
 
     def count(self, job: PendingJob) -> None:
-        """A job starts in this round: nothing is reserved for it any more, and it is nobody's victim."""
+        """Note that a job starts in this round: its nomination ends, and it is not a victim."""
         self.begun.add(job.job_id)
         self.holds.drop(job.job_id)
 
@@ -81,7 +81,7 @@ class Preemptor:
         job: PendingJob,
         reserved: Callable[[], Sequence[Reservation]],
     ) -> bool:
-        """Look for victims for a job that does not fit, unless that was in vain before and nothing has changed."""
+        """Search victims for a job that does not fit, unless a search was in vain and nothing has changed since."""
         if not self.active:
             return False
         own = self.holds.nominations.get(job.job_id)
@@ -114,14 +114,14 @@ class Preemptor:
         return self.holds.out_of_reach(job), [part for one in binding for part in one.placed.parts]
 
     def lapse(self, job: PendingJob) -> None:
-        """What is reserved for a job ends if nobody is awaited for it: it still does not fit."""
+        """End the nomination of a job that still does not fit although no victim is awaited any more."""
         own = self.holds.nominations.get(job.job_id)
         if self.active and own is not None and not own.awaited:
             self.holds.drop(job.job_id)
             self.lapsed.append((job.parent_id, job.job_id))
 
     def _is_known(self, verdict: NoVictims, queue: Queue, job: PendingJob) -> bool:
-        """Whether it would be in vain again: nothing has happened since that could make a difference."""
+        """Whether a verdict still holds: nothing has happened since that could change it."""
         found, stamp, retry_ns, young_ns = verdict
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
@@ -129,11 +129,11 @@ class Preemptor:
         return stamp == self._stamp(found, queue, job)[0]
 
     def _stamp(self, found: str, queue: Queue, job: PendingJob) -> tuple[object, int]:
-        """What a verdict depends on, and until when it is believed at most."""
+        """The state on which a verdict depends, and the latest time until which it holds."""
         parent_id, running = queue.parent_id, self.running
         limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
         common = (self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits)
-        if found == NOT_EVEN_ALL:  # who ends of lower priority was counted on
+        if found == NOT_EVEN_ALL:  # the ends of jobs of lower priority were counted on
             return (*common, running.ends_from(parent_id, job.priority)), self.now_ns + RETRY_NS
         if found == LEAVING_DO:
             return (*common, running.leavings), self.now_ns + RETRY_NS
@@ -142,17 +142,17 @@ class Preemptor:
     def _search(
         self, queue: Queue, job: PendingJob, reserved: Callable[[], Reserved]
     ) -> Preempt | str | None:
-        """The jobs to end for one, or why there are none; None when there is more to do in the next round."""
+        """The jobs to end for a job, or why there are none; None when the next round has to go on."""
         one, restarts = queue.search, 0
         if one is not None and one.job != job:
-            one = queue.search = queue.look = None  # what is left of that search is in it
+            one = queue.search = queue.look = None  # the look still holds the state of that search
         while True:
             if one is None:
                 one = queue.search = self._begin(queue, job, reserved(), restarts)
             is_done, steps = one.go_on(self._left, alone=self._left == self._most)
             self._left -= steps
             if not is_done:
-                self._left = 0  # this one goes on first
+                self._left = 0  # the next round goes on with this search first
                 return None
             queue.search = None
             is_same = one.look.state == self._state(queue)
@@ -195,14 +195,14 @@ class Preemptor:
         return Search(job, look, may_end, leaves, reserved, restarts)
 
     def _state(self, queue: Queue) -> object:
-        """As long as this is the same, nobody has started or ended there and nothing has come free."""
+        """A value that stays the same as long as no job starts or ends in a cluster and nothing comes free there."""
         return (
             queue.growths, self.running.version(queue.parent_id), self.running.leavings, len(self.begun),
             self.ledger.versions.get(queue.parent_id, 0),
         )  # fmt: skip
 
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
-        """What a search has found, if it is still right."""
+        """The preemption that a search has found, if it is still right."""
         running = self.running
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
         for victim in choice.victims:
@@ -245,31 +245,31 @@ class Preemptor:
 # ---- one search ----
 
 SEARCH_STEPS = 10_000
-"""Steps of one search, about a third of a second in all.
+"""The steps of one search, about a third of a second in all.
 
-A search that has cost as much asks only what bisection of the levels asks, and spares by the place that was found.
+Beyond them a search only bisects the levels of priority, and spares victims by the place that was found.
 """
 Reserved = tuple[list[Nomination], list[Part]]
-"""What is out of sight for a job: what is reserved for others, and reserved starts."""
+"""The capacity hidden from a job: nominations of other jobs, and the parts of reserved starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Who runs in a cluster and what each would lose, at one moment."""
+    """The running jobs of a cluster and their losses at one moment."""
 
     made_ns: int
     growths: int
-    """How often something had come free."""
+    """The number of growths of the queue at that moment."""
     state: object
-    """What its verdicts depend on."""
+    """The state on which verdicts depend."""
     maker: object
-    """The round in which it was made."""
+    """The preemptor of the round in which it was made."""
     emptied: Emptied
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The jobs to end, and the place that the job has then. No victims: what ends anyway is enough."""
+    """The jobs to end, and the place that the waiting job has then. No victims: jobs that end anyway are enough."""
 
     victims: tuple[Victim, ...]
     gone: frozenset[int]
@@ -278,10 +278,10 @@ class Choice:
 
 @dataclass(eq=False)
 class Search:
-    """The search for the victims of one job, done bit by bit.
+    """The search for the victims of one job, which can pause.
 
-    ``may_end`` says who is a candidate, ``leaves`` who is gone anyway, ``reserved`` what is hidden. ``restarts`` is
-    how often it was begun anew because the state had changed meanwhile: each of them is a shorter one.
+    ``may_end`` says which jobs are candidates, ``leaves`` which end anyway, ``reserved`` what is hidden. ``restarts``:
+    how often it began anew because the state had changed; each restart has a smaller budget.
     """
 
     job: PendingJob
@@ -291,7 +291,7 @@ class Search:
     reserved: Reserved
     restarts: int = 0
     found: Choice | None = None
-    """None: not even all would do."""
+    """None: ending all candidates would not be enough."""
     has_candidates: bool = False
 
     def __post_init__(self) -> None:
@@ -300,9 +300,9 @@ class Search:
         self._work = self._run()
 
     def go_on(self, most: int, *, alone: bool) -> tuple[bool, int]:
-        """Work for so many steps; whether it is done, and how many they were.
+        """Work for at most so many steps: (whether the search is done, the steps that it took).
 
-        What cannot be divided and costs more is done only where the round does nothing else (``alone``).
+        Work that costs more and cannot pause is done only if the round does nothing else (``alone``).
         """
         used = 0
         while used + self._next <= most or (alone and not used):
@@ -349,7 +349,7 @@ def is_there(
     returned: Mapping[int, Sequence[Part]],
     reserved: Reserved,
 ) -> bool:
-    """Whether the place that a search found is there now, once those have gone; ``returned``: what each gives back."""
+    """Whether the place that a search found is free once its victims have gone; ``returned``: what each gives back."""
     given = by_vnode(part for job_id in choice.gone for part in returned.get(job_id, ()))
     hidden = by_vnode([*(part for one in reserved[0] for part in one.pieces), *reserved[1]])
     for vnode_id, allocations in by_vnode(choice.seat.parts).items():

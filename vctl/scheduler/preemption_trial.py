@@ -1,6 +1,7 @@
-"""A cluster, and those from which it grows, as if some of its running jobs had gone; on a copy.
+"""The trial of a preemption: a copy of a cluster, and of those from which it grows, without some of its running jobs.
 
-All work is done in steps that can be put off; a step is a virtual node that is looked at, about 30 µs.
+``Emptied.fits`` answers whether a waiting job has a place then, ``Emptied.seat`` which. All work is done in steps and
+can pause; a step is a look at one virtual node, about 30 µs.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.work import Work
 
 BUDGET = 2_000
-"""Steps of one look for a place."""
+"""The step budget of one search for a place."""
 QUESTION, PER_PIECE = 8, 1
-"""The steps of a question "does it fit?", and more of them for each piece of the gang."""
+"""The price of a question "does it fit?" in steps, and the price of each piece of the gang."""
 COPIED = 12
-"""So many virtual nodes are copied in a step."""
+"""The number of virtual nodes that are copied in one step."""
 JOBS = 64
-"""So many jobs are looked at at a time."""
+"""The number of jobs that are looked at between two pauses."""
 PER_JOBS = 16
-"""The steps of so many jobs."""
+"""The price of that many jobs in steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A place, and what it takes of the virtual nodes that there are now: also of those above its cluster."""
+    """A place, and what it takes of the virtual nodes that exist now, also of those above its cluster."""
 
     placed: Placed
     parts: tuple[Part, ...]
 
 
 class Emptied:
-    """A cluster, and those from which it grows, as if some of its running jobs had gone; on a copy."""
+    """A copy of a cluster, and of the clusters from which it grows, as if some of its running jobs had gone."""
 
     def __init__(self, ledger: Ledger, running: Running, parent_id: str, jobs: Iterable[RunningJob]) -> None:
         self.ledger = ledger.part(suppliers(ledger, parent_id))
@@ -54,11 +55,11 @@ class Emptied:
             n: returned_by(ledger, running, job) if job.cluster_id == parent_id else []
             for n, job in self.jobs.items()
         }
-        """What each of them returns; complete after ``collect``."""
+        """Job -> what it returns at its end; complete after ``collect``."""
         self.victims: list[Victim] = []
-        """Those that hold something, with what they would lose; complete after ``collect``."""
+        """The jobs that hold something, with the work that they would lose; complete after ``collect``."""
         self.cost = len(self.ledger.capacities) // COPIED + 1
-        """What the copy has cost."""
+        """The price of the copy in steps."""
         self.is_filled = False
         self._bare = dict(self.ledger.capacities)
         self._reserved: dict[str, list[Allocation]] = {}
@@ -66,13 +67,13 @@ class Emptied:
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
-        """Virtual node -> the jobs that have gone in its free capacity as filed; None: that is to be made anew."""
+        """Virtual node -> the jobs that are gone in its free capacity as filed; None: it must be filed again."""
         self._stale: dict[str, None] = {}
         self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None
 
     def collect(self, now_ns: int = 0) -> Work[None]:
-        """Note what the jobs hold and would lose, unless that is done."""
+        """List what the jobs hold and would lose, once."""
         if self.is_filled:
             return
         self.is_filled = True
@@ -96,7 +97,7 @@ class Emptied:
                 yield PER_JOBS
 
     def reserve(self, nominations: Iterable[Nomination], others: Iterable[Part]) -> Work[None]:
-        """From now on these, and no others, are out of sight."""
+        """Hide these nominations and parts, and no others, from now on."""
         before = self._reserved
         for one in self._promised:
             self._promise(one, -1)
@@ -115,7 +116,7 @@ class Emptied:
         yield 1
 
     def fits(self, job: PendingJob, gone: frozenset[int]) -> Work[bool]:
-        """Whether a job has a place when those have gone, growth included."""
+        """Whether a job has a place when these jobs have gone, growth included."""
         yield from self._let_go(gone)
         tally = self._tally
         if tally is None or tally.job_id != job.job_id:
@@ -127,7 +128,7 @@ class Emptied:
         return isinstance(found, Placed | tuple)
 
     def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
-        """Where a job would go then."""
+        """The place of a job when these jobs have gone."""
         yield from self._let_go(gone)
         found = yield from self._find(job)
         if isinstance(found, Placed):
@@ -139,7 +140,7 @@ class Emptied:
         return Seat(placed, self._taken(steps, placed))
 
     def _find(self, job: PendingJob) -> Work[Placed | tuple[GrowthCandidates, Placed] | Unplaced]:
-        """A place in the cluster as it looks, else with growth."""
+        """A place in the cluster without the jobs that have gone, else with growth."""
         yield from self._sync()
         yield QUESTION + _price(job)
         found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
@@ -148,7 +149,7 @@ class Emptied:
         return (yield from find_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET))
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
-        """What a place and the growth for it take of the virtual nodes that there were; the growth is taken back."""
+        """What a place and its growth take of the virtual nodes that existed before; the growth is reverted."""
         capacities = self.ledger.capacities
         for piece in placed.pieces:
             capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
@@ -168,7 +169,7 @@ class Emptied:
         )
 
     def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
-        """Those of them who have to go for this very place; the highest priority is spared first, then most work."""
+        """The victims that must go for this very place; the highest priority is spared first, then the largest loss."""
         taken = by_vnode(seat.parts)
         wanted = {vnode_id: [one.amounts for one in parts] for vnode_id, parts in taken.items()}
         whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
@@ -204,7 +205,7 @@ class Emptied:
         return vnode_id in self._bare and self.ledger.vnodes[vnode_id].cluster_id != self.parent_id
 
     def could_be_free(self, vnode_id: str) -> Amounts:
-        """What is free of a virtual node of the cluster; of resources with instances it may be less."""
+        """The free amounts of a virtual node; of resources with instances it may be less."""
         free, capacity = self._free[vnode_id], self._bare[vnode_id]
         if not (reserved := self._reserved.get(vnode_id)) or capacity.is_overdrawn():
             return free
@@ -214,7 +215,7 @@ class Emptied:
         return subtract(free, hidden)
 
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
-        """Take over who has gone, by numbers alone: ``_sync`` makes the free capacity."""
+        """Take over which jobs have gone, in amounts only; ``_sync`` makes the free capacities."""
         changed: dict[str, None] = {}
         before, self._gone = self._gone, gone
         for number, job_id in enumerate(before ^ gone):
@@ -236,7 +237,7 @@ class Emptied:
             self._tally.count(self, changed)
 
     def _sync(self) -> Work[None]:
-        """Look at the virtual nodes as those who have gone leave them."""
+        """File the free capacities of the virtual nodes that have changed."""
         for vnode_id in list(self._stale):
             state = tuple(sorted(self._returned.get(vnode_id, ())))
             if self._filed.get(vnode_id, ()) != state:
@@ -257,9 +258,9 @@ class Emptied:
 
 
 class _Tally:
-    """How many pieces of a gang fit where, by amounts alone: a bound that follows who has gone.
+    """An upper bound on the pieces of a gang that fit, kept up to date while jobs go and come back.
 
-    Where the cluster can grow, by all that is free on a node in the clusters from which it grows.
+    Where the cluster can grow, everything free on a node in the clusters from which it grows counts.
     """
 
     def __init__(self, job: PendingJob, emptied: Emptied) -> None:
@@ -287,7 +288,7 @@ class _Tally:
         self.count(emptied, self._place_of)
 
     def _is_free_to_grow(self, emptied: Emptied) -> bool:
-        """Whether nothing but what is free limits growth: no maximum, nobody lends, one virtual node on each node."""
+        """Whether only free capacity limits growth: no maximum, no lender, one virtual node per cluster and node."""
         ledger = emptied.ledger
         chain = growing(ledger, emptied.parent_id)
         names = {name for kind in self._gang.kinds for name, _ in kind}
@@ -304,7 +305,7 @@ class _Tally:
         return flexible and len(places) == len(set(places))
 
     def count(self, emptied: Emptied, vnode_ids: Iterable[str]) -> None:
-        """These have changed."""
+        """Count these virtual nodes again."""
         totals = self._totals
         for place_id in {self._place_of[one]: None for one in vnode_ids if one in self._place_of}:
             free = emptied.could_be_free(self._slots[place_id][0])
@@ -319,7 +320,7 @@ class _Tally:
                 totals[i] += fit - before[i]
 
     def is_met(self) -> bool:
-        """Whether there may be enough."""
+        """Whether there may be a place."""
         return self._gang.is_met(self._totals)
 
 
@@ -328,12 +329,12 @@ def _price(job: PendingJob) -> int:
 
 
 def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:
-    """What is free beside these."""
+    """The free amounts without these."""
     return subtract(capacity.free, total(wanted))
 
 
 def _with(capacity: FreeCapacity, allocation: Allocation, wanted: Sequence[Amounts]) -> FreeCapacity | None:
-    """The free capacity when somebody holds this in it, if all that is wanted finds place beside that."""
+    """The free capacity without this allocation, if all that is wanted still fits; else None."""
     if not capacity.fits_exactly(allocation):
         return None
     taken = capacity.copy()

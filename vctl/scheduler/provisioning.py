@@ -1,6 +1,7 @@
-"""What the node provider should add: few nodes, of templates that waste little, that let what waits start. Tried, too.
+"""Provisioning: the nodes that the node provider should add so that waiting jobs and tasks start.
 
-First comes what idle leases would give back: a machine is asked for only where that is not enough.
+Few nodes are added, of templates that waste little; each addition is proven by a placement on a trial. Idle leases are
+called back first: a machine is requested only where they are not enough.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import may_grow
 
 MOST_NODES = 64
-"""Most nodes that one round asks for; the next round asks for more."""
+"""The most nodes of one round; the next round asks for more."""
 MOST_OF_GANG = 1000
-"""Most nodes for one gang that needs more than that at once."""
+"""The most nodes for one gang that needs more than that at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Nodes to ask for, by template, and idle leases to call back, which serve others before any machine is started."""
+    """The nodes to request by template, and idle leases to call back, which help before any machine is started."""
 
     nodes: Mapping[str, int]
     called_back: Collection[int] = ()
     spare: Mapping[str, int] = field(default_factory=dict)
-    """Nodes that were asked for, have not come, and that nothing needs any more."""
+    """Template -> nodes that were requested, have not come yet, and are not needed any more."""
 
 
 def wanted_nodes(
@@ -64,10 +65,10 @@ def wanted_nodes(
     running: Running | None = None,
     now_ns: int = 0,
 ) -> Wanted:
-    """How many nodes of each template to add now. ``present`` counts those that exist, ``coming`` those on their way.
+    """The nodes of each template to add now. ``present``: template -> existing nodes; ``coming``: requested nodes.
 
-    For each job and task that waits, in order, as few nodes as let it start are added to a trial: of the template that
-    wastes least. ``idle`` are leases that may be called back. The ledger is as before afterwards.
+    For each waiting job and task, in order, the fewest nodes that let it start are added to a trial, of the templates
+    that waste least. ``idle``: leases that may be called back. The ledger is as before afterwards.
     """
     kinds = list(templates)
     running = Running() if running is None else running
@@ -96,7 +97,7 @@ def wanted_nodes(
 
 
 def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
-    """A copy in which nobody keeps what he borrowed and does not use, and the leases that this ends or cuts."""
+    """A copy of the ledger in which all idle loans are given back, and the leases that this ends or cuts."""
     copy = ledger.copy()
     freed: list[Lease] = []
     left = newest_first(leases)
@@ -104,7 +105,7 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
         idle = [lease for lease in left if free_part(copy, lease, left).amounts]
         if not idle:
             return copy, freed
-        for lease in idle:  # what a child gives back its parent may have borrowed, too: then once more
+        for lease in idle:  # a parent may have borrowed what a child gives back: then once more
             part = free_part(copy, lease, left)
             left.remove(lease)
             if part.amounts:
@@ -113,7 +114,7 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
 
 
 class _Trial:
-    """A ledger with nodes that do not exist yet, and everything that must be undone."""
+    """A ledger with nodes that do not exist yet, and the starts on it that must be reverted."""
 
     def __init__(
         self, ledger: Ledger, templates: list[Template], present: dict[str, int], units: frozenset[str]
@@ -126,7 +127,7 @@ class _Trial:
         self.used: set[str] = set()
         """Physical nodes on which something found a place."""
         self._expected: dict[str, str] = {}
-        """Node that was asked for already -> its template."""
+        """Requested node -> its template."""
         self._largest: dict[str, int] = {}
         for template in templates:
             self._largest = rs.maximum(self._largest, template.resources)
@@ -135,7 +136,7 @@ class _Trial:
         self._begun: list[Start | TaskStart] = []
 
     def expect(self, coming: Mapping[str, int]) -> None:
-        """Nodes that were asked for already."""
+        """Add nodes that were requested already."""
         for template in self.templates:
             for _ in range(coming.get(template.name, 0)):
                 self._expected[self._put(template)] = template.name
@@ -143,13 +144,13 @@ class _Trial:
 
     @property
     def spare(self) -> Mapping[str, int]:
-        """How many of these found no use."""
+        """Template -> requested nodes that are not used."""
         return Counter(name for node_id, name in self._expected.items() if node_id not in self.used)
 
     def satisfy_all(
         self, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], running: Running, now_ns: int
     ) -> None:
-        """Whoever waits for resources, in order."""
+        """Place every job and task that waits for resources, in order."""
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             if may_grow(task) and task.bound_vnode_id is None:
                 self.satisfy_task(task)
@@ -169,7 +170,7 @@ class _Trial:
                     left = None if left is None else left - 1
 
     def satisfy_task(self, task: PendingTask) -> bool:
-        """Give a task a place, adding one node when that helps."""
+        """Give a task a place, with one more node if that helps."""
         if self._place_task(task):
             return True
         for template in self._by_waste(task.request):
@@ -182,7 +183,7 @@ class _Trial:
         return False
 
     def satisfy_job(self, job: PendingJob) -> bool:
-        """Give a job its gang, adding as few nodes as that takes: of wasteful templates none where others do."""
+        """Give a job its gang with as few more nodes as possible, of the least wasteful templates."""
         if self._place_job(job):
             return True
         if self._count() >= MOST_NODES or not self.templates:
@@ -194,7 +195,7 @@ class _Trial:
         return is_large and self._count() == 0 and self._add_for(job, MOST_OF_GANG)
 
     def _add_for(self, job: PendingJob, most: int) -> bool:
-        """All that could be added, then of each template as few as still do, the most wasteful one first."""
+        """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
         added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
         fits = self._fits(job)
         for template in reversed(self._by_waste(job.spec.names(job.entry))) if fits else ():
@@ -208,7 +209,7 @@ class _Trial:
         return True
 
     def _shrink(self, job: PendingJob, template: Template, added: dict[str, list[str]]) -> None:
-        """The fewest nodes of this template with which the gang still fits, by halving."""
+        """Keep the fewest nodes of a template with which the gang still fits, by bisection."""
         enough, nodes = len(added[template.name]), added[template.name]
         least = 0
         while least < enough:
@@ -222,7 +223,7 @@ class _Trial:
         added[template.name] = nodes
 
     def _by_waste(self, asked: Collection[str]) -> list[Template]:
-        """Templates, the least wasteful first: no unit resources that nobody asks for, then by their dominant share."""
+        """Templates, the least wasteful first: without unit resources that nobody asked for, then by dominant share."""
 
         def waste(template: Template) -> tuple[bool, float, str]:
             amounts = {name: amount for name, amount in template.resources.items() if amount}
@@ -285,7 +286,7 @@ class _Trial:
         return True
 
     def _start(self, job: PendingJob) -> Start | None:
-        """The start of a job, applied to the ledger."""
+        """Start a job in the ledger; None: it has no place."""
         found = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
         if not isinstance(found, tuple):
             return None
@@ -294,7 +295,7 @@ class _Trial:
         return start
 
     def undo(self) -> None:
-        """Take everything back, newest first."""
+        """Revert all starts and remove all nodes."""
         for start in reversed(self._begun):
             revert(self.ledger, start)
         for node_id in reversed(self._nodes):

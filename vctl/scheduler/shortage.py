@@ -1,6 +1,7 @@
-"""What a request needs and what is free for it, in one sentence: derived from free amounts alone, without a search.
+"""A shortage in one sentence: what a request needs and what is free for it, from free amounts alone, without a search.
 
-``fits`` of the answer is exact where one kind of piece is asked for; for mixtures it may be unknown (None).
+Input: the parts of a request and the virtual nodes of its cluster, and of the clusters from which that can grow.
+``Shortage.fits`` is exact for requests with one kind of piece; for mixtures it may be unknown (None).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
-"""So many nodes are named with what is free there; of the others only the largest amount."""
+"""The number of nodes that are named with their free amounts; for the others only the largest amount is given."""
 MOST_PARTS = 3
 UNBOUNDED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One virtual node as far as free amounts go; ``labels`` are read only when a selector asks."""
+    """One virtual node with its free capacity; ``labels`` is called only when a selector needs it."""
 
     node_id: str
     capacity: FreeCapacity
@@ -37,7 +38,7 @@ class Slot:
 
 
 class Slots:
-    """Virtual nodes of one cluster, those with equal free capacity together: a question is asked once of each kind."""
+    """The virtual nodes of one cluster, grouped by equal free capacity, so that each group is looked at once."""
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self.all = list(slots)
@@ -46,18 +47,18 @@ class Slots:
             groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
         self.groups = list(groups.values())
         self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
-        """Whether some node has several of them."""
+        """Whether a node has several of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """A cluster from which the one below it may grow: what is free there, and how much more that one may take."""
+    """A cluster from which the cluster below it (``grower``) may grow: its virtual nodes, and the grower's limits."""
 
     cluster: str
     slots: Slots
     grower: str
     left: Mapping[str, int]
-    """What limits leave the grower; a name missing is not limited."""
+    """The amounts that its limits leave the grower; a missing name is not limited."""
     lends: bool = False
     """Whether siblings may lend to the grower as well."""
 
@@ -75,7 +76,7 @@ class Part:
     template: str = ""
 
     def text(self) -> str:
-        """What it needs, such as ``8 CPU on each of 2 nodes``."""
+        """The need in words, such as ``8 CPU on each of 2 nodes``."""
         if self.how == "whole":
             return f"{counted(self.count, 'whole node')} of template {self.template}"
         amounts = amounts_text(self.request)
@@ -93,7 +94,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """``need``: what is asked for; ``free``: what is there, node by node; ``fits``: None when only a search can say."""
+    """``need`` and ``free`` are phrases; ``fits`` is None when only a search can tell."""
 
     need: str
     free: str
@@ -101,12 +102,12 @@ class Shortage:
 
     @property
     def text(self) -> str:
-        """Both in one sentence."""
+        """Need and free amounts in one sentence."""
         return f"needs {self.need}; free: {self.free}"
 
 
 def parts_of(spec: ClusterSpec, entry: Amounts) -> list[Part]:
-    """The kinds of pieces that a job asks for, the entrypoint's own request included."""
+    """The parts of a job's request, including the entrypoint's own request."""
     parts: list[Part] = []
     for group in spec.groups:
         kinds: dict[tuple[tuple[tuple[str, int], ...], Selector], int] = {}
@@ -139,7 +140,7 @@ def _covers(part: Part, entry: Amounts) -> bool:
 
 
 def need_text(parts: Sequence[Part]) -> str:
-    """All that is asked for, in one phrase."""
+    """The need of all parts in one phrase."""
     if not parts:
         return "a node that takes work"
     texts = [part.text() for part in parts[:MOST_PARTS]]
@@ -149,7 +150,7 @@ def need_text(parts: Sequence[Part]) -> str:
 
 
 def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -> Shortage:
-    """Judge a request by what is free in its cluster, and in those from which that cluster can grow."""
+    """The shortage of a request in its cluster, and in the clusters from which that can grow."""
     look = _Look(parts)
     own = look.free_text(slots)
     if not above:
@@ -169,7 +170,7 @@ def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -
 
 @dataclass(slots=True)
 class _Look:
-    """Counting for one request; free capacities that are the same object are counted once."""
+    """Words and counts for one request; a free capacity that is shared by many virtual nodes is counted once."""
 
     parts: Sequence[Part]
     names: list[str] = field(default_factory=list)
@@ -181,7 +182,7 @@ class _Look:
     # ---- words ----
 
     def free_text(self, slots: Slots) -> str:
-        """What is free, on the nodes with the most of it first."""
+        """The free amounts by node, the nodes with most first."""
         if self.parts and all(part.how == "whole" for part in self.parts):
             return " and ".join(self._whole_text(part, slots) for part in self.parts)
         selectors = {part.selector for part in self.parts if part.how != "whole"}
@@ -205,7 +206,7 @@ class _Look:
         return self._listed(by_free)
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
-        """The nodes with the most first, by name where that is equal; of the others the most that one has."""
+        """The nodes with most first, by name among equals; for the others the largest amounts of any of them."""
         texts: list[str] = []
         rest, most = 0, [0] * len(self.names)
         for free in sorted(by_free, reverse=True):
@@ -232,7 +233,7 @@ class _Look:
         return ", ".join(f"{number_text(n, a)} {n}" for n, a in zip(self.names, free, strict=True))
 
     def _figure(self, capacity: FreeCapacity, name: str) -> int:
-        """What of a resource one piece could get here: of a unit resource whole instances, or the largest share."""
+        """The amount of a resource for one piece: of a unit resource its whole instances, or the largest share."""
         free = max(capacity.free.get(name, 0), 0)
         if name not in capacity.instances:
             return free
@@ -249,7 +250,7 @@ class _Look:
     # ---- counting ----
 
     def fits(self, slots: Slots) -> bool | None:
-        """Whether everything fits into these: exact for one kind of piece, else no or unknown."""
+        """Whether all parts fit: exact for one kind of piece, else False or unknown."""
         if not self.parts:
             return bool(slots.all)
         if not all(self._met(part, slots) for part in self.parts) or not self._in_total(slots):
@@ -262,7 +263,7 @@ class _Look:
         return True
 
     def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
-        """The same where the cluster can grow: on each node what it has and what lies above count together."""
+        """Whether all parts fit if the cluster grows: on each node the free capacity of all clusters counts."""
         if self.fits(slots) is True:
             return True
         if any(one.lends for one in above):
@@ -333,7 +334,7 @@ class _Look:
         return known
 
     def _most(self, capacity: FreeCapacity, name: str, amount: int) -> int:
-        """What a minimum that may be split gets of a resource here: whole units, or all when that is enough."""
+        """The amount of a resource that a minimum could get here: whole units, or all of it when that is enough."""
         free = max(capacity.free.get(name, 0), 0)
         if name in capacity.instances:
             if amount < SCALE:
@@ -342,7 +343,7 @@ class _Look:
         return min(amount, free)
 
     def _is_odd(self, part: Part) -> bool:
-        """Whether a fraction is left that has to lie in one piece."""
+        """Whether a part has a fraction, which must lie in one piece."""
         return any(amount % SCALE for amount in part.request.values())
 
     def _in_total(self, slots: Slots) -> bool:
@@ -358,12 +359,12 @@ class _Look:
         return sum(max(group[0].capacity.free.get(name, 0), 0) * len(group) for group in slots.groups)
 
     def _is_inside(self, part: Part) -> bool:
-        """Whether a part lies in another: the entrypoint in the flexible minimum."""
+        """Whether a part lies inside another: the entrypoint in the flexible minimum."""
         return part.how == "one" and part is not self.parts[0] and self.parts[-1].how == "split"
 
 
 def copies(capacity: FreeCapacity, request: Amounts) -> int:
-    """How many times a request fits here, one beside the other."""
+    """The number of copies of a request that fit."""
     most = UNBOUNDED
     for name, amount in request.items():
         if not amount:
@@ -384,7 +385,7 @@ def _matches(slot: Slot, selector: Selector) -> bool:
 
 
 def _joined(left: FreeCapacity, right: FreeCapacity) -> FreeCapacity:
-    """Both free capacities as one: never less than what growing on a node could give."""
+    """The sum of two free capacities: at least what growth on a node could give."""
     twin = left.copy()
     both = rs.merged(Allocation(left.free, left.instances), Allocation(right.free, right.instances))
     twin.free, twin.instances = both.amounts, both.instances

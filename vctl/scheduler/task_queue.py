@@ -1,4 +1,4 @@
-"""The queue of tasks that wait for a place in one cluster. Equal ones share a sub-queue and are judged once."""
+"""The queue of tasks that wait for a place in one cluster. Equal tasks share a sub-queue and are judged once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from vctl.core.tasks import PendingTask
 
 SchedulingClass = object
 MOST_TOLD = 64
-"""Tasks of one sub-queue that hear of every change of the numbers; those behind them hear when the verdict
-is another."""
+"""The number of tasks of a sub-queue that are told every change of the numbers in a verdict; the tasks behind them are
+told when it changes between feasible and infeasible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why tasks of one shape do not start. ``infeasible``: no virtual node of the cluster is large enough."""
+    """Why the tasks of one shape do not start. ``infeasible``: no virtual node of the cluster is large enough."""
 
     message: str
     infeasible: bool = False
 
 
 def shape_of(task: PendingTask) -> SchedulingClass:
-    """Equal shapes fit the same places."""
+    """The scheduling class of a task: equal tasks fit the same places."""
     return rs.shape_of(task.request), task.selector, task.strategy, task.bound_vnode_id
 
 
@@ -36,22 +36,22 @@ class TaskQueue:
     cluster_id: str
     tasks: dict[str, PendingTask] = field(default_factory=dict)
     sub_queues: dict[SchedulingClass, dict[str, PendingTask]] = field(default_factory=dict)
-    """shape -> its tasks, oldest first."""
+    """Shape -> its tasks, oldest first."""
     blocked: dict[SchedulingClass, Verdict] = field(default_factory=dict)
-    """Sub-queues that were judged, and that nothing has happened for since."""
+    """Shape -> its verdict, as long as nothing has happened that may help."""
     before: dict[SchedulingClass, Verdict] = field(default_factory=dict)
-    """What the tasks of a sub-queue were told last."""
+    """Shape -> the verdict that its tasks were told last."""
     load: dict[str, dict[str, int]] = field(default_factory=dict)
-    """vnode id -> what the tasks that are bound to it ask for together."""
+    """vnode id -> the sum of the requests of the tasks that are bound to it."""
     bound: dict[str, dict[str, PendingTask]] = field(default_factory=dict)
     """vnode id -> those tasks, oldest first."""
     untold: dict[SchedulingClass, dict[str, None]] = field(default_factory=dict)
-    """shape -> tasks that have not been told yet why they wait."""
+    """Shape -> tasks that have not been told the present verdict."""
     last_spread: tuple[int, str] | None = None
-    """Rank and id of the virtual node that the last SPREAD task got."""
+    """Rank and id of the virtual node of the last SPREAD task."""
 
     def put(self, task: PendingTask) -> None:
-        """Add a task, at the place of its number."""
+        """Add a task at the position of its number."""
         shape = shape_of(task)
         self.tasks[task.task_id] = task
         _insert(self.sub_queues.setdefault(shape, {}), task)
@@ -79,24 +79,24 @@ class TaskQueue:
                 del self.bound[vnode_id], self.load[vnode_id]
 
     def heard(self, task_id: str, verdict: Verdict) -> None:
-        """A task that was put here was told already why it waits."""
+        """Note that a queued task was told this verdict before."""
         shape = shape_of(self.tasks[task_id])
         self._has_heard(shape, task_id)
         self.blocked.setdefault(shape, verdict)
         self.before.setdefault(shape, verdict)
 
     def replace(self, task: PendingTask) -> None:
-        """Other nodes are near for a task; its shape is the same."""
+        """Take over a new row of a task with the same shape."""
         self.tasks[task.task_id] = self.sub_queues[shape_of(task)][task.task_id] = task
         if task.bound_vnode_id is not None:
             self.bound[task.bound_vnode_id][task.task_id] = task
 
     def forget_verdicts(self) -> None:
-        """Everything is to be judged anew."""
+        """Judge all tasks anew."""
         self.blocked.clear()
 
     def block(self, shape: SchedulingClass, verdict: Verdict) -> None:
-        """The tasks of a sub-queue cannot start now; those that have heard otherwise are to be told."""
+        """Set the verdict of a sub-queue, and note which of its tasks have to be told."""
         self.blocked[shape] = verdict
         told = self.before.get(shape)
         self.before[shape] = verdict
@@ -108,7 +108,7 @@ class TaskQueue:
         self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
 
     def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
-        """The tasks that have to be told why they wait, and why; each once, and none of ``besides``."""
+        """The tasks that have to be told their verdict, each once, without those in ``besides``."""
         found: list[tuple[PendingTask, Verdict]] = []
         for shape in [shape for shape in self.untold if shape in self.blocked]:
             untold = self.untold.pop(shape)
@@ -124,7 +124,7 @@ class TaskQueue:
                 del self.untold[shape]
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
-        """What tasks that are bound to a virtual node and older than ``number`` ask for, but for the started ones."""
+        """The sum of the requests of tasks bound to a virtual node and older than ``number``, without ``started``."""
         found: Amounts = {}
         for task in self.bound.get(vnode_id, {}).values():
             if task.number >= number:
@@ -135,7 +135,7 @@ class TaskQueue:
 
 
 def _insert(sub_queue: dict[str, PendingTask], task: PendingTask) -> None:
-    """Keep a sub-queue in the order of numbers; almost always the new one is the last."""
+    """Insert a task in the order of numbers; almost always it is the last."""
     last = next(reversed(sub_queue.values()), None)
     sub_queue[task.task_id] = task
     if last is not None and last.number > task.number:

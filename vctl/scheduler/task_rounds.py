@@ -1,7 +1,7 @@
-"""The part of a round that starts tasks: in their own cluster where they fit, else after it has grown.
+"""The tasks of a round: starts tasks in their cluster where they fit, else after the cluster has grown.
 
-A node that joined a cluster or one above it, or became larger there, first takes tasks that no virtual node was large
-enough for, and then at most one other task in the round that sees it first: others are judged in the next round.
+A node that joined a cluster or one above it, or became larger there, first takes tasks for which no virtual node was
+large enough, then at most one other task in its first round. Further tasks are judged in the next round.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from vctl.scheduler.tasking import (
 )
 
 MOST_SAID = 4
-"""So many virtual nodes are named with what is free on them."""
+"""The number of virtual nodes that are named with their free amounts."""
 NOBODY: Mapping[str, Set[str]] = {}
 
 
 class TaskRound:
-    """One round over the tasks of all clusters. What is started is applied to the ledger; the caller reverts."""
+    """One round over the tasks of all clusters. Its starts are applied to the ledger; the caller reverts them."""
 
     def __init__(self, ledger: Ledger, most: int) -> None:
         self.ledger = ledger
@@ -49,15 +49,15 @@ class TaskRound:
         self.deferred = False
         """Whether tasks were put off that may start in the next round."""
         self.closed: set[str] = set()
-        """Nodes that joined and have taken their one task of this round."""
+        """Nodes that joined and have taken their task of this round."""
 
     def decide(
         self, queues: Mapping[str, TaskQueue], grown: Set[str], joined: Mapping[str, Set[str]] = NOBODY
     ) -> None:
-        """Start what fits, oldest first.
+        """Start the tasks that fit, oldest first.
 
-        ``grown`` are clusters in which something came free: only they, and those below them, are looked at again.
-        ``joined`` tells which physical nodes joined a cluster, or became larger there, since the last round.
+        ``grown``: clusters in which something came free; only tasks there and below are judged again. ``joined``:
+        cluster -> physical nodes that joined it, or became larger there, since the last round.
         """
         visits = [
             _Visit(self, queues[cluster_id], grown, joined)
@@ -92,12 +92,12 @@ class _Visit:
         self.drawn: list[TaskWait] = []
 
     def too_large(self) -> list[SchedulingClass]:
-        """Sub-queues that were last told that no virtual node is large enough."""
+        """Sub-queues to judge whose tasks were told that no virtual node is large enough."""
         before = self.queue.before
         return [shape for shape in self.open_sub_queues() if shape in before and before[shape].infeasible]
 
     def open_sub_queues(self) -> list[SchedulingClass]:
-        """Sub-queues that are to be judged."""
+        """Sub-queues to judge."""
         return [shape for shape in self.queue.sub_queues if shape not in self.queue.blocked]
 
     def serve(self, shapes: list[SchedulingClass]) -> None:
@@ -118,7 +118,7 @@ class _Visit:
                 heapreplace(order, (following.number, place, shape, following, tasks))
 
     def waits(self) -> list[TaskWait]:
-        """What tasks are to be told that go on waiting."""
+        """The waits of tasks that have to be told."""
         told = [
             TaskWait(
                 task.task_id,
@@ -131,7 +131,7 @@ class _Visit:
         return self.drawn + told
 
     def _judge(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Start a task or say why not; False when those behind it in its sub-queue need not be looked at."""
+        """Start a task or block its sub-queue. False: the tasks behind it need not be judged."""
         if task.strategy == tk.RANDOM:
             return self._judge_random(shape, task)
         growth: list[Grow] = []
@@ -144,7 +144,7 @@ class _Visit:
         return self._put_off(shape, task)
 
     def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """It starts where it is drawn to, or waits there and nowhere else."""
+        """Start a RANDOM task on the virtual node that it draws, or let it wait for that one."""
         vnode = bound_to(self.ledger, task)
         if vnode is not None:
             ahead = self.queue.load_before(vnode.vnode_id, task.number, self.started)
@@ -171,7 +171,7 @@ class _Visit:
         return True
 
     def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
-        """Let the cluster grow so that a task fits; an untouched ledger when it does not help."""
+        """Let the cluster grow so that a task fits: its virtual node and the steps. Else the ledger stays as it was."""
         if not may_grow(task):
             return None, []
         growth = grow(
@@ -203,13 +203,13 @@ class _Visit:
         return told is not None and told.infeasible
 
     def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """A sub-queue does not go on in this round."""
+        """Stop a sub-queue in this round; block it unless nodes were left out."""
         if not self._is_put_off():
             self.queue.block(shape, _verdict(self.ledger, task))
         return False
 
     def _is_put_off(self) -> bool:
-        """Whether nodes were left out that take more tasks in the next round."""
+        """Whether nodes were left out that take tasks in the next round."""
         if self._closed():
             self.round.deferred = True
             return True
@@ -223,7 +223,7 @@ class _Visit:
 
 
 def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
-    """Why a task does not start; readers derive the free amounts anew when they show it."""
+    """Why a task does not start. Readers derive the free amounts anew when they show it."""
     vnode = bound_to(ledger, task)
     if vnode is not None:
         return Verdict(_bound_message(ledger, task, vnode))

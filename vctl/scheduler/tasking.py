@@ -1,4 +1,4 @@
-"""Which virtual node a task gets: one function per strategy, and where it could ever run."""
+"""The placement of tasks: the virtual node that a task gets by its strategy, and where it could ever run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from vctl.core.tasks import PendingTask
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
 COUNTED = (CPU, MEMORY, OBJECT_STORE_MEMORY)
-"""The resources of which the utilisation counts."""
+"""The resources whose utilisation counts."""
 SOFT = ":soft"
 NO_LOAD: Amounts = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a choice depends on beside the ledger. ``load``: vnode id -> the demand of what is queued for it.
+    """The inputs of a choice beside the ledger. ``load``: vnode id -> the requests of tasks that wait for it.
 
-    ``closed`` are physical nodes that take no more tasks in this round; ``last_spread`` is where the last SPREAD
-    task went.
+    ``closed``: physical nodes that take no more tasks in this round. ``last_spread``: the virtual node of the last
+    SPREAD task.
     """
 
     load: Mapping[str, Amounts] = field(default_factory=dict)
@@ -63,12 +63,12 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
 
 
 def suits(ledger: Ledger, task: PendingTask, vnode: VNode) -> bool:
-    """Whether a virtual node takes such tasks at all: its node is in service and its labels match."""
+    """Whether a virtual node takes a task at all: its node is in service and its labels match."""
     return ledger.nodes[vnode.node_id].schedulable and lb.matches(task.selector, vnode.labels)
 
 
 def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts = NO_LOAD) -> bool:
-    """Whether a request fits what is free, less what is queued for the virtual node already."""
+    """Whether a request fits into the free amounts less the load of the virtual node."""
     capacity = ledger.capacities[vnode.vnode_id]
     if not capacity.fits(request):
         return False
@@ -79,7 +79,7 @@ def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts =
 
 
 def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
-    """The virtual nodes of the task's cluster on which it fits when they are empty, in order."""
+    """The virtual nodes of the task's cluster on which it fits when they are empty, by rank."""
     named = pinned_to(task)
     return [
         vnode
@@ -91,7 +91,7 @@ def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
 
 
 def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
-    """The virtual node that a task drew and waits for, if it can still come to run there."""
+    """The virtual node that a task drew, if it can still run there."""
     vnode = ledger.vnodes.get(task.bound_vnode_id or "")
     if vnode is None or vnode.cluster_id != task.cluster_id or not suits(ledger, task, vnode):
         return None
@@ -99,7 +99,7 @@ def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
 
 
 def draw(task: PendingTask, places: list[VNode]) -> VNode:
-    """One of several, each as likely. Number and attempt are the seed: the same state gives the same plan."""
+    """A random choice; number and attempt are the seed, so the same state gives the same plan."""
     return places[_mixed(task.number * 1009 + task.attempt) % len(places)]
 
 
@@ -113,18 +113,18 @@ def _mixed(number: int) -> int:
 
 
 def may_grow(task: PendingTask) -> bool:
-    """Whether more free capacity elsewhere would do: not for a task that names its node."""
+    """Whether growth may help a task: not if it names its node."""
     return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
 
 
 def pinned_to(task: PendingTask) -> str | None:
-    """The virtual or physical node on which alone a task may run, if it names one."""
+    """The only virtual or physical node on which a task may run, if it names one."""
     kind, colon, wanted = task.strategy.partition(":")
     return wanted if kind == tk.NODE and colon and not wanted.endswith(SOFT) else None
 
 
 def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
-    """Whether the task's cluster may some day hold it: its limits allow it, and a node above is large enough."""
+    """Whether a task's cluster may grow enough for it: its limits allow that, and a node above is large enough."""
     cluster = ledger.clusters[task.cluster_id]
     while may_grow(task) and cluster.spec.flexible and cluster.parent_id is not None:
         most = cluster.spec.flexible_max or {}
@@ -143,7 +143,7 @@ def is_named(wanted: str, vnode: VNode) -> bool:
 
 
 def _spread(available: list[VNode], last: tuple[int, str] | None) -> VNode:
-    """Round robin: the next one after the last that is available, and after the end the first."""
+    """Round robin: the next available virtual node after the last one, else the first."""
     after = (vnode for vnode in available if last is not None and rank_of(vnode) > last)
     return next(after, available[0])
 
@@ -159,7 +159,7 @@ def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
 
 
 def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
-    """Those on whose physical node most bytes of the task's inputs lie; all of them when it has none."""
+    """The virtual nodes whose physical node has most bytes of the task's inputs; all if it has no inputs."""
     if not task.inputs_at:
         return available
     most = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
@@ -167,7 +167,7 @@ def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
-    """Those below the threshold count as equal; the least utilised wins, the local one among equals, then rank."""
+    """Ray's hybrid policy: the least utilised first (equal below the threshold), then the local one, then rank."""
 
     def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
         number, vnode = place
@@ -178,7 +178,7 @@ def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
 
 
 def utilisation(ledger: Ledger, vnode: VNode) -> float:
-    """The largest part in use of those resources of a virtual node that count, as it is now, between 0 and 1."""
+    """The utilisation of a virtual node now: the largest used part of a resource that counts, between 0 and 1."""
     capacity = ledger.capacities[vnode.vnode_id]
     return max(
         (
@@ -191,7 +191,7 @@ def utilisation(ledger: Ledger, vnode: VNode) -> float:
 
 
 def ancestors(ledger: Ledger, cluster_id: str) -> list[str]:
-    """A cluster and everything above it, nearest first."""
+    """The ids of a cluster and of all above it, nearest first."""
     found: list[str] = []
     current: str | None = cluster_id
     while current is not None and current in ledger.clusters:

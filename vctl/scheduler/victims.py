@@ -1,10 +1,9 @@
-"""Which of several running jobs have to go so that something fits: on every level of priority as little as possible.
+"""The choice of victims: which running jobs must go so that a waiting job fits, with the least loss of work on each
+level of priority.
 
-The question "does it fit when these have gone?" is the caller's; more of them gone never hurts it. The caller also
-says when the search has cost enough: from then on only the levels of priority are told apart, by bisection.
-
-A search is a generator: it stops wherever a question does, and says what comes next will cost, so that the caller may
-go on later.
+The caller answers the question "does it fit when these have gone?"; with more jobs gone a yes never turns to no. The
+caller also says when the search has cost enough: from then on only whole levels of priority are chosen, by bisection.
+The search is a generator (``Work``), so that the caller may pause it.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from vctl.core.resources import Amounts
 from vctl.scheduler.work import Work
 
 MOST_EXACT = 12
-"""So many candidates of one level are compared in all combinations."""
+"""The most candidates of one level that are compared in all combinations."""
 MOST_AT_FIRST = 64
-"""If so many of the cheapest are not enough, it is asked whether all are."""
+"""If that many of the cheapest candidates are not enough, the next question is whether all are."""
 SORTED = 20
-"""So many candidates are put in order in a step."""
+"""The number of candidates that are sorted in one step."""
 MOST_QUESTIONS = 1_000
-"""Questions that one choice may cost; then what is known to do is taken."""
+"""The most questions of one choice; then the best known choice is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A running job that may have to go, and the work that would be lost: see ``loss_of``."""
+    """A running job that may have to go, and the work that would be lost (``loss_of``)."""
 
     job: RunningJob
     loss: int
@@ -38,11 +37,11 @@ class Victim:
 
 
 Fits = Callable[[frozenset[int]], Work[bool]]
-"""Whether it fits when the jobs with these numbers have gone."""
+"""The question whether the waiting job fits when the jobs with these numbers have gone."""
 
 
 class _Asked:
-    """Answers that are known, and whether more may be asked for."""
+    """The question with a memory of its answers, and whether more may be asked."""
 
     def __init__(self, fits: Fits, has_cost_enough: Callable[[], bool]) -> None:
         self._fits = fits
@@ -59,7 +58,7 @@ class _Asked:
 
 
 def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
-    """Work that is lost when a job is ended: its time times its dominant share of its parent, in ms times 1e-9."""
+    """The work that is lost when a job is ended: its time times its dominant share of its parent, in ms times 1e-9."""
     share = max(
         (10**9 * n // total[name] for name, n in rs.total(held).items() if total.get(name)), default=0
     )
@@ -69,12 +68,12 @@ def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
 def choose(
     candidates: Sequence[Victim], fits: Fits, has_cost_enough: Callable[[], bool] = lambda: False
 ) -> Work[list[Victim] | None]:
-    """Who has to go; None when it would not help even if all went, an empty list when nobody has to.
+    """The victims; None when not even all candidates would be enough, an empty list when none has to go.
 
-    From the highest level of priority down: least work lost on the level, counting all those below it as gone; equals
-    by fewest victims, then the newest first, then the lowest number. None of them could be left out.
+    From the highest level of priority down: the least loss of work on the level, with all levels below it gone; among
+    equals the fewest victims, then the newest, then the lowest numbers. No victim could be left out.
 
-    A search that has cost enough asks a question more for each halving of the levels, and takes a level whole.
+    A search that has cost enough asks one more question for each halving of the levels, and takes a level whole.
     """
     asked = _Asked(fits, has_cost_enough)
     yield len(candidates) // SORTED
@@ -109,20 +108,20 @@ def choose(
 
 
 def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
-    """A number of lowest levels that are enough, by asking for few first; None when not even all are."""
-    line = [
+    """A number of lowest levels that are enough, starting with few victims; None when not even all are."""
+    queue = [
         (number, one) for number, level in enumerate(order, 1) for one in sorted(level, key=lambda v: v.loss)
     ]
     size = 0
-    while not (yield from asked(_numbers([one for _, one in line[:size]]))):
-        if size == len(line):
+    while not (yield from asked(_numbers([one for _, one in queue[:size]]))):
+        if size == len(queue):
             return None
-        size = min(2 * size or 1, len(line)) if size < MOST_AT_FIRST and not asked.is_spent() else len(line)
-    return line[size - 1][0] if size else 0
+        size = min(2 * size or 1, len(queue)) if size < MOST_AT_FIRST and not asked.is_spent() else len(queue)
+    return queue[size - 1][0] if size else 0
 
 
 def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
-    """The cheapest of a level that have to go beside those that are gone; all of them together do."""
+    """The victims of a level with the least loss beside the jobs that are gone; all jobs of the level are enough."""
     by_loss = sorted(level, key=lambda one: -one.loss)
     first = yield from _without_needless(by_loss, gone, asked)
     second = yield from _without_needless(_by_place(level), gone, asked)
@@ -135,7 +134,7 @@ def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[lis
 
 
 def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
-    """Spare one after the other in this order, where it still fits; as many at once as possible."""
+    """Spare jobs in this order as long as the waiting job still fits, as many at once as possible."""
     needed: list[Victim] = []
     rest = order
     while rest:
@@ -155,7 +154,7 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
 
 
 def _by_place(level: list[Victim]) -> list[Victim]:
-    """Those together whose clusters lie side by side, the dearest neighbourhood first: a second way to spare."""
+    """A second order in which jobs are spared: by virtual node, the one with the largest loss first."""
     total: dict[str, int] = {}
     for one in level:
         total[one.place] = total.get(one.place, 0) + one.loss
@@ -163,9 +162,9 @@ def _by_place(level: list[Victim]) -> list[Victim]:
 
 
 def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim] | None]:
-    """The first combination in the order of price that does; None when the questions are used up.
+    """The cheapest combination that is enough; None when the questions are used up.
 
-    A combination that does not do is filled up until nothing more can be added: all parts of that fail as well
+    A combination that is not enough is enlarged until it is maximal: all its subsets are not enough either
     (implicit hitting sets; Moreno-Centeno and Karp, Operations Research 61(2), 2013).
     """
     failing: list[int] = []

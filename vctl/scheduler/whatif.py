@@ -1,6 +1,7 @@
-"""Trying things on a copy of the state: would this job start if one thing were different?
+"""What-if trials: would a waiting job or task start if one thing were different?
 
-A trial is the scheduler's own ``decide`` on a changed ledger and queue; what it says is what the scheduler would do.
+A trial runs the scheduler's own ``decide`` on a changed ledger and queue, so its answer is what the scheduler would do.
+``whatif_search`` looks for the changes that help.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
-"""A scheduler goes on at once after a full round; a job that would start later than this is not counted as started."""
+"""The most rounds of a trial: a scheduler goes on at once after a full round."""
 MOST_SEARCHED = 20_000
-"""Steps of the search for jobs to end, in one trial: it does not go on later."""
+"""The steps of the search for victims in one trial: it does not go on later."""
 MOST_WORK = 600
-"""Work units of one question; a trial costs one, and more where the queue or the cluster is large."""
+"""The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job that runs: what has to go when it is stopped. ``cluster_id`` is None when it shares its parent's."""
+    """A running job and what ends with it. ``cluster_id`` is None when the job shares its parent's cluster."""
 
     job_id: int
     submission_id: str
@@ -44,12 +45,12 @@ class Holder:
     cluster_id: str | None
     run_ids: tuple[str, ...]
     row: RunningJob | None = None
-    """As the scheduler counts it."""
+    """The row of the job as the scheduler knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A state to try things on. ``pending`` is the queue: no held jobs but the one in question."""
+    """The state for trials. ``pending``: the queued jobs, without held ones except the job in question."""
 
     ledger: Ledger
     pending: Sequence[PendingJob]
@@ -63,10 +64,10 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is different; ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
+    """One change of the state: ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
 
-    ``job`` is the job as it would be asked for, ``clusters`` and ``nodes`` are new rows, ``gone`` are running jobs
-    that have been stopped.
+    ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job that is
+    stopped.
     """
 
     kind: str
@@ -79,14 +80,14 @@ class Change:
     gone: Holder | None = None
     task: PendingTask | None = None
     where: str = ""
-    """Which part of the request is meant: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
+    """The part of the request that changes: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
 
 
 NOTHING = Change("nothing")
 
 
 def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
-    """Who is before a job in its queue by the policy of its cluster, the next one first."""
+    """The jobs before a job in its queue by the policy of its cluster, in order."""
     parent = situation.ledger.clusters.get(job.parent_id)
     policy = DEFAULT if parent is None else parent.queue
     queued = [one for one in situation.pending if one.parent_id == job.parent_id]
@@ -99,42 +100,42 @@ def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
 
 
 def running_of(situation: Situation) -> Running:
-    """The running jobs of a situation, as the scheduler counts them."""
+    """The running jobs of a situation as the scheduler knows them."""
     return Running(holder.row for holder in situation.running if holder.row is not None)
 
 
 class Spent(Exception):
-    """The work that one question may cost is used up."""
+    """The budget of the question is used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the scheduler would do with the job: start it so, or let it wait for this reason."""
+    """What the scheduler would do with the job: start it, or let it wait for a reason."""
 
     start: Start | None = None
     wait: Wait | None = None
     others: tuple[int, ...] = ()
-    """Other jobs that would start, and may be in its way."""
+    """Other jobs that would start, and so may be in its way."""
     preempts: tuple[Victim, ...] = ()
-    """Running jobs that would be ended for it: it does not start now, but when they have gone."""
+    """Running jobs that would be ended for it: it starts when they have gone."""
     starts: bool = False
-    """Whether the job, or the task that is in question, starts now."""
+    """Whether the job or task in question starts now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Verdicts on waiting shapes by (cluster, shape): each stands but where ``grown`` could help.
+    """Verdicts on waiting shapes by (cluster, shape). Each holds unless ``grown`` could help the shape.
 
-    Changes only add to what there is, so what a trial has to judge is what its own change could help.
+    A change only adds capacity, so a trial judges only the shapes that its change could help.
     """
 
     verdicts: Mapping[tuple[str, str], Verdict]
     capacity: Mapping[str, object]
-    """Cluster -> its capacity then: with more, what was never possible may be."""
+    """Cluster -> its capacity for these verdicts: with another one an infeasible shape may be feasible."""
     grown: Mapping[str, set[str]]
 
     def pass_on(self, ledger: Ledger, queues: Mapping[str, Queue]) -> None:
-        """Give the queues what is known."""
+        """Give the verdicts to the queues."""
         capacities = _capacities(ledger, queues)
         for (parent_id, key), verdict in self.verdicts.items():
             queue = queues.get(parent_id)
@@ -160,9 +161,9 @@ def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 @dataclass(eq=False)
 class Trials:
-    """Runs the scheduler on changed states; every trial leaves ledger and queues as they were.
+    """The trials of one question. Every trial leaves the ledger and the queues as they were.
 
-    With ``task`` the question is whether that task starts; ``others`` are running tasks of the same cluster.
+    The question is whether ``job`` starts, or ``task`` if it is given; ``others``: running tasks of the task's cluster.
     """
 
     situation: Situation
@@ -182,11 +183,11 @@ class Trials:
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: Change = NOTHING) -> bool:
-        """Whether the job would start now. Raises Spent when too much has been tried already."""
+        """Whether the job would start now. Raises Spent when the budget is used up."""
         return self.outcome(change).starts
 
     def after(self, change: Change) -> Trials:
-        """Trials in the state that a change leads to, with what is left to spend."""
+        """Trials in the state after a change, with the rest of the budget."""
         now, ledger = self.situation, self.situation.ledger
         known = None if change.cluster is not None else self.known
         running, tasks = now.running, now.tasks
@@ -206,9 +207,9 @@ class Trials:
         return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """What the scheduler would do with the job, and why; with ``preempts`` also the jobs that it would end.
+        """What the scheduler would do with the job, and why; with ``preempts`` also which jobs it would end.
 
-        Raises Spent when too much has been tried already.
+        Raises Spent when the budget is used up.
         """
         copies = change.node is not None or change.gone is not None
         self.left -= self._price + self._copy_price * copies
@@ -231,7 +232,7 @@ class Trials:
     def _rounds(
         self, situation: Situation, ledger: Ledger, change: Change, *, preempts: bool = False
     ) -> Outcome:
-        """Round after round until nothing more starts; only then ``gone`` is over, as a stop takes its time."""
+        """Round after round until nothing more starts. Only then ``gone`` ends, because a stop takes its time."""
         job, task, gone = change.job or self.job, change.task or self.task, change.gone
         wait, victims = None, tuple[Victim, ...]()
         is_calm = task is None and change.node is None and change.cluster is None and gone is None
@@ -265,7 +266,7 @@ class Trials:
             trial.take_back()
 
     def _learn(self, ledger: Ledger) -> Known | None:
-        """Nothing starts as things are: what was found of the shapes that wait holds in all other trials."""
+        """The verdicts of a round in which nothing started: they hold in all other trials."""
         if self.situation.nominations:
             return None
         verdicts = {
@@ -282,18 +283,18 @@ class Trials:
 
 
 def task_trials(situation: Situation, task: PendingTask, others: Sequence[Holder] = ()) -> Trials:
-    """Trials of which the question is whether one task starts; ``others`` are running tasks of its cluster."""
+    """Trials of the question whether a task starts; ``others``: running tasks of its cluster."""
     nobody = PendingJob(0, "", task.cluster_id, "", ClusterSpec(), {})
     return Trials(situation, nobody, task=task, others=others)
 
 
 def _is_of(wait: Wait, job: PendingJob) -> bool:
-    """Whether a reason is the job's: of its shape, or of its user's jobs of that shape."""
+    """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
     return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
 
 
 class Trial:
-    """Rounds of the scheduler on a ledger and queues, taken back at the end."""
+    """Rounds of the scheduler on a ledger and queues that are reverted at the end."""
 
     def __init__(
         self, situation: Situation, ledger: Ledger, queues: dict[str, Queue], known: Known | None = None
@@ -334,7 +335,7 @@ class Trial:
         )  # fmt: skip
 
     def begin(self, plan: Plan) -> None:
-        """Carry out what a round decided."""
+        """Apply the starts of a plan."""
         for task in plan.task_starts:
             self.tasks[task.task.cluster_id].drop(task.task.task_id)
         for one in plan.starts:
@@ -360,17 +361,17 @@ class Trial:
         self.running.drop(job.job_id)
 
     def take_back(self) -> None:
-        """Leave ledger and queues as they were."""
+        """Revert all starts."""
         for start in reversed(self.done):
             revert(self.ledger, start)
             if isinstance(start, Start):
                 self.queues[start.job.parent_id].put(start.job)
-        self.ledger.grown.clear()  # what the reverts gave back was never gone
+        self.ledger.grown.clear()  # what the reverts gave back did not come free
 
 
 @contextmanager
 def _changed(ledger: Ledger, change: Change) -> Iterator[Ledger]:
-    """The ledger with the change: a cluster's new row is taken back afterwards, for all else a copy is changed."""
+    """The ledger with a change inside the block: a new row of a cluster is reverted, for all else a copy is changed."""
     if change.node is not None or change.gone is not None:
         ledger = ledger.copy()
         if change.node is not None:

@@ -1,4 +1,4 @@
-"""The smallest single changes that would start a waiting job or task now, one kind after the other, each one tried."""
+"""The smallest changes that would start a waiting job or task now: one kind after the other, each proven by a trial."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP, CANCEL, ANYWHERE = "stop", "cancel", "anywhere"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
-"""So many nodes and jobs are tried as the first of two changes."""
+"""The number of nodes and jobs that are tried as the first of two changes."""
 MIB = 1 << 20
 Fits = Callable[[int], bool]
 
@@ -30,9 +30,9 @@ Fits = Callable[[int], bool]
 def helpful(
     trials: Trials, templates: Mapping[str, Node], *, first_only: bool = False
 ) -> tuple[list[Change], bool]:
-    """Changes that start the job, and whether the search was cut short. ``templates`` are the kinds of nodes known.
+    """Changes that start the job, and whether the search was cut short. ``templates``: one node of each known kind.
 
-    A job on hold, or in a cluster that admits nothing, is helped by nothing else.
+    For a job on hold, or in a stopped cluster, only the release or the resumption is tried.
     """
     found: list[Change] = []
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
@@ -68,7 +68,7 @@ def helpful(
 
 
 def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Change] | None:
-    """Two changes that start the job together, when none does alone: the first is made, then the second is searched."""
+    """Two changes that start the job together: each possible first one is made, then a second one is searched."""
     more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
     trials.left = MOST_WORK // 6
     try:
@@ -84,7 +84,7 @@ def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Chan
 
 
 def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
-    """Changes of which each takes one obstacle away, whether or not that is enough."""
+    """Changes that each remove one obstacle, whether or not that is enough."""
     job = trials.job
     if job.held:
         yield _release(job)
@@ -116,19 +116,19 @@ def _undrains(trials: Trials) -> Iterator[Change]:
 
 
 def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
-    """One more node of a template that there is."""
+    """One more node of each known template."""
     for key in sorted(templates)[:MOST_NODES]:
         yield Change(NODE, templates[key].template_id, node=templates[key])
 
 
 def _anywhere(task: PendingTask) -> Iterator[Change]:
-    """A task that names its node, free to run elsewhere."""
+    """For a task that names its node: the freedom to run elsewhere."""
     if (named := pinned_to(task)) is not None:
         yield Change(ANYWHERE, named, task=replace(task, strategy=f"{task.strategy}:soft"))
 
 
 def _stops(trials: Trials) -> Iterator[Change]:
-    """Running tasks of the same cluster; or jobs of no higher priority, who holds least of what it needs first."""
+    """Stops of running tasks of the same cluster, or of jobs without a higher priority, the smallest useful first."""
     if trials.task is not None:
         for other in trials.others[:MOST_STOPS]:
             yield Change(CANCEL, other.submission_id, gone=other)
@@ -153,7 +153,7 @@ def _held_by(ledger: Ledger, job: Holder) -> dict[str, int]:
 
 
 def _highest(trials: Trials) -> int:
-    """The highest priority of the other jobs that wait; below all if there are none."""
+    """The highest priority of the other waiting jobs; below every priority if there are none."""
     others = [one.priority for one in trials.situation.pending if one.job_id != trials.job.job_id]
     return max(others, default=-MOST_PRIORITY - 1)
 
@@ -172,7 +172,7 @@ def _priority(trials: Trials) -> Iterator[Change]:
 
 
 def _limits(trials: Trials, kind: str) -> Iterator[Change]:
-    """A higher maximum or borrow limit for a cluster on the way up: each number as low as will do."""
+    """A higher maximum or borrow limit for a cluster on the way up, each number as low as possible."""
     for cluster in trials.situation.ledger.upward(trials.job.parent_id):
         limit = cluster.spec.flexible_max if kind == MAXIMUM else cluster.borrow_limit
         if cluster.spec.flexible and limit:
@@ -213,7 +213,7 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
 
 
 def _request(trials: Trials) -> Iterator[Change]:
-    """The largest smaller number for each number of the request; asked for anew, at the end of the queue."""
+    """For each number of the request the largest smaller one that starts; as a new job at the end of the queue."""
     last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
     fresh = replace(trials.job, job_id=last + 1, submitted_at_ns=trials.situation.now_ns)
     for number in smaller_numbers(trials.task or fresh):
@@ -228,12 +228,12 @@ def _request(trials: Trials) -> Iterator[Change]:
 
 
 def step_of(name: str) -> int:
-    """In which steps a limit is raised: one, or a MiB of memory."""
+    """The unit in which a limit is raised: one, or a MiB of memory."""
     return SCALE * MIB if name in (MEMORY, OBJECT_STORE_MEMORY) else SCALE
 
 
 def smallest(low: int, high: int, fits: Fits) -> int:
-    """The smallest number above ``low`` that fits, by halving; ``high`` is known to fit."""
+    """The smallest number above ``low`` that fits, by bisection; ``high`` is known to fit."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
@@ -241,7 +241,7 @@ def smallest(low: int, high: int, fits: Fits) -> int:
 
 
 def largest(values: range, fits: Fits) -> int | None:
-    """The largest of some rising values that fits; one by one when there are few, else by halving."""
+    """The largest of some rising values that fits: one by one if there are few, else by bisection."""
     if len(values) <= 12:
         return next((value for value in reversed(values) if fits(value)), None)
     if not fits(values[0]):
@@ -258,7 +258,7 @@ def largest(values: range, fits: Fits) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number of a request; ``values`` are the smaller ones to try, coarse first."""
+    """One number of a request; ``values``: the smaller numbers to try, coarse steps first."""
 
     asked: PendingJob | PendingTask
     subject: str
@@ -267,7 +267,7 @@ class Number:
     values: tuple[range, ...]
 
     def change(self, value: int) -> Change:
-        """The request with another value in its place."""
+        """The change of this number to another value."""
         asked, where = self.asked, self.where
         if isinstance(asked, PendingTask):
             task = replace(asked, request={**asked.request, self.subject: value})
@@ -301,7 +301,7 @@ class Number:
 
 
 def smaller_numbers(asked: PendingJob | PendingTask) -> Iterator[Number]:
-    """Every number that could be smaller. A fixed node keeps at least one resource, a group one node."""
+    """Every number of a request that could be smaller. A fixed node keeps a resource, a group keeps a node."""
     if isinstance(asked, PendingTask):
         for name, amount in _numbers(asked.request):
             yield Number(asked, name, "task", amount, values_below(name, amount))
@@ -321,7 +321,7 @@ def smaller_numbers(asked: PendingJob | PendingTask) -> Iterator[Number]:
 
 
 def _of_group(job: PendingJob, where: str, group: Group) -> Iterator[Number]:
-    """Each different amount of each resource, wherever it stands in the group; then the number of its nodes."""
+    """Each different amount of each resource in a group, then the number of its nodes."""
     amounts = {(name, amount) for node in group.nodes for name, amount in _numbers(node.resources)}
     for name, amount in sorted(amounts):
         here = [node for node in group.nodes if node.resources.get(name) == amount]
@@ -333,7 +333,7 @@ def _of_group(job: PendingJob, where: str, group: Group) -> Iterator[Number]:
 
 
 def values_below(name: str, amount: int, *, least: int = 0) -> tuple[range, ...]:
-    """Whole units (MiB of memory) first; if none will do, fractions, and last nothing."""
+    """The values to try below an amount: whole units (MiB of memory), then fractions, then nothing."""
     if name in (MEMORY, OBJECT_STORE_MEMORY):
         coarse = range(SCALE * MIB, amount, SCALE * MIB)
         fine = range(SCALE, min(amount, SCALE * MIB), SCALE)

@@ -1,4 +1,4 @@
-"""The machine of a simulation: equal nodes, or a ledger in which nothing runs; and what its clusters borrow."""
+"""The machine of a simulation: equal nodes, or a ledger in which nothing runs; and the leases of its clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_f
 
 
 class Loans:
-    """Leases of the clusters of a ledger; every one returns as soon as nobody uses it."""
+    """The leases of the clusters of a ledger. Each is given back as soon as it is idle."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -25,7 +25,7 @@ class Loans:
         self._number = 0
 
     def grow(self, step: Grow, now_ns: int) -> None:
-        """Let a cluster grow; what it then has above its minimum is lent."""
+        """Let a cluster grow; the part above its minimum is a lease."""
         apply_growth(self.ledger, step)
         over = above_minimum(self.ledger, step)
         cluster = self.ledger.clusters[step.after.cluster_id]
@@ -41,9 +41,9 @@ class Loans:
                 )  # fmt: skip
 
     def settle(self, nominated: Container[str] = ()) -> None:
-        """Give back what is free, level by level: what a child returns its parent may have borrowed too.
+        """Give back what is idle, level by level, because a parent may have borrowed what its child gives back.
 
-        ``nominated``: virtual nodes of which a part is reserved for the winner of a preemption; they stay as they are.
+        ``nominated``: virtual nodes with a part that is nominated to a job; they stay as they are.
         """
         waiting = newest_first(self.leases.values())
         while waiting:

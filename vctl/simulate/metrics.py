@@ -1,4 +1,4 @@
-"""What a played workload says about a policy: waiting, slowdown, use of the machine, fairness.
+"""Figures of a simulation: waiting time, slowdown, utilisation and fairness.
 
 Bounded slowdown as in D. G. Feitelson, L. Rudolph, U. Schwiegelshohn, K. C. Sevcik and P. Wong, "Theory and practice
 in parallel job scheduling", JSSPP 1997, with a threshold of ten seconds: shorter jobs count as if they took that long.

@@ -1,7 +1,7 @@
-"""Plays a workload: jobs arrive, ``decide`` starts them, they end after their true run time. Event by event.
+"""Simulation of a workload, event by event: jobs arrive, ``decide`` starts them, they end after their true run time.
 
-Nothing of the scheduler is written again here: queues, rounds, growth and the return of what was borrowed are the
-daemon's. Only the store, the processes and the clock are left out.
+Queues, rounds, growth and the return of loans are those of the daemon. Only the store, the processes and the clock are
+left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROGRESS_EVERY = 250
 
 @dataclass(slots=True)
 class Played:
-    """What became of one job. ``start_ns`` None: it never started, ``reason`` says why."""
+    """The fate of one job. ``start_ns`` None: it never started, ``reason`` says why."""
 
     arrival: Arrival
     start_ns: int | None = None
@@ -42,7 +42,7 @@ class Played:
     cut: bool = False
     """Its time limit ended it before it was done."""
     preempted: int = 0
-    """How often it was ended for a job of higher priority; what it had done then is lost."""
+    """The number of times that it was ended for a job of higher priority, which loses its work."""
     reserved_ns: int | None = None
     """The first reserved start that it was given."""
     reason: str | None = None
@@ -50,10 +50,10 @@ class Played:
 
 
 class Player:
-    """A ledger under a virtual clock. It is changed while the workload is played; ``now_ns`` is the present.
+    """A ledger under a virtual clock. The simulation changes it; ``now_ns`` is the present.
 
-    A cluster gives back what it borrowed as soon as it is free: a daemon waits some seconds for that. Who is preempted
-    ends at once, as programs do that know no warning.
+    A cluster gives back a loan as soon as it is idle, while a daemon waits some seconds. A preempted job ends at once,
+    as programs do that do not handle the warning.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -72,10 +72,10 @@ class Player:
         self._begins: list[int] = []
         self._starts: dict[int, Start] = {}
 
-    # ---- what happens ----
+    # ---- events ----
 
     def submit(self, arrival: Arrival) -> None:
-        """A job arrives now. What could never run is refused, as at a submit."""
+        """Submit a job now. A job that could never run is refused, as at a submit."""
         job = arrival.job
         played = self.jobs[job.job_id] = Played(arrival)
         if job.parent_id not in self.ledger.clusters:
@@ -90,7 +90,7 @@ class Player:
             heappush(self._begins, job.begin_at_ns)
 
     def end(self, job_id: int) -> None:
-        """A job is over; what clusters had borrowed for it returns."""
+        """End a job; the loans that its clusters took for it are given back."""
         start = self._starts.pop(job_id)
         self.ledger.discharge(start.run_id)
         if start.cluster is not None:
@@ -103,7 +103,7 @@ class Player:
         self._loans.settle({part[0] for nomination in nominations for part in nomination.pieces})
 
     def round(self) -> list[Start]:
-        """Decide and start; again where the scheduler would go on at once."""
+        """Run rounds as long as the scheduler would go on at once; the jobs that started."""
         started: list[Start] = []
         while True:
             plan = decide(
@@ -124,7 +124,7 @@ class Player:
                 return started
 
     def _preempt(self, plan: Plan) -> bool:
-        """End who has to go; True when there is something to decide at once."""
+        """Carry out the preemptions of a plan; True when the scheduler would go on at once."""
         for parent_id, job_id in plan.lapsed:
             self._unmark(self.queues[parent_id], job_id)
         if plan.lapsed:
@@ -201,7 +201,7 @@ class Player:
         each: Callable[[], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[Played]:
-        """Let everything happen. ``each`` is called at every moment before the round, ``progress`` with jobs so far."""
+        """Play all events. ``each`` is called at every moment before the round, ``progress`` with the jobs so far."""
         coming = 0
         ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
         while (moment := self._next(ordered, coming)) is not None:
@@ -239,7 +239,7 @@ class Player:
         return min(moments, default=None)
 
     def _close(self) -> None:
-        """Whoever still waits when nothing will happen any more waits for ever."""
+        """Give the jobs that still wait after the last event their reason."""
         for queue in self.queues.values():
             for job in queue.jobs.values():
                 played = self.jobs[job.job_id]
