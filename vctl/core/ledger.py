@@ -79,7 +79,7 @@ class Ledger:
         return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
-        """An independent copy of these clusters alone, for trials of placement: without the others and without charges."""
+        """An independent copy of these clusters alone, for trials of placement: without others and without charges."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.subclusters, twin.may_gain_nodes = self.subclusters, self.may_gain_nodes
